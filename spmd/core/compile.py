@@ -1,0 +1,282 @@
+"""Graph key -> executable: the program cache, the words for why a program was compiled, and running it on PJRT."""
+
+import re
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Hashable
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import metrics
+from .config import config
+from .ir import Entry, Leaf, Line, Node, Value
+from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
+from .sharding import Sharding, compiler_context
+from .source import describe
+
+COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
+_COLLECTIVE = re.compile(rf"= .*? ({'|'.join(COLLECTIVES)})(-start)?\(")
+_NODE_MARK = re.compile(r"(?:aten|spmd|pick|mark)[\w.:]*#(\d+)")
+
+
+class Program:
+    """A compiled graph: the executable, where its results lie, and enough of the graph to say what changed later."""
+
+    __slots__ = ("entries", "executable", "leaves", "line", "lines", "name", "pinned", "record", "results")
+
+    def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
+        self.name = name
+        self.line = line
+        self.executable = executable
+        self.results = results
+        self.entries = [node.entry for node in graph.nodes]
+        self.lines = [(node.code, node.instruction) for node in graph.nodes]
+        self.leaves = [(leaf.meta, leaf.sharding) for leaf in graph.leaves]
+        self.pinned = list(graph.pinned)
+        self.record: metrics.CompileRecord | None = None
+
+
+_programs: "OrderedDict[Hashable, Program]" = OrderedDict()
+_lock = threading.RLock()
+_last: Program | None = None
+
+
+def graph_key(graph: Graph) -> Hashable:
+    """What makes two graphs the same program: ops with their static parts, wiring, layouts, donation, partitioner.
+
+    The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
+    """
+    position: dict[Value, int] = {}
+    key: list[Any] = [config.partitioner, len(graph.leaves), graph.donated]
+    for i, leaf in enumerate(graph.leaves):
+        position[leaf] = ~i
+        key.append(leaf.meta)
+        key.append(leaf.sharding)
+    for i, node in enumerate(graph.nodes):
+        position[node] = i
+        key.append(node.entry)
+        for operand in node.operands:
+            key.append(position[operand])
+    key.append(tuple([position[root] for root in graph.roots]))
+    key.append(tuple(graph.pinned))
+    return tuple(key)
+
+
+def program_for(graph: Graph, name: str, line: Line) -> Program:
+    """The compiled program of a graph, from the cache or made now."""
+    global _last
+    started = metrics.now()
+    key = graph_key(graph)
+    with _lock:
+        found = _programs.get(key)
+        if found is not None:
+            _programs.move_to_end(key)
+            _last = found
+    metrics.add_time("key", metrics.now() - started)
+    if found is not None:
+        return found
+    metrics.add("programs_compiled")
+    program = _compile(graph, name, line)
+    with _lock:
+        _programs[key] = program
+        while len(_programs) > config.program_cache_size:
+            _programs.popitem(last=False)
+            metrics.add("programs_evicted")
+        _last = program
+    return program
+
+
+def lower_graph(graph: Graph) -> Any:
+    """The graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes in it, before XLA has seen it."""
+    function = build(graph, describe)
+    function.__name__ = "spmd"
+    jitted = jax.jit(
+        function,
+        donate_argnums=tuple(i for i, donated in enumerate(graph.donated) if donated),
+        out_shardings=tuple(None if pinned is None else pinned.jax for pinned in graph.pinned),
+        keep_unused=True,
+    )
+    floats, integers = pack_numbers(graph.nodes)
+    arguments = [argument_struct(leaf) for leaf in graph.leaves]
+    vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
+    with compiler_context():
+        return jitted.lower(*arguments, *vectors)
+
+
+def run(program: Program, graph: Graph) -> list[Leaf]:
+    """Hands a program to PJRT, which runs it asynchronously; returns a leaf per root.
+
+    When the run fails, donated buffers may be gone; their leaves then say so at the next use.
+    """
+    started = metrics.now()
+    floats, integers = pack_numbers(graph.nodes)
+    vectors = (np.array(floats, np.float64), np.array(integers, np.int64))
+    buffers = [leaf.buffer for leaf in graph.leaves]
+    try:
+        with jax.enable_x64(True):
+            made = program.executable(*buffers, *vectors)
+    except jax.errors.JaxRuntimeError as error:
+        raise explain_failure(program, error) from error
+    leaves = [
+        Leaf(root.meta, buffer=buffer, sharding=sharding)
+        for root, buffer, sharding in zip(graph.roots, made, program.results, strict=True)
+    ]
+    metrics.add_time("dispatch", metrics.now() - started)
+    metrics.add("runs")
+    return leaves
+
+
+def explain_failure(program: Program, error: Exception) -> RuntimeError:
+    """XLA's late error with the recorded op and the user's line that its text points at."""
+    found = _NODE_MARK.search(str(error))
+    where = f"the program run at {program.line}"
+    if found is not None and int(found[1]) < len(program.entries):
+        index = int(found[1])
+        where = f"{program.entries[index].name}, recorded at {Line(*program.lines[index])}"
+    return RuntimeError(f"XLA failed in {where}: {error}")
+
+
+def _compile(graph: Graph, name: str, line: Line) -> Program:
+    cause = _cause(graph, line)
+    started = metrics.now()
+    lowered = lower_graph(graph)
+    try:
+        with compiler_context():
+            executable = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        raise explain_failure(Program(name, line, graph, None, []), error) from error
+    results = _chosen(graph, executable)
+    program = Program(name, line, graph, executable, results)
+    program.record = _record(program, name, cause, line, metrics.now() - started)
+    metrics.record_compile(program.record)
+    metrics.add_time("compile", program.record.seconds)
+    return program
+
+
+def _chosen(graph: Graph, executable: Any) -> list[Sharding]:
+    """The results' shardings; raises when the compiler did not choose what was asked for (a silent trap of both partitioners)."""
+    if config.check_shardings:
+        for leaf, chosen in zip(graph.leaves, executable.input_shardings[0], strict=False):
+            _compare("argument", leaf.meta, leaf.sharding, chosen)
+        for root, pinned, chosen in zip(graph.roots, graph.pinned, executable.output_shardings, strict=True):
+            if pinned is not None:
+                _compare(f"result of {_label(root)}", root.meta, pinned, chosen)
+    return [
+        Sharding.from_jax(chosen) if pinned is None else pinned
+        for pinned, chosen in zip(graph.pinned, executable.output_shardings, strict=True)
+    ]
+
+
+def _compare(what: str, meta: Any, asked: Sharding, chosen: Any) -> None:
+    if not asked.jax.is_equivalent_to(chosen, len(meta.shape)):
+        raise RuntimeError(
+            f"the partitioner ({config.partitioner}) laid out the {what} {meta!r} as {chosen} instead of {asked!r}"
+        )
+
+
+def _label(root: Value) -> str:
+    return describe(root) if isinstance(root, Node) else "a leaf"
+
+
+def _record(program: Program, name: str, cause: str, line: Line, seconds: float) -> metrics.CompileRecord:
+    memory = program.executable.memory_analysis()
+    costs = program.executable.cost_analysis() or {}
+    costs = costs[0] if isinstance(costs, list) else costs
+    text = program.executable.as_text()
+    collectives = Counter(match[1] for match in _COLLECTIVE.finditer(text))
+    return metrics.CompileRecord(
+        name=name,
+        cause=cause,
+        line=str(line),
+        seconds=seconds,
+        nodes=len(program.entries),
+        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
+        output_bytes=getattr(memory, "output_size_in_bytes", 0),
+        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
+        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
+        flops=float(costs.get("flops", 0.0)),
+        collectives=dict(collectives),
+    )
+
+
+def _cause(graph: Graph, line: Line) -> str:
+    """Why no cached program fits: the first thing that differs from the program this barrier ran before."""
+    same_line = [p for p in _programs.values() if p.line.code is line.code and p.line.instruction == line.instruction]
+    if not same_line:
+        return "first program of this barrier"
+    before = max(same_line, key=lambda program: _likeness(program, graph))
+    entries = [node.entry for node in graph.nodes]
+    for i, (old, new) in enumerate(zip(before.entries, entries, strict=False)):
+        if old is not new:
+            return f"{_difference(old, new)} at {Line(graph.nodes[i].code, graph.nodes[i].instruction)}"
+    if len(before.entries) != len(entries):
+        return f"the graph has {len(entries)} ops, before {len(before.entries)}"
+    for (meta, sharding), leaf in zip(before.leaves, graph.leaves, strict=False):
+        if meta is not leaf.meta:
+            return f"an input is now {leaf.meta!r}, before {meta!r}"
+        if sharding is not leaf.sharding:
+            return f"the input {leaf.meta!r} now lies as {leaf.sharding!r}, before as {sharding!r}"
+    if before.pinned != graph.pinned:
+        return f"other results are kept: {len(graph.pinned)} now, {len(before.pinned)} before, or annotated differently"
+    return "same ops, wired or donated differently (another set of tensors is alive at the barrier)"
+
+
+def _likeness(program: Program, graph: Graph) -> int:
+    return sum(old is node.entry for old, node in zip(program.entries, graph.nodes, strict=False))
+
+
+def _difference(old: Entry, new: Entry) -> str:
+    if old.name != new.name:
+        return f"op {new.name} instead of {old.name}"
+    if old.statics != new.statics:
+        return f"{new.name}: the static arguments ({new.statics}) were ({old.statics})"
+    return f"{new.name}: makes {new.metas!r}, before {old.metas!r}, or reads other shapes or dtypes"
+
+
+def clear_cache() -> None:
+    """Forgets every compiled program."""
+    global _last
+    with _lock:
+        _programs.clear()
+        _last = None
+
+
+def last_program() -> Program | None:
+    """The program that ran last."""
+    return _last
+
+
+def trivial_dispatch_seconds(repeats: int = 21) -> float:
+    """Median seconds of dispatching a trivial program with the signature of the last step: same arguments, same donation.
+
+    On CPU the dispatch of a real step contains device work, so the host's own cost is timed on a program that only adds one.
+    """
+    program = _last
+    if program is None:
+        raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
+    with compiler_context():
+        arguments = [jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves]
+        donated = tuple(range(len(arguments)))
+        bump = jax.jit(
+            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
+            donate_argnums=donated, keep_unused=True,
+        )
+        size = sum(len(entry.numbers) for entry in program.entries)
+        executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
+        state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
+        seconds = []
+        for _ in range(repeats):
+            jax.block_until_ready(state)
+            started = metrics.now()
+            state = executable(*state, np.ones(size))
+            seconds.append(metrics.now() - started)
+        jax.block_until_ready(state)
+    return sorted(seconds)[repeats // 2]
+
+
+__all__ = [
+    "LoweringError", "Program", "clear_cache", "explain_failure", "graph_key", "last_program", "lower_graph", "program_for",
+    "run", "trivial_dispatch_seconds",
+]

@@ -1,0 +1,273 @@
+"""Every aten call on the device: rule -> schema-derived form -> torch's decomposition -> a clear error.
+
+A call is recorded by looking up its Entry under (operand metas, static arguments) and making a Node of it. All that is
+slow (running the op on meta tensors, binding arguments to the rule) happens once per Entry, in `core.entries`.
+"""
+
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+
+from . import metrics, random, source
+from .config import config
+from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
+from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
+from .ops.shape import PARTS, part
+from .runtime import host_array
+from .source import _forward, _is_library, user_frame
+from .specials import SPECIALS
+from .tensor import LIVE, LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
+from .views import View, read_view, strided_rule, write
+
+aten = torch.ops.aten
+
+PLANS: dict[OpOverload, Plan] = {}
+
+_graph_task = torch._C._current_graph_task_id
+_autograd_node = torch._C._current_autograd_node
+_next_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_RING_MASK = source.RING - 1
+
+
+def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    """Records one aten call; torch calls it for every op with a tensor of the device among its arguments."""
+    plan = PLANS.get(func)
+    if plan is None:
+        plan = PLANS[func] = make_plan(func, SPECIALS)
+    if not hasattr(_threads, "entered"):
+        enter_thread()
+    if plan.handler is not None:
+        done = plan.handler(func, args, kwargs or {})
+        if done is not NotImplemented:
+            return done
+    LOCK.acquire()
+    try:
+        key: list[Any] = []
+        operands: list[Value] = []
+        numbers: list[float | int] = []
+        lifted = plan.lifted
+        position = 0
+        for value in args:
+            if type(value) is XlaTensor:
+                key.append(value._meta)
+                view = value._view
+                operands.append(value._cell.value if view is None else read_view(view, value._cell))
+            else:
+                _scan(value, lifted[position], key, operands, numbers, plan)
+            position += 1
+        if kwargs:
+            for name, value in kwargs.items():
+                if name not in plan.ignored:
+                    key.append(name)
+                    _scan(value, name in plan.lifted_names, key, operands, numbers, plan)
+        signature = tuple(key)
+        entry = plan.entries.get(signature)
+        if entry is None:
+            entry = new_entry(plan, args, kwargs or {}, PLANS)
+            if len(plan.entries) >= config.entry_cache_size:
+                plan.entries.clear()
+                metrics.add("entry_tables_emptied")
+            plan.entries[signature] = entry
+        if plan.draws:
+            numbers.extend(random.next_draw((kwargs or {}).get("generator")))
+        if plan.ignores_operands:
+            operands = []
+
+        # Where: the nearest frame outside torch and this library; in backward also autograd's number of the forward op.
+        frame = source.sys._getframe(1)
+        while frame is not None:
+            code = frame.f_code
+            inside = _is_library.get(code)
+            if inside is None:
+                user_frame(1)  # classifies the frames it meets
+                inside = _is_library[code]
+            if not inside:
+                break
+            frame = frame.f_back
+        code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
+        if _graph_task() != -1:
+            current = _autograd_node()
+            sequence = -1 if current is None else current._sequence_nr()
+        else:
+            sequence = -1
+            forward = _next_sequence() - 1
+            slot = forward & _RING_MASK
+            noted = _forward[slot]
+            if noted is None or noted[0] != forward:
+                _forward[slot] = (forward, code, instruction)
+
+        if plan.kind is VIEW:
+            return _new_view(args[0], entry, code, instruction)
+        node = Node(entry, operands, numbers, code, instruction, sequence)
+        if len(LIVE) > config.max_pending_ops:
+            _cut()
+        if plan.kind is FUNCTION:
+            metas = entry.metas
+            if len(metas) == 1 and entry.layout is None:
+                meta = metas[0]
+                cell = Cell(node, meta)
+                if plan.inherits_sharding:
+                    _inherit(cell, args[0])
+                return wrap(meta, cell)
+            return _several(node, plan)
+        assert plan.kind is MUTATION
+        return _mutate(plan, node, args, kwargs or {})
+    finally:
+        LOCK.release()
+
+
+def _scan(
+    value: Any, is_lifted: bool, key: list[Any], operands: list[Value], numbers: list[float | int], plan: Plan
+) -> None:
+    """Adds one argument to the key, and to the operands or lifted numbers."""
+    kind = type(value)
+    if kind is int:
+        if is_lifted:
+            key.append(int)
+            numbers.append(value)
+        else:
+            key.append(value)
+    elif value is None or kind is str or kind is torch.dtype:
+        key.append(value)
+    elif kind is float:
+        if is_lifted:
+            key.append(float)
+            numbers.append(value)
+        else:
+            # 1.0 equals 1 and 0.0 equals -0.0 as dict keys; they are different arguments.
+            key.append(("f", value.hex()))
+    elif kind is bool:
+        key.append("True" if value else "False")
+    elif kind is list or kind is tuple:
+        key.append(len(value))
+        for item in value:
+            if type(item) is XlaTensor:
+                key.append(item._meta)
+                view = item._view
+                operands.append(item._cell.value if view is None else read_view(view, item._cell))
+            else:
+                _scan(item, is_lifted, key, operands, numbers, plan)
+    elif kind is XlaTensor:
+        key.append(value._meta)
+        view = value._view
+        operands.append(value._cell.value if view is None else read_view(view, value._cell))
+    elif isinstance(value, torch.Tensor):
+        meta, operand = _host_operand(value, plan)
+        key.append(meta)
+        operands.append(operand)
+    elif kind is complex:
+        key.append(("c", value.real.hex(), value.imag.hex()))
+    else:
+        key.append((kind, value))  # layouts, memory formats, devices
+
+
+def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
+    """A CPU tensor among device tensors: taken where torch takes it on an accelerator, else an error that says what to do."""
+    if isinstance(tensor, XlaTensor):
+        return tensor._meta, tensor._cell.value if tensor._view is None else read_view(tensor._view, tensor._cell)
+    if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
+        meta = dense_meta(tensor.shape, tensor.dtype)
+        if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
+            return meta, Node(_scalar_entry(meta), (), (tensor.item(),))
+        return meta, Leaf(meta, host=host_array(tensor).copy())
+    raise RuntimeError(
+        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)} is on {tensor.device}; move it "
+        'with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
+    )
+
+
+_SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
+
+
+def _scalar_entry(meta: Meta) -> Any:
+    """A 0-dim CPU tensor's value as a lifted number, so that a changing one costs neither an upload nor a program."""
+    key = "scalar"
+    plan = PLANS.setdefault(aten.scalar_tensor.default, make_plan(aten.scalar_tensor.default, SPECIALS))
+    found = plan.entries.get((key, meta))
+    if found is None:
+        number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
+        found = new_entry(plan, (number,), {"dtype": meta.dtype}, PLANS)
+        plan.entries[(key, meta)] = found
+    return found
+
+
+def _several(node: Node, plan: Plan) -> Any:
+    made = [wrap(value.meta, Cell(value, value.meta)) for value in results(node)]
+    layout = node.entry.layout
+    if layout is not None:
+        tensors = iter(made)
+        made = [next(tensors) if item is Slot else item for item in layout]
+    return made if plan.returns_list else tuple(made)
+
+
+def _inherit(cell: Cell, like: Any) -> None:
+    """`zeros_like` and its kin lie as the tensor they are like."""
+    if type(like) is XlaTensor and like._view is None and like._meta.shape == cell.meta.shape:
+        cell.sharding = like._cell.sharding
+        cell.home = like._cell.home
+
+
+def _new_view(base: XlaTensor, rule: Any, code: Any, instruction: int) -> XlaTensor:
+    return wrap(rule.read.metas[0], base._cell, View(rule, base._view, code, instruction))
+
+
+def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    targets: list[Any] = []
+    for where in plan.mutated:
+        value = args[where] if type(where) is int else kwargs[where]
+        targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
+    for target, value in zip(targets, results(node), strict=True):
+        if type(target) is not XlaTensor:
+            raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
+        write(target, value, node.code, node.instruction)
+    if not plan.returns_targets:
+        return None
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
+    base = args[0]
+    arguments = (*args[1:], *kwargs.values())
+    count = len(func(base._meta.make(), *arguments))
+    made = []
+    for index in range(count):
+        overload, part_arguments = part(func, base._meta.shape, arguments, index)
+        made.append(overload(base, *part_arguments))
+    return made
+
+
+def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    base = args[0]
+    bound = dict(zip(("size", "stride", "storage_offset"), args[1:], strict=False)) | kwargs
+    offset = bound.get("storage_offset")
+    made = base._meta.make().as_strided(bound["size"], bound["stride"], offset)
+    meta = meta_of(made)
+    with LOCK:
+        code, instruction = user_frame(2)
+        rule = strided_rule(base._cell.meta, meta)
+        return wrap(meta, base._cell, View(rule, None, code, instruction))
+
+
+_hinted = False
+
+
+def _cut() -> None:
+    """Runs a graph that nobody syncs, with one hint."""
+    global _hinted
+    if not _hinted:
+        _hinted = True
+        print(
+            f"spmd: {config.max_pending_ops:,} ops recorded without a barrier; running them now. Call spmd.sync() once per "
+            f"step, so that every step is the same program. Recording at {Line(*user_frame(2))}"
+        )
+    sync()
+
+
+for _overload in PARTS:
+    SPECIALS[_overload] = _split
+SPECIALS[aten.as_strided.default] = _as_strided
+
+XlaTensor.__torch_dispatch__ = staticmethod(dispatch)  # type: ignore[method-assign]
+

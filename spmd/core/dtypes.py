@@ -1,0 +1,44 @@
+"""torch dtypes and JAX dtypes, in both directions. Nothing else lives here."""
+
+import ml_dtypes
+import numpy as np
+import torch
+
+# ml_dtypes holds the narrow floats that numpy lacks; jaxlib depends on it, so it is always installed beside jax.
+TORCH_TO_NUMPY: dict[torch.dtype, np.dtype] = {
+    torch.bool: np.dtype(np.bool_),
+    torch.uint8: np.dtype(np.uint8),
+    torch.int8: np.dtype(np.int8),
+    torch.int16: np.dtype(np.int16),
+    torch.int32: np.dtype(np.int32),
+    torch.int64: np.dtype(np.int64),
+    torch.uint16: np.dtype(np.uint16),
+    torch.uint32: np.dtype(np.uint32),
+    torch.uint64: np.dtype(np.uint64),
+    torch.float16: np.dtype(np.float16),
+    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
+    torch.float32: np.dtype(np.float32),
+    torch.float64: np.dtype(np.float64),
+    torch.complex64: np.dtype(np.complex64),
+    torch.complex128: np.dtype(np.complex128),
+    torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
+    torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+}
+
+NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, numpy_dtype in TORCH_TO_NUMPY.items()}
+
+
+def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
+    """The dtype that numpy and JAX call what torch calls `dtype`; TypeError where XLA has no such type."""
+    try:
+        return TORCH_TO_NUMPY[dtype]
+    except KeyError:
+        raise TypeError(f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})") from None
+
+
+def to_torch_dtype(dtype: np.dtype) -> torch.dtype:
+    """The torch name of a numpy or JAX dtype; TypeError where torch has none."""
+    try:
+        return NUMPY_TO_TORCH[np.dtype(dtype)]
+    except KeyError:
+        raise TypeError(f"dtype {dtype} has no torch counterpart") from None

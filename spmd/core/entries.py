@@ -1,0 +1,517 @@
+"""The shape-and-dtype table's slow side: what kind of op an overload is, and the Entry of one new combination of operands.
+
+An Entry is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
+dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
+"""
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+from torch._prims_common import elementwise_dtypes
+
+from .dtypes import to_numpy_dtype
+from .ir import Entry, Meta, Slot, dense_meta, meta_of
+from .ops import RULES, Rule, base_name, lifted_arguments
+from .ops.create import cast
+from .ops.meta import META_FUNCTIONS
+from .ops.registry import PLACEMENT_ARGUMENTS, rule_arguments
+from .tensor import XlaTensor
+from .views import ViewRule, view_rule
+
+aten = torch.ops.aten
+
+FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+# Ops that fill their result with one number: the number, or "lifted" for their first lifted argument.
+CONSTANTS: dict[str, Any] = {
+    "full": "lifted", "full_like": "lifted", "new_full": "lifted", "fill.Scalar": "lifted",
+    "zero": 0, "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1,
+    "empty": 0, "empty_like": 0, "new_empty": 0, "new_empty_strided": 0, "empty_strided": 0,
+}  # fmt: skip
+# Draws and constants that look only at the shape and dtype of the tensor they are given.
+SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random"}
+LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
+INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_"}
+
+
+class Plan:
+    """All that dispatch knows of one overload before it sees arguments, and the table of its entries."""
+
+    __slots__ = (
+        "draws", "entries", "handler", "ignored", "ignores_operands", "inherits_sharding", "kind", "lifted", "lifted_names",
+        "mutated", "name", "overload", "returns_list", "returns_targets", "rule", "takes_host_indices", "twin",
+    )  # fmt: skip
+
+    def __init__(self, overload: OpOverload, handlers: dict[OpOverload, Handler]):
+        schema = overload._schema
+        base = base_name(overload)
+        self.overload = overload
+        self.name = str(overload).removesuffix(".default")
+        self.kind = _kind(overload)
+        self.entries: dict[tuple[Any, ...], Any] = {}
+        self.ignored = PLACEMENT_ARGUMENTS | {argument.name for argument in schema.arguments if argument.is_out}
+        self.lifted_names = lifted_arguments(overload)
+        self.lifted = tuple(argument.name in self.lifted_names for argument in schema.arguments)
+        self.mutated = _mutated(overload)
+        self.returns_targets = any(returned.alias_info is not None for returned in schema.returns)
+        self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
+        self.twin = functional_twin(overload) if self.kind is MUTATION else overload
+        self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
+        self.draws = self.rule is not None and self.rule.wants_draw
+        self.ignores_operands = _constant_of(self) is not None or base in SHAPE_ONLY_DRAWS or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS
+        self.inherits_sharding = base in LIKE and self.kind is FUNCTION
+        self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
+        self.handler = handlers.get(overload)
+
+
+def make_plan(overload: OpOverload, handlers: dict[OpOverload, Handler]) -> Plan:
+    """The plan of an overload; one that has no rule gets a handler that decomposes it, or says clearly that it cannot."""
+    plan = Plan(overload, handlers)
+    if plan.handler is None and plan.rule is None and not is_foreach(overload):
+        plan.handler = _decomposition(plan, handlers)
+    return plan
+
+
+def is_foreach(overload: OpOverload) -> bool:
+    """Whether this is one of torch's list-at-once forms, which are derived from the element's op."""
+    return overload._schema.name.startswith("aten::_foreach_")
+
+
+def functional_twin(overload: OpOverload) -> OpOverload | None:
+    """The overload without mutation that an in-place or out= form computes: `add_.Tensor` -> `add.Tensor`."""
+    if is_foreach(overload):
+        return None
+    name = overload._schema.name.split("::")
+    base = base_name(overload) if not name[1].startswith("_fused") else name[1].removesuffix("_")
+    packet = getattr(getattr(torch.ops, name[0]), {"normal": "normal_functional"}.get(base, base), None)
+    if packet is None:
+        return None
+    wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
+    for candidate in packet.overloads():
+        found = getattr(packet, candidate)
+        if _kind(found) is FUNCTION and [(a.name, str(a.type)) for a in found._schema.arguments] == wanted:
+            return found
+    return None
+
+
+def _kind(overload: OpOverload) -> str:
+    schema = overload._schema
+    if any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments):
+        return MUTATION
+    if any(returned.alias_info is not None for returned in schema.returns):
+        return VIEW
+    return FUNCTION
+
+
+def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
+    arguments = overload._schema.arguments
+    return tuple(
+        argument.name if argument.kwarg_only else position
+        for position, argument in enumerate(arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _constant_of(plan: Plan) -> Any:
+    base = base_name(plan.overload)
+    if base in CONSTANTS:
+        return CONSTANTS[base]
+    return CONSTANTS.get(f"{base}.{plan.overload._overloadname}")
+
+
+# --- decomposition ----------------------------------------------------------------------------------------------------
+
+
+def _decomposition(plan: Plan, handlers: dict[OpOverload, Handler]) -> Handler:
+    overload = plan.overload
+    found = decomposition_table.get(overload)
+    if found is not None:
+        return lambda func, args, kwargs: found(*args, **kwargs)
+    if overload._can_decompose():
+        return lambda func, args, kwargs: func.decompose(*args, **kwargs)
+    twin = plan.twin
+    if plan.kind is MUTATION and twin is not None and (twin in decomposition_table or twin._can_decompose() or twin in handlers):
+        return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
+    return _no_rule
+
+
+def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    made = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    made = made if isinstance(made, (tuple, list)) else (made,)
+    targets = [args[where] if isinstance(where, int) else kwargs[where] for where in plan.mutated]
+    for target, value in zip(targets, made, strict=True):
+        target.copy_(value)
+    return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    raise NotImplementedError(
+        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Move its inputs with .cpu(), or register "
+        "a rule (spmd/core/ops; see docs/architecture.md)."
+    )
+
+
+# --- binding arguments ------------------------------------------------------------------------------------------------
+
+
+class _Operand(int):
+    """The index of a tensor operand in a rule's arguments."""
+
+
+class _Number(int):
+    """The index of a lifted number in a rule's arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Stands for a tensor of which the rule reads only shape and dtype."""
+
+    meta: Meta
+
+
+@dataclass(slots=True)
+class _Binding:
+    """An overload's arguments with tensors and lifted numbers replaced by their places, in the order dispatch scans them."""
+
+    arguments: dict[str, Any]
+    metas: list[Meta]
+    numbers: list[float | int]
+
+
+def _bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+    binding = _Binding({}, [], [])
+    for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
+        binding.arguments[argument.name] = _place(value, argument.name in plan.lifted_names, binding)
+    for name, value in kwargs.items():
+        if name not in plan.ignored:
+            binding.arguments[name] = _place(value, name in plan.lifted_names, binding)
+    return binding
+
+
+def _place(value: Any, is_lifted: bool, binding: _Binding) -> Any:
+    if isinstance(value, torch.Tensor):
+        binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
+        return _Operand(len(binding.metas) - 1)
+    if isinstance(value, (list, tuple)):
+        return [_place(item, is_lifted, binding) for item in value]
+    if is_lifted and type(value) in (int, float):
+        binding.numbers.append(value)
+        return _Number(len(binding.numbers) - 1)
+    return value
+
+
+def _fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]) -> Any:
+    """The value with operands and numbers put back by the two functions."""
+    if type(value) is _Operand:
+        return operand(int(value))
+    if type(value) is _Number:
+        return number(int(value))
+    if type(value) is list:
+        return [_fill(item, operand, number) for item in value]
+    return value
+
+
+def _run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch says the op returns, with torch's own errors for arguments it does not take."""
+
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, XlaTensor):
+            return value._meta.make()
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, (list, tuple)):
+            return [to_meta(item) for item in value]
+        return value
+
+    keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    if "device" in keywords or (_makes_tensors(plan.overload) and not args_have_tensor(args)):
+        keywords["device"] = torch.device("meta")
+    run = META_FUNCTIONS.get(plan.overload, plan.overload)
+    arguments = [to_meta(value) for value in args]
+    made = run(*arguments, **keywords)
+    if plan.kind is MUTATION:
+        targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
+        return [tensor for target in targets for tensor in (target if isinstance(target, list) else [target])]
+    return made
+
+
+def args_have_tensor(args: tuple[Any, ...]) -> bool:
+    """Whether a tensor stands among the arguments (a factory has none)."""
+    return any(isinstance(value, torch.Tensor) for value in args)
+
+
+def _makes_tensors(overload: OpOverload) -> bool:
+    return any(argument.name == "device" for argument in overload._schema.arguments)
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Any:
+    """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
+    if is_foreach(plan.overload):
+        return _foreach_entry(plan, args, kwargs, plans)
+    made = _run_on_meta(plan, args, kwargs)
+    binding = _bind(plan, args, kwargs)
+    flat = list(made) if isinstance(made, (tuple, list)) else [made]
+    metas = tuple(meta_of(item) for item in flat if isinstance(item, torch.Tensor))
+    if plan.kind is MUTATION:
+        _check_unchanged(plan, args, kwargs, metas)
+    if plan.kind is VIEW:
+        return _view_entry(plan, args[0], binding, metas)
+    plain = all(isinstance(item, torch.Tensor) for item in flat)
+    layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+    kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
+    constant = _constant_of(plan)
+    lower = _fill_with(constant, metas[0]) if constant is not None else _bound_rule(plan, binding, metas, layout)
+    statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
+    return Entry(plan.name, lower, metas, numbers=kinds, statics=statics, constant=constant, layout=layout)
+
+
+def _show(value: Any, binding: _Binding) -> str:
+    shown = _fill(value, lambda i: binding.metas[i], lambda i: "lifted")
+    return str(shown)
+
+
+def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> None:
+    targets: list[Any] = []
+    for where in plan.mutated:
+        value = args[where] if isinstance(where, int) else kwargs[where]
+        targets.extend(value) if isinstance(value, (list, tuple)) else targets.append(value)
+    for target, meta in zip(targets, metas, strict=True):
+        if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
+            raise NotImplementedError(
+                f"{plan.name} would change {target._meta!r} into {meta!r}; on xla a tensor keeps its shape: use the "
+                "out-of-place form and rebind the name"
+            )
+
+
+def _view_entry(plan: Plan, base: XlaTensor, binding: _Binding, metas: tuple[Meta, ...]) -> ViewRule:
+    statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
+    lower = _bound_rule(plan, binding, metas, None)
+    entry = Entry(plan.name, lower, metas, statics=statics)
+    return view_rule(plan.overload, entry, base._meta, tuple(list(binding.arguments.values())[1:]))
+
+
+def _fill_with(constant: Any, meta: Meta) -> Callable[[list[jax.Array], list[jax.Array]], tuple[jax.Array, ...]]:
+    def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array]:
+        value = numbers[0] if constant == "lifted" else np.asarray(constant)
+        return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
+
+    return lower
+
+
+def _bound_rule(
+    plan: Plan, binding: _Binding, metas: tuple[Meta, ...], layout: tuple[Any, ...] | None
+) -> Callable[[list[jax.Array], list[jax.Array]], tuple[jax.Array, ...]]:
+    """The rule as a function of operand arrays and lifted numbers: arguments placed, types promoted, results cast."""
+    rule = plan.rule
+    assert rule is not None and plan.twin is not None
+    positional, keywords = _rule_arguments(plan.twin, binding)
+    compute = _compute_dtype(plan.twin, rule, binding)
+    structs = [meta.struct for meta in metas]
+    if layout is not None:
+        queue = iter(structs)
+        returns: Any = tuple(next(queue) if item is Slot else None for item in layout)
+    else:
+        returns = structs[0] if len(structs) == 1 else tuple(structs)
+    is_cast = rule.promote is not None or plan.kind is MUTATION
+    shape_only = plan.ignores_operands
+
+    def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array, ...]:
+        draw = (numbers[-2], numbers[-1]) if rule.wants_draw else None
+
+        def operand(index: int) -> Any:
+            if shape_only:
+                return binding.metas[index].struct
+            return operands[index] if compute is None else cast(operands[index], compute)
+
+        def number(index: int) -> Any:
+            return numbers[index] if compute is None else cast(numbers[index], compute)
+
+        arguments = [_fill(value, operand, number) for value in positional]
+        named = {name: _fill(value, operand, number) for name, value in keywords.items()}
+        if rule.wants_returns:
+            named["returns"] = returns
+        if draw is not None:
+            named["draw"] = draw
+        made = rule.function(*arguments, **named)
+        flat = tuple(_leaves(made))
+        if is_cast:
+            flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, metas, strict=True))
+        if plan.kind is MUTATION:
+            flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, metas, strict=True))
+        return flat
+
+    return lower
+
+
+def _leaves(made: Any) -> Iterator[jax.Array]:
+    if isinstance(made, (tuple, list)):
+        for item in made:
+            yield from _leaves(item)
+    elif made is not None:
+        yield made
+
+
+def _rule_arguments(twin: OpOverload, binding: _Binding) -> tuple[list[Any], dict[str, Any]]:
+    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy knows them."""
+    positional, keywords = [], {}
+    for argument in rule_arguments(twin):
+        value = binding.arguments.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        if isinstance(value, torch.dtype):
+            value = to_numpy_dtype(value)
+        if argument.kwarg_only:
+            keywords["from_" if argument.name == "from" else argument.name] = value
+        else:
+            positional.append(value)
+    return positional, keywords
+
+
+def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype | None:
+    if rule.promote is None:
+        return None
+    promoted = []
+    for argument in twin._schema.arguments:
+        if argument.kwarg_only or argument.name not in binding.arguments:
+            continue
+        value = _fill(binding.arguments[argument.name], lambda i: binding.metas[i].make(), lambda i: binding.numbers[i])
+        if isinstance(value, torch.Tensor) or (type(value) in (int, float, bool, complex) and _is_scalar(argument)):
+            promoted.append(value)
+    compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
+    return to_numpy_dtype(compute)
+
+
+def _is_scalar(argument: torch.Argument) -> bool:
+    return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
+
+
+# --- lists of tensors at once -----------------------------------------------------------------------------------------
+
+
+def _foreach_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Entry:
+    """`_foreach_*`: the element's own rule for each element."""
+    count = len(args[0])
+    given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [n for n in kwargs if n not in plan.ignored]
+    operand_places, number_places, operands, numbers = _flat_places(plan, given, names)
+    parts = []
+    metas: list[Meta] = []
+    for i in range(count):
+        elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
+        overload, element_args, element_kwargs, order = _element_call(plan.overload, elements)
+        element_plan = plans.get(overload)
+        if element_plan is None:
+            element_plan = plans[overload] = make_plan(overload, {})
+        if element_plan.rule is None:
+            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+        key = ("foreach", *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()))
+        entry = element_plan.entries.get(key)
+        if entry is None:
+            entry = element_plan.entries[key] = new_entry(element_plan, element_args, element_kwargs, plans)
+        operand_index = [operand_places[name][i] for name in order if name in operand_places]
+        number_index = [number_places[name][i] for name in order if name in number_places]
+        target = meta_of_target(args[0][i]) if plan.kind is MUTATION else entry.metas[0]
+        parts.append((entry, operand_index, number_index, target))
+        metas.append(target)
+    is_mutation = plan.kind is MUTATION
+
+    def lower(arrays: list[jax.Array], lifted: list[jax.Array]) -> tuple[jax.Array, ...]:
+        made = []
+        for entry, operand_index, number_index, target in parts:
+            (array,) = entry.lower([arrays[k] for k in operand_index], [lifted[k] for k in number_index])
+            made.append(cast(array, target.struct.dtype) if is_mutation else array)
+        return tuple(made)
+
+    kinds = "".join("f" if type(number) is float else "i" for number in numbers)
+    return Entry(plan.name, lower, tuple(metas), numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count)
+
+
+def meta_of_target(tensor: Any) -> Meta:
+    """The meta of a tensor that a list op writes into."""
+    return tensor._meta if type(tensor) is XlaTensor else meta_of(tensor)
+
+
+def _flat_places(
+    plan: Plan, given: list[Any], names: list[str]
+) -> tuple[dict[str, list[int]], dict[str, list[int]], list[Any], list[float | int]]:
+    """Where dispatch's scan puts each argument's elements among operands and numbers."""
+    operand_places: dict[str, list[int]] = {}
+    number_places: dict[str, list[int]] = {}
+    operands: list[Any] = []
+    numbers: list[float | int] = []
+    count = len(given[0])
+    for name, value in zip(names, given, strict=True):
+        items = value if isinstance(value, (list, tuple)) else [value] * 1
+        spread = len(items) if isinstance(value, (list, tuple)) else 0
+        if items and isinstance(items[0], torch.Tensor):
+            start = len(operands)
+            operands.extend(items)
+            operand_places[name] = [start + i for i in range(spread)] if spread else [start] * count
+        elif items and name in plan.lifted_names and type(items[0]) in (int, float):
+            start = len(numbers)
+            numbers.extend(items)
+            number_places[name] = [start + i for i in range(spread)] if spread else [start] * count
+    return operand_places, number_places, operands, numbers
+
+
+def _element(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, (list, tuple)) else value
+
+
+def _element_key(value: Any, is_lifted: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
+    if is_lifted and type(value) in (int, float):
+        return type(value)
+    if type(value) is float:
+        return ("f", value.hex())
+    return (type(value), value)
+
+
+def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
+    """The element's op for one element of a list op: (overload, arguments, keyword arguments, argument names in order)."""
+    base = base_name(overload)
+    names = list(given)
+    values = list(given.values())
+    second_is_tensor = len(values) > 1 and isinstance(values[1], torch.Tensor)
+    if base in ("add", "sub", "mul", "div"):
+        keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
+        return getattr(aten, base).Tensor, tuple(values[:2]), keywords, names
+    if base in ("maximum", "minimum"):
+        target = getattr(aten, base).default if second_is_tensor else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
+        return target, tuple(values), {}, names
+    if base in ("clamp_min", "clamp_max"):
+        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}, names
+    if base == "pow":
+        first_is_tensor = isinstance(values[0], torch.Tensor)
+        kind = "Tensor_Tensor" if first_is_tensor and second_is_tensor else "Tensor_Scalar" if first_is_tensor else "Scalar"
+        return getattr(aten.pow, kind), tuple(values), {}, names
+    if base == "lerp":
+        return getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"), tuple(values), {}, names
+    if base in ("addcmul", "addcdiv"):
+        if len(values) > 3 and isinstance(values[3], torch.Tensor):
+            raise NotImplementedError(f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers")
+        keywords = {"value": values[3]} if len(values) > 3 else {}
+        return getattr(aten, base).default, tuple(values[:3]), keywords, names
+    if base == "norm":
+        keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
+        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords, names
+    return getattr(aten, base).default, tuple(values), {}, names
+
+
+def rule_place(overload: OpOverload) -> str:
+    """File and line of an overload's rule."""
+    function = RULES[overload].function
+    return f"{inspect.getsourcefile(function)}:{function.__code__.co_firstlineno}"

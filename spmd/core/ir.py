@@ -1,0 +1,262 @@
+"""The lazy graph: Meta (shape, dtype, layout), Entry (an op with all that is the same each time it is called), Node, Leaf."""
+
+import itertools
+import linecache
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from .dtypes import to_numpy_dtype
+from .sharding import Sharding
+
+
+class Meta:
+    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object."""
+
+    __slots__ = ("dtype", "numel", "offset", "shape", "strides", "struct")
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int):
+        self.shape = shape
+        self.dtype = dtype
+        self.strides = strides
+        self.offset = offset
+        self.numel = 1
+        for dim in shape:
+            self.numel *= dim
+        self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    def make(self) -> torch.Tensor:
+        """A tensor on torch's meta device with this layout."""
+        span = sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True)) + 1
+        size = self.offset + (span if self.numel else 0)
+        storage = torch.empty(size, dtype=self.dtype, device="meta")
+        return storage.as_strided(self.shape, self.strides, self.offset)
+
+    def __repr__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{','.join(map(str, self.shape))}]"
+
+
+_METAS: dict[tuple, Meta] = {}
+
+
+def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
+    """The one Meta of these parts."""
+    key = (shape, dtype, strides, offset)
+    found = _METAS.get(key)
+    return found if found is not None else _METAS.setdefault(key, Meta(*key))
+
+
+def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
+    """A contiguous Meta."""
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1)
+    return intern_meta(tuple(shape), dtype, tuple(reversed(strides)))
+
+
+def meta_of(tensor: torch.Tensor) -> Meta:
+    """The Meta of any strided torch tensor."""
+    return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.storage_offset())
+
+
+class Slot:
+    """Stands for a tensor result in `Entry.layout`."""
+
+
+class Entry:
+    """One op together with everything that is the same each time it is recorded: a row of the shape-and-dtype table.
+
+    Two calls share an Entry when op, operand metas and static arguments are equal, so an Entry's identity stands for
+    them in graph keys.
+
+    Attributes:
+        name: the op, as aten spells it. lower: (operand arrays, lifted numbers) -> tuple of arrays.
+        metas: what each result looks like. numbers: "f" or "i" for each lifted number. statics: the static arguments as
+        text, for people. sharding: what a sharding annotation asks for. constant: set where the op fills its result with
+        one number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
+        what they return, in order: a `Slot` for the next result, anything else as it is.
+    """
+
+    __slots__ = ("cached", "constant", "layout", "lower", "metas", "name", "numbers", "sharding", "statics")
+
+    def __init__(
+        self,
+        name: str,
+        lower: Callable[[list[jax.Array], list[jax.Array]], tuple[jax.Array, ...]],
+        metas: tuple[Meta, ...],
+        *,
+        numbers: str = "",
+        statics: str = "",
+        sharding: Sharding | None = None,
+        constant: Any = None,
+        layout: tuple[Any, ...] | None = None,
+    ):
+        self.name = name
+        self.lower = lower
+        self.metas = metas
+        self.numbers = numbers
+        self.statics = statics
+        self.sharding = sharding
+        self.constant = constant
+        self.layout = layout
+        self.cached: dict[Any, Entry] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+class Line:
+    """A user's line, kept as (code, last instruction) and turned into text only when someone reads it."""
+
+    __slots__ = ("code", "instruction")
+
+    def __init__(self, code: CodeType | None, instruction: int):
+        self.code = code
+        self.instruction = instruction
+
+    @property
+    def number(self) -> int:
+        for start, end, line in self.code.co_lines() if self.code else ():
+            if start <= self.instruction < end and line is not None:
+                return line
+        return 0
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "unknown line"
+        source = linecache.getline(self.code.co_filename, self.number).strip()
+        return f"{self.code.co_filename}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
+
+
+class Leaf:
+    """A value that exists: a device buffer, or host data that has not been uploaded yet.
+
+    `sharding` says how the buffer lies (or will lie); `gone` says why a buffer is no longer there; `shared` is set when
+    someone outside the graph holds the buffer, which then is never donated.
+    """
+
+    __slots__ = ("buffer", "gone", "holder", "host", "meta", "shared", "sharding")
+
+    def __init__(
+        self,
+        meta: Meta,
+        *,
+        buffer: jax.Array | None = None,
+        host: np.ndarray | None = None,
+        sharding: Sharding | None = None,
+    ):
+        self.meta = meta
+        self.buffer = buffer
+        self.host = host
+        self.sharding = sharding
+        self.shared = False
+        self.gone: str | None = None
+        self.holder: Any = None  # weak reference to the cell whose value this is
+
+    def check(self) -> None:
+        """Raises RuntimeError when the data was given up in a run that then failed."""
+        if self.gone is None and self.buffer is not None and self.buffer.is_deleted():
+            self.gone = "its buffer was donated to a run that was interrupted"
+        if self.gone is not None:
+            raise RuntimeError(f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it again.")
+
+
+class Node:
+    """One recorded op: its Entry, its operands, its lifted numbers, and where the user wrote it.
+
+    A Node stands for its result; an op with several results has one Node and a `pick` Node per result. `serial` counts
+    recorded ops: sorting by it is a topological order. `sequence` is autograd's number of the forward op (see
+    `core.source`).
+    """
+
+    __slots__ = ("code", "entry", "instruction", "numbers", "operands", "sequence", "serial")
+
+    def __init__(
+        self,
+        entry: Entry,
+        operands: tuple["Node | Leaf", ...] | list["Node | Leaf"],
+        numbers: tuple[float | int, ...] | list[float | int] = (),
+        code: CodeType | None = None,
+        instruction: int = 0,
+        sequence: int = -1,
+    ):
+        self.entry = entry
+        self.operands = operands
+        self.numbers = numbers
+        self.code = code
+        self.instruction = instruction
+        self.sequence = sequence
+        self.serial = next(_serials)
+
+    @property
+    def meta(self) -> Meta:
+        return self.entry.metas[0]
+
+
+Value = Node | Leaf
+
+_serials = itertools.count()
+
+
+def _pick_entry(entry: Entry, index: int) -> Entry:
+    found = entry.cached.get(index)
+    if found is None:
+        found = Entry("pick", lambda operands, numbers: operands, (entry.metas[index],), statics=str(index))
+        entry.cached[index] = found
+    return found
+
+
+def results(node: Node) -> list[Node]:
+    """A value for each result of a recorded op."""
+    entry = node.entry
+    if len(entry.metas) == 1:
+        return [node]
+    return [Node(_pick_entry(entry, i), (node,), (), node.code, node.instruction, node.sequence) for i in range(len(entry.metas))]
+
+
+def topological(roots: Sequence[Value]) -> tuple[list[Node], list[Leaf]]:
+    """Every node that the roots need, in the order of recording, and the leaves in the order of first use."""
+    seen: set[Value] = set()
+    nodes: list[Node] = []
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if type(value) is Node:
+            nodes.append(value)
+            stack.extend(value.operands)
+    nodes.sort(key=_serial)
+    leaves: dict[Leaf, None] = {}
+    for node in nodes:
+        for operand in node.operands:
+            if type(operand) is Leaf:
+                leaves[operand] = None
+    return nodes, list(leaves)
+
+
+def _serial(node: Node) -> int:
+    return node.serial
+
+
+def to_text(roots: Sequence[Value]) -> str:
+    """The graph as text: one line per op, with its result and the user's line."""
+    nodes, leaves = topological(roots)
+    name: dict[Value, str] = {leaf: f"%in{i}" for i, leaf in enumerate(leaves)}
+    lines = [f"{name[leaf]}: {leaf.meta!r} = input" for leaf in leaves]
+    for i, node in enumerate(nodes):
+        name[node] = f"%{i}"
+        operands = ", ".join(name[operand] for operand in node.operands)
+        shapes = ", ".join(map(repr, node.entry.metas))
+        lines.append(f"%{i}: {shapes} = {node.entry.name}({operands})  # {Line(node.code, node.instruction)}")
+    return "\n".join(lines)

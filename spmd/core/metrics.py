@@ -1,0 +1,115 @@
+"""Counters, timers and the compile ledger: what the library did, and why it compiled."""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+
+import jax
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One compiled program: a line of the ledger. Bytes are per device.
+
+    Attributes:
+        name: "step", "init" or what else the program is. cause: why it was compiled, in words.
+        line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together.
+        nodes: recorded ops in it. flops: XLA's own count, per device (0 where the backend gives none).
+        collectives: kind -> number in the optimized program.
+    """
+
+    name: str
+    cause: str
+    line: str
+    seconds: float
+    nodes: int
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    flops: float
+    collectives: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        return (
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops, {moved} | per device: "
+            f"arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B ({self.alias_bytes:,} B in place), "
+            f"temporary {self.temp_bytes:,} B"
+        )
+
+
+_lock = threading.Lock()
+_counters: Counter[str] = Counter()
+_timers: defaultdict[str, float] = defaultdict(float)
+_ledger: list[CompileRecord] = []
+
+
+def add(name: str, amount: int = 1) -> None:
+    """Adds to a counter."""
+    with _lock:
+        _counters[name] += amount
+
+
+def add_time(name: str, seconds: float) -> None:
+    """Adds to a timer."""
+    with _lock:
+        _timers[name] += seconds
+
+
+def record_compile(record: CompileRecord) -> None:
+    """Writes a line of the ledger."""
+    with _lock:
+        _ledger.append(record)
+
+
+def counter(name: str) -> int:
+    """The value of a counter, 0 when nothing was counted: "recorded_ops", "syncs", "runs", "host_reads", ..."""
+    return _counters[name]
+
+
+def counter_names() -> list[str]:
+    """The counters that have counted something."""
+    return sorted(_counters)
+
+
+def timer(name: str) -> float:
+    """Total seconds of a timer: "key" (graph key at a barrier), "dispatch" (handing a program to PJRT), "compile"."""
+    return _timers[name]
+
+
+def compiles() -> list[CompileRecord]:
+    """The compile ledger, oldest first."""
+    return list(_ledger)
+
+
+def num_compiles() -> int:
+    """How many times XLA's backend compiled in this process, counted by `jax.monitoring`, not by our own cache."""
+    return _counters["backend_compiles"]
+
+
+def clear() -> None:
+    """Empties counters, timers and ledger."""
+    with _lock:
+        _counters.clear()
+        _timers.clear()
+        _ledger.clear()
+
+
+def report() -> str:
+    """Counters, timers and the ledger as text."""
+    lines = [f"{name}: {_counters[name]:,}" for name in counter_names()]
+    lines += [f"{name}: {seconds:.4f} s" for name, seconds in sorted(_timers.items())]
+    lines += [str(record) for record in _ledger]
+    return "\n".join(lines)
+
+
+def _on_duration(event: str, seconds: float, **_: object) -> None:
+    if event == "/jax/core/compile/backend_compile_duration":
+        add("backend_compiles")
+
+
+jax.monitoring.register_event_duration_secs_listener(_on_duration)
+
+now = time.perf_counter

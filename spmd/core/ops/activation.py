@@ -1,0 +1,260 @@
+"""Softmax and the activation functions of torch.nn, each beside its gradient."""
+
+import math
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+from jax.scipy import special
+
+from .registry import Promote, lower
+
+aten = torch.ops.aten
+
+_SQRT_HALF = math.sqrt(0.5)
+_SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
+_GELU_CUBIC = 0.044715
+
+
+def _wide(x):
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+# -- Softmax.
+
+
+def _softmax(self, dim, dtype):
+    x = self.astype(dtype)
+    if x.ndim == 0:
+        return jnp.exp(x - x)
+    weights = jnp.exp(x - jnp.max(x, axis=dim, keepdims=True))
+    return weights / jnp.sum(weights, axis=dim, keepdims=True)
+
+
+def _float_of(dtype):
+    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+
+
+@lower(aten._softmax.default)
+def aten_softmax(self, dim, half_to_float, *, returns):
+    return _softmax(self, dim, _float_of(returns.dtype)).astype(returns.dtype)
+
+
+@lower(aten._safe_softmax.default)
+def aten_safe_softmax(self, dim, dtype=None, *, returns):
+    # A row of nothing but -inf attends to nothing: zeros, not NaN.
+    dead = jnp.all(self == -jnp.inf, axis=dim if self.ndim else None, keepdims=True)
+    weights = _softmax(self, dim, _float_of(returns.dtype))
+    return jnp.where(dead, jnp.zeros((), weights.dtype), weights).astype(returns.dtype)
+
+
+@lower(aten._softmax_backward_data.default)
+def aten_softmax_backward_data(grad_output, output, dim, input_dtype):
+    output, weighted = _wide(output), _wide(grad_output) * _wide(output)
+    total = jnp.sum(weighted, axis=dim, keepdims=True) if output.ndim else weighted
+    return (weighted - output * total).astype(input_dtype)
+
+
+@lower(aten._log_softmax.default)
+def aten_log_softmax(self, dim, half_to_float, *, returns):
+    x = self.astype(_float_of(returns.dtype))
+    if x.ndim == 0:
+        return (x - x).astype(returns.dtype)
+    shifted = x - jnp.max(x, axis=dim, keepdims=True)
+    return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=dim, keepdims=True))).astype(returns.dtype)
+
+
+@lower(aten._log_softmax_backward_data.default)
+def aten_log_softmax_backward_data(grad_output, output, dim, input_dtype):
+    grad = _wide(grad_output)
+    total = jnp.sum(grad, axis=dim, keepdims=True) if grad.ndim else grad
+    return (grad - jnp.exp(_wide(output)) * total).astype(input_dtype)
+
+
+# -- GELU, SiLU and their kin.
+
+
+@lower(aten.gelu.default, promote=Promote.DEFAULT)
+def aten_gelu(self, *, approximate="none"):
+    if approximate == "tanh":
+        return 0.5 * self * (1 + jnp.tanh(_SQRT_2_OVER_PI * (self + _GELU_CUBIC * (self * self * self))))
+    return 0.5 * self * (1 + special.erf(self * _SQRT_HALF))
+
+
+@lower(aten.gelu_backward.default, promote=Promote.DEFAULT)
+def aten_gelu_backward(grad_output, self, *, approximate="none"):
+    if approximate == "tanh":
+        square = self * self
+        tanh = jnp.tanh(_SQRT_2_OVER_PI * (self + _GELU_CUBIC * (square * self)))
+        inner = _SQRT_2_OVER_PI * (1 + 3 * _GELU_CUBIC * square)
+        return grad_output * (0.5 * (1 + tanh) + 0.5 * self * (1 - tanh * tanh) * inner)
+    below = 0.5 * (1 + special.erf(self * _SQRT_HALF))
+    density = jnp.exp(-0.5 * self * self) * (1 / math.sqrt(2 * math.pi))
+    return grad_output * (below + self * density)
+
+
+@lower(aten.silu.default, promote=Promote.DEFAULT)
+def aten_silu(self):
+    return self * lax.logistic(self)
+
+
+@lower(aten.silu_backward.default, promote=Promote.DEFAULT)
+def aten_silu_backward(grad_output, self):
+    gate = lax.logistic(self)
+    return grad_output * gate * (1 + self * (1 - gate))
+
+
+def _softplus(x):
+    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+
+
+@lower(aten.mish.default, promote=Promote.DEFAULT)
+def aten_mish(self):
+    return self * jnp.tanh(_softplus(self))
+
+
+@lower(aten.mish_backward.default, promote=Promote.DEFAULT)
+def aten_mish_backward(grad_output, self):
+    tanh = jnp.tanh(_softplus(self))
+    return grad_output * (tanh + self * lax.logistic(self) * (1 - tanh * tanh))
+
+
+@lower(aten.softplus.default, promote=Promote.DEFAULT)
+def aten_softplus(self, beta=1, threshold=20):
+    scaled = self * beta
+    return jnp.where(scaled > threshold, self, jnp.log1p(jnp.exp(scaled)) / beta)
+
+
+@lower(aten.softplus_backward.default, promote=Promote.DEFAULT)
+def aten_softplus_backward(grad_output, self, beta, threshold):
+    return jnp.where(self * beta > threshold, grad_output, grad_output * lax.logistic(self * beta))
+
+
+@lower(aten.log_sigmoid_forward.default)
+def aten_log_sigmoid_forward(self, *, returns):
+    x = _wide(self)
+    output = jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
+    # The buffer is the CPU kernel's scratch; backward below does without it.
+    return output.astype(returns[0].dtype), jnp.zeros(returns[1].shape, returns[1].dtype)
+
+
+@lower(aten.log_sigmoid_backward.default)
+def aten_log_sigmoid_backward(grad_output, self, buffer, *, returns):
+    return (_wide(grad_output) * lax.logistic(-_wide(self))).astype(returns.dtype)
+
+
+@lower(aten.glu.default, promote=Promote.DEFAULT)
+def aten_glu(self, dim=-1):
+    value, gate = jnp.split(self, 2, axis=dim)
+    return value * lax.logistic(gate)
+
+
+@lower(aten.glu_backward.default, promote=Promote.DEFAULT)
+def aten_glu_backward(grad_output, self, dim):
+    value, gate = jnp.split(self, 2, axis=dim)
+    gate = lax.logistic(gate)
+    grad_value = grad_output * gate
+    return jnp.concatenate([grad_value, grad_value * (1 - gate) * value], axis=dim)
+
+
+# -- Pieces of lines.
+
+
+@lower(aten.leaky_relu.default, promote=Promote.DEFAULT)
+def aten_leaky_relu(self, negative_slope=0.01):
+    return jnp.where(self > 0, self, self * negative_slope)
+
+
+@lower(aten.leaky_relu_backward.default, promote=Promote.DEFAULT)
+def aten_leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    return jnp.where(self > 0, grad_output, grad_output * negative_slope)
+
+
+@lower(aten._prelu_kernel.default, promote=Promote.DEFAULT)
+def aten_prelu_kernel(self, weight):
+    return jnp.where(self > 0, self, weight * self)
+
+
+@lower(aten._prelu_kernel_backward.default, promote=Promote.DEFAULT)
+def aten_prelu_kernel_backward(grad_output, self, weight):
+    positive = self > 0
+    grad_self = jnp.where(positive, grad_output, weight * grad_output)
+    return grad_self, jnp.where(positive, jnp.zeros((), self.dtype), self * grad_output)
+
+
+def _elu(x, alpha, scale, input_scale):
+    return jnp.where(x <= 0, jnp.expm1(x * input_scale) * (alpha * scale), x * scale)
+
+
+@lower(aten.elu.default, promote=Promote.DEFAULT)
+def aten_elu(self, alpha=1, scale=1, input_scale=1):
+    return _elu(self, alpha, scale, input_scale)
+
+
+@lower(aten.celu.default, promote=Promote.DEFAULT)
+def aten_celu(self, alpha=1.0):
+    return _elu(self, alpha, 1, 1.0 / alpha)
+
+
+@lower(aten.elu_backward.default, promote=Promote.DEFAULT)
+def aten_elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    x = self_or_result
+    if is_result:
+        negative = grad_output * input_scale * (x + alpha * scale)
+    else:
+        negative = grad_output * (input_scale * alpha * scale) * jnp.exp(x * input_scale)
+    return jnp.where(x <= 0, negative, grad_output * scale)
+
+
+@lower(aten.hardtanh.default, promote=Promote.DEFAULT)
+def aten_hardtanh(self, min_val=-1, max_val=1):
+    low, high = jnp.asarray(min_val, self.dtype), jnp.asarray(max_val, self.dtype)
+    return jnp.minimum(jnp.maximum(self, low), high)
+
+
+@lower(aten.hardtanh_backward.default, promote=Promote.DEFAULT)
+def aten_hardtanh_backward(grad_output, self, min_val, max_val):
+    return jnp.where((self <= min_val) | (self >= max_val), jnp.zeros((), grad_output.dtype), grad_output)
+
+
+@lower(aten.hardsigmoid.default, promote=Promote.DEFAULT)
+def aten_hardsigmoid(self):
+    return jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6
+
+
+@lower(aten.hardsigmoid_backward.default, promote=Promote.DEFAULT)
+def aten_hardsigmoid_backward(grad_output, self):
+    return jnp.where((self > -3) & (self < 3), grad_output / 6, jnp.zeros((), grad_output.dtype))
+
+
+@lower(aten.hardswish.default, promote=Promote.DEFAULT)
+def aten_hardswish(self):
+    return self * jnp.minimum(jnp.maximum(self + 3, 0), 6) / 6
+
+
+@lower(aten.hardswish_backward.default, promote=Promote.DEFAULT)
+def aten_hardswish_backward(grad_output, self):
+    middle = grad_output * (self / 3 + 0.5)
+    zero = jnp.zeros((), grad_output.dtype)
+    return jnp.where(self <= -3, zero, jnp.where(self < 3, middle, grad_output))
+
+
+@lower(aten.hardshrink.default, promote=Promote.DEFAULT)
+def aten_hardshrink(self, lambd=0.5):
+    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), self.dtype), self)
+
+
+@lower(aten.hardshrink_backward.default, promote=Promote.DEFAULT)
+def aten_hardshrink_backward(grad_out, self, lambd):
+    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_out.dtype), grad_out)
+
+
+@lower(aten.softshrink.default, promote=Promote.DEFAULT)
+def aten_softshrink(self, lambd=0.5):
+    # self * 0 keeps NaN.
+    return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
+
+
+@lower(aten.softshrink_backward.default, promote=Promote.DEFAULT)
+def aten_softshrink_backward(grad_output, self, lambd):
+    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)

@@ -1,0 +1,327 @@
+"""Reading and writing at computed positions. Shapes that depend on data (boolean masks, nonzero) have no static program."""
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+_IN_BOUNDS = "promise_in_bounds"
+
+
+def _accumulator(dtype):
+    """Narrow floats that meet at one position are summed in float32 and rounded once; booleans are counted."""
+    if dtype == jnp.bool_:
+        return jnp.int32
+    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+
+
+# -- Positions that vary along one dim: gather and scatter. torch allows no negative index here.
+
+
+def _grid(index, dim):
+    """The full coordinates of each element of `index`: its own position, but `index` along dim."""
+    return tuple(
+        index if axis == dim else lax.broadcasted_iota(index.dtype, index.shape, axis) for axis in range(index.ndim)
+    )
+
+
+def _at_least_1d(*arrays):
+    return tuple(array.reshape(1) if array.ndim == 0 else array for array in arrays)
+
+
+@lower(aten.gather.default)
+def aten_gather(self, dim, index, *, sparse_grad=False):
+    shape = index.shape
+    self, index = _at_least_1d(self, index)
+    dim = dim % self.ndim
+    # torch lets index be smaller than self in the other dims.
+    limits = [self.shape[axis] if axis == dim else index.shape[axis] for axis in range(self.ndim)]
+    if list(self.shape) != limits:
+        self = lax.slice(self, [0] * self.ndim, limits)
+    return jnp.take_along_axis(self, index, dim, mode=_IN_BOUNDS).reshape(shape)
+
+
+_COMBINE = {
+    None: "set",
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "multiply",
+    "prod": "multiply",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _scatter(self, dim, index, src, reduce=None):
+    shape = self.shape
+    self, index, src = _at_least_1d(self, index, src)
+    if index.size == 0:
+        return self.reshape(shape)
+    dim = dim % self.ndim
+    if src.shape != index.shape:
+        src = lax.slice(src, [0] * src.ndim, index.shape)
+    wide = self.dtype if reduce is None else _accumulator(self.dtype)
+    target = self.astype(wide).at[_grid(index, dim)]
+    result = getattr(target, _COMBINE[reduce])(src.astype(wide), mode=_IN_BOUNDS, wrap_negative_indices=False)
+    return result.astype(self.dtype).reshape(shape)
+
+
+@lower(aten.scatter.src)
+def aten_scatter_src(self, dim, index, src):
+    return _scatter(self, dim, index, src)
+
+
+@lower(aten.scatter.reduce)
+def aten_scatter_with_reduction(self, dim, index, src, *, reduce):
+    return _scatter(self, dim, index, src, reduce)
+
+
+@lower(aten.scatter.value)
+def aten_scatter_value(self, dim, index, value):
+    return _scatter(self, dim, index, jnp.full(index.shape, value, self.dtype))
+
+
+@lower(aten.scatter.value_reduce)
+def aten_scatter_value_reduce(self, dim, index, value, *, reduce):
+    return _scatter(self, dim, index, jnp.full(index.shape, value, self.dtype), reduce)
+
+
+@lower(aten.scatter_add.default)
+def aten_scatter_add(self, dim, index, src):
+    return _scatter(self, dim, index, src, "add")
+
+
+def _identity(reduce, dtype):
+    """What a reduction starts from where self is not included."""
+    if reduce in ("sum", "mean"):
+        return jnp.zeros((), dtype)
+    if reduce == "prod":
+        return jnp.ones((), dtype)
+    sign = -1 if reduce == "amax" else 1
+    if jnp.issubdtype(dtype, jnp.floating):
+        return jnp.asarray(sign * jnp.inf, dtype)
+    return jnp.asarray(jnp.iinfo(dtype).min if sign < 0 else jnp.iinfo(dtype).max, dtype)
+
+
+def _divide_counts(total, counts, dtype):
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return total / counts
+    return jnp.floor_divide(total, counts)
+
+
+def _reduce_into(self, write, reduce, include_self):
+    """Reduction of the values that `write(array, value or None, method)` puts, over self or over nothing."""
+    touched = write(jnp.zeros(self.shape, jnp.bool_), True, "set")
+    wide = self.astype(_accumulator(self.dtype))
+    start = wide if include_self else jnp.where(touched, _identity(reduce, wide.dtype), wide)
+    result = write(start, None, _COMBINE[reduce])
+    if reduce == "mean":
+        counts = write(jnp.full(self.shape, int(include_self), wide.dtype), 1, "add")
+        result = _divide_counts(result, jnp.maximum(counts, jnp.ones((), wide.dtype)), wide.dtype)
+    return jnp.where(touched, result, wide).astype(self.dtype)
+
+
+@lower(aten.scatter_reduce.two)
+def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
+    shape = self.shape
+    self, index, src = _at_least_1d(self, index, src)
+    if index.size == 0:
+        return self.reshape(shape)
+    src = lax.slice(src, [0] * src.ndim, index.shape)
+    grid = _grid(index, dim % self.ndim)
+
+    def write(array, value, method):
+        values = (src if value is None else jnp.full(src.shape, value)).astype(array.dtype)
+        return getattr(array.at[grid], method)(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+    return _reduce_into(self, write, reduce, include_self).reshape(shape)
+
+
+# -- Whole slices at positions of one dim.
+
+
+def _slices(self, dim, index):
+    """The positions of `index` along dim, and everything else."""
+    return (slice(None),) * (dim % self.ndim) + (index.reshape(-1),)
+
+
+def _write_slices(self, dim, index, source, method):
+    shape = self.shape
+    self, source = _at_least_1d(self, source)
+    wide = self.dtype if method == "set" else _accumulator(self.dtype)
+    place = self.astype(wide).at[_slices(self, dim, index)]
+    return getattr(place, method)(source.astype(wide), mode=_IN_BOUNDS).astype(self.dtype).reshape(shape)
+
+
+@lower(aten.index_select.default)
+def aten_index_select(self, dim, index):
+    if self.ndim == 0:
+        return self
+    return self.at[_slices(self, dim, index)].get(mode=_IN_BOUNDS, wrap_negative_indices=False)
+
+
+@lower(aten.index_add.default)
+def aten_index_add(self, dim, index, source, *, alpha=1):
+    scaled = source if isinstance(alpha, int) and alpha == 1 else source * jnp.asarray(alpha).astype(source.dtype)
+    return _write_slices(self, dim, index, scaled, "add")
+
+
+@lower(aten.index_copy.default)
+def aten_index_copy(self, dim, index, source):
+    return _write_slices(self, dim, index, source, "set")
+
+
+@lower(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def aten_index_fill(self, dim, index, value):
+    return _write_slices(self, dim, index, jnp.asarray(value), "set")
+
+
+@lower(aten.index_reduce.default)
+def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
+    shape = self.shape
+    self, source = _at_least_1d(self, source)
+    place = _slices(self, dim, index)
+
+    def write(array, value, method):
+        values = (source if value is None else jnp.full(source.shape, value)).astype(array.dtype)
+        return getattr(array.at[place], method)(values, mode=_IN_BOUNDS)
+
+    return _reduce_into(self, write, reduce, include_self).reshape(shape)
+
+
+# -- Advanced indexing. numpy's placement of the indexed dims is torch's.
+
+
+def _place(self, indices, what):
+    for index in indices:
+        if index is not None and index.dtype in (np.bool_, np.uint8):
+            raise NotImplementedError(
+                f"{what}: a boolean mask selects a number of elements that depends on the data, and a compiled program has "
+                "static shapes; use torch.where(mask, x, other), x.masked_fill(mask, value) or integer indices"
+            )
+    return tuple(slice(None) if index is None else index for index in indices)
+
+
+@lower(aten.index.Tensor, aten._unsafe_index.Tensor)
+def aten_index(self, indices):
+    return self.at[_place(self, indices, "x[mask]")].get(mode=_IN_BOUNDS)
+
+
+def _mask_of(self, indices, values):
+    """The single boolean mask of x[:, mask] = values, shaped like self's dims, where the values are the same for all hits."""
+    given = [axis for axis, index in enumerate(indices) if index is not None]
+    if len(given) != 1 or indices[given[0]].dtype != np.bool_:
+        return None
+    axis, mask = given[0], indices[given[0]]
+    trailing = self.ndim - axis - mask.ndim
+    uniform = values.ndim <= trailing or values.shape[values.ndim - trailing - 1] == 1
+    if not uniform:
+        return None
+    return mask.reshape((1,) * axis + mask.shape + (1,) * trailing), trailing, mask.ndim
+
+
+def _put_mask(self, mask, trailing, mask_ndim, values, accumulate):
+    if values.ndim > trailing:  # leading dims, the dim of hits (size 1), trailing dims
+        lead = values.ndim - trailing - 1
+        values = values.reshape(values.shape[:lead] + (1,) * mask_ndim + values.shape[lead + 1 :])
+    values = values.astype(self.dtype)
+    return jnp.where(mask, self + values if accumulate else values, self)
+
+
+@lower(aten.index_put.default, aten._unsafe_index_put.default)
+def aten_index_put(self, indices, values, accumulate=False):
+    masked = _mask_of(self, indices, values)
+    if masked is not None:
+        return _put_mask(self, *masked, values, accumulate)
+    place = _place(self, indices, "x[mask] = values")
+    if not accumulate:
+        return self.at[place].set(values.astype(self.dtype), mode=_IN_BOUNDS)
+    wide = _accumulator(self.dtype)
+    return self.astype(wide).at[place].add(values.astype(wide), mode=_IN_BOUNDS).astype(self.dtype)
+
+
+@lower(aten.take.default)
+def aten_take(self, index):
+    return self.reshape(-1).at[index].get(mode=_IN_BOUNDS)
+
+
+@lower(aten.put.default)
+def aten_put(self, index, source, accumulate=False):
+    if accumulate:
+        flat = self.reshape(-1).astype(_accumulator(self.dtype))
+        total = flat.at[index.reshape(-1)].add(source.reshape(-1).astype(flat.dtype), mode=_IN_BOUNDS)
+        return total.astype(self.dtype).reshape(self.shape)
+    place = self.reshape(-1).at[index.reshape(-1)]
+    return place.set(source.reshape(-1), mode=_IN_BOUNDS).reshape(self.shape)
+
+
+# -- Masks whose result has a static shape.
+
+
+@lower(aten.masked_scatter.default)
+def aten_masked_scatter(self, mask, source):
+    shape = jnp.broadcast_shapes(self.shape, mask.shape)
+    self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
+    # The n-th hit takes the n-th element of source.
+    order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int64).reshape(shape) - 1
+    picked = source.reshape(-1).at[jnp.maximum(order, 0)].get(mode="clip")
+    return jnp.where(mask, picked.astype(self.dtype), self)
+
+
+@lower(aten.masked_scatter_backward.default)
+def aten_masked_scatter_backward(grad_output, mask, sizes):
+    count = int(np.prod(sizes, dtype=np.int64))
+    flat = jnp.broadcast_to(mask, grad_output.shape).reshape(-1)
+    order = jnp.where(flat, jnp.cumsum(flat, dtype=jnp.int64) - 1, count)  # past the end: dropped
+    zeros = jnp.zeros((count,), grad_output.dtype)
+    return zeros.at[order].set(grad_output.reshape(-1), mode="drop").reshape(tuple(sizes))
+
+
+@lower(aten.tril.default)
+def aten_tril(self, diagonal=0):
+    return jnp.tril(self, diagonal)
+
+
+@lower(aten.triu.default)
+def aten_triu(self, diagonal=0):
+    return jnp.triu(self, diagonal)
+
+
+# -- Search.
+
+
+def _search(edges, values, right, out_int32):
+    result = jnp.searchsorted(edges, values, side="right" if right else "left", method="compare_all")
+    return result.astype(jnp.int32 if out_int32 else jnp.int64)
+
+
+@lower(aten.searchsorted.Tensor)
+def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
+    if sorter is not None:
+        sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
+    right = right or side == "right"
+    if sorted_sequence.ndim == 1:
+        return _search(sorted_sequence, self, right, out_int32)
+    below = jnp.less_equal if right else jnp.less
+    before = below(sorted_sequence[..., None, :], self[..., :, None])
+    return jnp.sum(before, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
+
+
+@lower(aten.bucketize.Tensor)
+def aten_bucketize(self, boundaries, *, out_int32=False, right=False):
+    return _search(boundaries, self, right, out_int32)
+
+
+@lower(aten.isin.Tensor_Tensor)
+def aten_isin(elements, test_elements, *, assume_unique=False, invert=False):
+    return jnp.isin(elements, test_elements, invert=invert)
+
+
+@lower(aten.isin.Tensor_Scalar)
+def aten_isin_number(elements, test_element, *, assume_unique=False, invert=False):
+    return elements != test_element if invert else elements == test_element

@@ -1,0 +1,63 @@
+"""Which Python numbers become runtime operands: one table, by op name and schema argument.
+
+A lifted number may change from step to step without a new program (a learning rate, Adam's bias corrections). A static one
+is part of the program: exponents (x ** 2 is a multiplication, x ** s is not), norm orders, eps, dims, and the matmul
+family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
+"""
+
+from torch._ops import OpOverload
+
+LIFTED: dict[str, frozenset[str]] = {
+    name: frozenset(arguments)
+    for name, arguments in {
+        "add": ("other", "alpha", "scalar", "scalars"),
+        "sub": ("other", "alpha", "scalar", "scalars"),
+        "rsub": ("other", "alpha"),
+        "mul": ("other", "scalar", "scalars"),
+        "div": ("other", "scalar", "scalars"),
+        "true_divide": ("other",),
+        "remainder": ("other",),
+        "fmod": ("other",),
+        "floor_divide": ("other",),
+        "fill": ("value",),
+        "full": ("fill_value",),
+        "full_like": ("fill_value",),
+        "new_full": ("fill_value",),
+        "masked_fill": ("value",),
+        "where": ("self", "other"),
+        "lerp": ("weight",),
+        "addcmul": ("value", "scalar", "scalars"),
+        "addcdiv": ("value", "scalar", "scalars"),
+        "clamp": ("min", "max"),
+        "clamp_min": ("min", "scalar", "scalars"),
+        "clamp_max": ("max", "scalar", "scalars"),
+        "maximum": ("scalar", "scalars"),
+        "minimum": ("scalar", "scalars"),
+        "eq": ("other",),
+        "ne": ("other",),
+        "lt": ("other",),
+        "le": ("other",),
+        "gt": ("other",),
+        "ge": ("other",),
+        "scatter": ("value",),
+        "index_fill": ("value",),
+        "scalar_tensor": ("s",),
+        "bernoulli": ("p",),
+        "_fused_adam": ("lr",),
+        "_fused_adamw": ("lr",),
+        "_fused_sgd": ("lr",),
+    }.items()
+}
+
+
+def base_name(overload: OpOverload) -> str:
+    """`aten::_foreach_add_.List` -> `add`: the op whose lifting entry and rule a derived form shares."""
+    name = overload._schema.name.split("::")[1].removeprefix("_foreach_")
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return name
+
+
+def lifted_arguments(overload: OpOverload) -> frozenset[str]:
+    """The names of the schema arguments of `overload` whose numbers are lifted."""
+    return LIFTED.get(base_name(overload), frozenset())

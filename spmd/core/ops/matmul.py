@@ -1,0 +1,110 @@
+"""Products of matrices and vectors. Narrow floats accumulate in float32, and scaling and bias are applied before rounding."""
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+
+def _accumulator(dtype):
+    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+
+
+def _product(left, right):
+    """left @ right, not yet rounded to the operands' dtype."""
+    if left.dtype == jnp.bool_:
+        return jnp.matmul(left, right)
+    return jnp.matmul(left, right, precision=None, preferred_element_type=_accumulator(left.dtype))
+
+
+def _affine(self, product, beta, alpha):
+    # torch promises that beta=0 ignores self, even where self is nan; beta and alpha are static (see the lifting table).
+    if alpha != 1:
+        product = product * jnp.asarray(alpha, product.dtype)
+    if beta == 0:
+        return product
+    self = self.astype(product.dtype)
+    return (self if beta == 1 else self * jnp.asarray(beta, product.dtype)) + product
+
+
+@lower(aten.mm.default)
+def aten_mm(self, mat2):
+    return _product(self, mat2).astype(self.dtype)
+
+
+@lower(aten.bmm.default)
+def aten_bmm(self, mat2):
+    return _product(self, mat2).astype(self.dtype)
+
+
+@lower(aten.mm.dtype, aten.bmm.dtype)
+def aten_mm_dtype(self, mat2, out_dtype):
+    return _product(self, mat2).astype(out_dtype)
+
+
+@lower(aten.addmm.default)
+def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
+    return _affine(self, _product(mat1, mat2), beta, alpha).astype(returns.dtype)
+
+
+@lower(aten.addmm.dtype)
+def aten_addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
+    return _affine(self, _product(mat1, mat2), beta, alpha).astype(out_dtype)
+
+
+@lower(aten.baddbmm.default)
+def aten_baddbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
+    return _affine(self, _product(batch1, batch2), beta, alpha).astype(returns.dtype)
+
+
+@lower(aten.baddbmm.dtype)
+def aten_baddbmm_dtype(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
+    return _affine(self, _product(batch1, batch2), beta, alpha).astype(out_dtype)
+
+
+@lower(aten.addbmm.default)
+def aten_addbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
+    contract = (((0, 2), (0, 1)), ((), ()))
+    product = lax.dot_general(batch1, batch2, contract, preferred_element_type=_accumulator(batch1.dtype))
+    return _affine(self, product, beta, alpha).astype(returns.dtype)
+
+
+@lower(aten._addmm_activation.default)
+def aten_addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False, returns):
+    sum_ = _affine(self, _product(mat1, mat2), beta, alpha)
+    if not use_gelu:
+        return jnp.maximum(sum_, 0).astype(returns.dtype)
+    return (0.5 * sum_ * (1 + lax.erf(sum_ * 0.7071067811865476))).astype(returns.dtype)
+
+
+@lower(aten.mv.default)
+def aten_mv(self, vec):
+    return _product(self, vec).astype(self.dtype)
+
+
+@lower(aten.addmv.default)
+def aten_addmv(self, mat, vec, *, beta=1, alpha=1, returns):
+    return _affine(self, _product(mat, vec), beta, alpha).astype(returns.dtype)
+
+
+@lower(aten.addr.default)
+def aten_addr(self, vec1, vec2, *, beta=1, alpha=1, returns):
+    return _affine(self, vec1[:, None] * vec2[None, :], beta, alpha).astype(returns.dtype)
+
+
+@lower(aten.dot.default)
+def aten_dot(self, tensor):
+    return _product(self, tensor).astype(self.dtype)
+
+
+@lower(aten.vdot.default)
+def aten_vdot(self, other):
+    return _product(jnp.conj(self), other).astype(self.dtype)
+
+
+@lower(aten._int_mm.default)
+def aten_int_mm(self, mat2):
+    return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)

@@ -1,0 +1,210 @@
+"""Layer, RMS, group and batch normalization with their gradients. Statistics are computed in float32 for narrow floats."""
+
+import math
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+
+def _wide(x):
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def _like(values, returns):
+    """Each value in the dtype and shape that torch promises; None stays None."""
+    return tuple(None if v is None else v.astype(r.dtype).reshape(r.shape) for v, r in zip(values, returns, strict=True))
+
+
+def _moments(x, axes):
+    mean = jnp.mean(x, axis=axes, keepdims=True)
+    centered = x - mean
+    return mean, centered, jnp.mean(centered * centered, axis=axes, keepdims=True)
+
+
+def _scaled(x, weight):
+    return x if weight is None else x * weight
+
+
+def _grad_normalized(grad, normalized, rstd, axes):
+    """The gradient through (x - mean) * rstd, mean and rstd being functions of x over `axes`."""
+    mean_grad = jnp.mean(grad, axis=axes, keepdims=True)
+    mean_product = jnp.mean(grad * normalized, axis=axes, keepdims=True)
+    return rstd * (grad - mean_grad - normalized * mean_product)
+
+
+# -- Layer norm.
+
+
+def _inner_axes(x, normalized_shape):
+    return tuple(range(x.ndim - len(normalized_shape), x.ndim))
+
+
+def _outer_axes(x, normalized_shape):
+    return tuple(range(x.ndim - len(normalized_shape)))
+
+
+@lower(aten.native_layer_norm.default)
+def aten_native_layer_norm(input, normalized_shape, weight, bias, eps, *, returns):
+    mean, centered, variance = _moments(_wide(input), _inner_axes(input, normalized_shape))
+    rstd = lax.rsqrt(variance + eps)
+    output = _scaled(centered * rstd, weight)
+    return _like((output if bias is None else output + bias, mean, rstd), returns)
+
+
+@lower(aten.native_layer_norm_backward.default)
+def aten_native_layer_norm_backward(
+    grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask, *, returns
+):
+    grad, inner, outer = _wide(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
+    normalized = (_wide(input) - mean) * rstd
+    return _like(
+        (
+            _grad_normalized(_scaled(grad, weight), normalized, rstd, inner) if output_mask[0] else None,
+            jnp.sum(grad * normalized, axis=outer) if output_mask[1] and weight is not None else None,
+            jnp.sum(grad, axis=outer) if output_mask[2] and bias is not None else None,
+        ),
+        returns,
+    )
+
+
+# -- RMS norm.
+
+
+@lower(aten._fused_rms_norm.default)
+def aten_fused_rms_norm(input, normalized_shape, weight, eps, *, returns):
+    x = _wide(input)
+    eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
+    rstd = lax.rsqrt(jnp.mean(x * x, axis=_inner_axes(x, normalized_shape), keepdims=True) + eps)
+    return _like((_scaled(x * rstd, weight), rstd), returns)
+
+
+@lower(aten._fused_rms_norm_backward.default)
+def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask, *, returns):
+    grad, normalized = _wide(grad_out), _wide(input) * rstd
+    scaled, inner = _scaled(grad, weight), _inner_axes(input, normalized_shape)
+    mean_product = jnp.mean(scaled * normalized, axis=inner, keepdims=True)
+    return _like(
+        (
+            rstd * (scaled - normalized * mean_product) if output_mask[0] else None,
+            jnp.sum(grad * normalized, axis=_outer_axes(input, normalized_shape))
+            if output_mask[1] and weight is not None
+            else None,
+        ),
+        returns,
+    )
+
+
+# -- Group norm: a channel belongs to one group, weight and bias are per channel.
+
+
+def _by_group(x, N, C, HxW, group):
+    return x.reshape(N, group, C // group, HxW)
+
+
+@lower(aten.native_group_norm.default)
+def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, returns):
+    mean, centered, variance = _moments(_by_group(_wide(input), N, C, HxW, group), (2, 3))
+    rstd = lax.rsqrt(variance + eps)
+    output = _scaled(centered * rstd, None if weight is None else weight.reshape(group, -1, 1))
+    return _like((output if bias is None else output + bias.reshape(group, -1, 1), mean, rstd), returns)
+
+
+@lower(aten.native_group_norm_backward.default)
+def aten_native_group_norm_backward(
+    grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns
+):
+    grad = _by_group(_wide(grad_out), N, C, HxW, group)
+    rstd = _wide(rstd).reshape(N, group, 1, 1)
+    normalized = (_by_group(_wide(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
+    scaled = _scaled(grad, None if weight is None else weight.reshape(group, -1, 1))
+    return _like(
+        (
+            _grad_normalized(scaled, normalized, rstd, (2, 3)) if output_mask[0] else None,
+            jnp.sum(grad * normalized, axis=(0, 3)) if output_mask[1] else None,
+            jnp.sum(grad, axis=(0, 3)) if output_mask[2] else None,
+        ),
+        returns,
+    )
+
+
+# -- Batch norm: dim 1 is the channel. Rules are pure; who owns the running statistics writes the new ones back.
+
+
+def _batch_axes(x):
+    return tuple(axis for axis in range(x.ndim) if axis != 1)
+
+
+def _per_channel(vector, x):
+    return None if vector is None else vector.reshape(1, -1, *[1] * (x.ndim - 2))
+
+
+def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    """(output, saved mean, saved rstd, new running mean, new running variance)."""
+    x, axes = _wide(input), _batch_axes(input)
+    if training:
+        mean, centered, variance = _moments(x, axes)
+        count = math.prod(x.shape[axis] for axis in axes)
+        unbiased = variance.reshape(-1) * (count / max(count - 1, 1))
+        running_mean = _towards(running_mean, mean.reshape(-1), momentum)
+        running_var = _towards(running_var, unbiased, momentum)
+    else:
+        mean, variance = _per_channel(_wide(running_mean), x), _per_channel(_wide(running_var), x)
+        centered = x - mean
+    rstd = lax.rsqrt(variance + eps)
+    output = _scaled(centered * rstd, _per_channel(weight, x))
+    output = output if bias is None else output + _per_channel(bias, x)
+    saved = (mean.reshape(-1), rstd.reshape(-1)) if training else (jnp.zeros((0,)), jnp.zeros((0,)))
+    return output, *saved, running_mean, running_var
+
+
+def _towards(running, value, momentum):
+    return None if running is None else (1 - momentum) * running + momentum * value
+
+
+@lower(aten.native_batch_norm.default)
+def aten_native_batch_norm(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns
+):
+    return _like(_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3], returns)
+
+
+@lower(aten._native_batch_norm_legit.no_stats)
+def aten_native_batch_norm_no_stats(input, weight, bias, training, momentum, eps, *, returns):
+    return _like(_batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3], returns)
+
+
+@lower(aten._native_batch_norm_legit_no_training.default)
+def aten_native_batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps, *, returns):
+    return _like(_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3], returns)
+
+
+@lower(aten._native_batch_norm_legit_functional.default)
+def aten_native_batch_norm_functional(
+    input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns
+):
+    return _like(_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps), returns)
+
+
+@lower(aten.native_batch_norm_backward.default)
+def aten_native_batch_norm_backward(
+    grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask, *, returns
+):
+    x, grad, axes = _wide(input), _wide(grad_out), _batch_axes(input)
+    mean = _per_channel(_wide(save_mean if train else running_mean), x)
+    rstd = _per_channel(_wide(save_invstd) if train else lax.rsqrt(_wide(running_var) + eps), x)
+    normalized = (x - mean) * rstd
+    scaled = _scaled(grad, _per_channel(weight, x))
+    grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd
+    return _like(
+        (
+            grad_input if output_mask[0] else None,
+            jnp.sum(grad * normalized, axis=axes) if output_mask[1] else None,
+            jnp.sum(grad, axis=axes) if output_mask[2] else None,
+        ),
+        returns,
+    )

@@ -1,0 +1,122 @@
+"""The fused optimizer steps of torch.optim (fused=True) and the two ops of a gradient scaler, as torch's CUDA kernels compute."""
+
+import jax.numpy as jnp
+import torch
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+
+def _wide(x):
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def _unless_inf(found_inf, new, old):
+    """new, or old where the gradient scaler found an infinity: the whole step is then skipped."""
+    new = new.astype(old.dtype)
+    return new if found_inf is None else jnp.where(found_inf.reshape(()) == 1, old, new)
+
+
+def _unscaled(grad, grad_scale):
+    return _wide(grad) if grad_scale is None else _wide(grad) / grad_scale.reshape(()).astype(_wide(grad).dtype)
+
+
+def _adam(
+    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, decoupled,
+):  # fmt: skip
+    lr = jnp.asarray(lr, jnp.float64).reshape(())
+    results = ([], [], [], [], [])
+    for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+        wide, unscaled = _wide(param), _unscaled(grad, grad_scale)
+        g, dtype = -unscaled if maximize else unscaled, wide.dtype
+        if weight_decay != 0:
+            if decoupled:
+                wide = wide * (1 - lr * weight_decay).astype(dtype)
+            else:
+                g = g + weight_decay * wide
+        first, second = _wide(exp_avg), _wide(exp_avg_sq)
+        first = first + (1 - beta1) * (g - first)
+        second = beta2 * second + (1 - beta2) * g * g
+        # The scalars are computed in float64, as the kernel does, and rounded when they meet the parameter.
+        step = state_steps[i].reshape(()).astype(jnp.float64)
+        step_size = (lr / (1 - jnp.power(beta1, step))).astype(dtype)
+        correction = jnp.sqrt(1 - jnp.power(beta2, step)).astype(dtype)
+        largest = jnp.maximum(_wide(max_exp_avg_sqs[i]), second) if amsgrad else second
+        wide = wide - step_size * first / (jnp.sqrt(largest) / correction + eps)
+        results[0].append(_unless_inf(found_inf, wide, param))
+        results[1].append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
+        results[2].append(_unless_inf(found_inf, first, exp_avg))
+        results[3].append(_unless_inf(found_inf, second, exp_avg_sq))
+        if amsgrad:
+            results[4].append(_unless_inf(found_inf, largest, max_exp_avg_sqs[i]))
+    results[4].extend(max_exp_avg_sqs[len(results[4]) :])
+    return results
+
+
+@lower(aten._fused_adam.default, aten._fused_adam.tensor_lr)
+def aten_fused_adam(
+    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None,
+):  # fmt: skip
+    return _adam(
+        self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
+        grad_scale=grad_scale, found_inf=found_inf, decoupled=False,
+    )  # fmt: skip
+
+
+@lower(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)
+def aten_fused_adamw(
+    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None,
+):  # fmt: skip
+    return _adam(
+        self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
+        grad_scale=grad_scale, found_inf=found_inf, decoupled=True,
+    )  # fmt: skip
+
+
+@lower(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)
+def aten_fused_sgd(
+    self, grads, momentum_buffer_list,
+    *, weight_decay, momentum, lr, dampening, nesterov, maximize, is_first_step, grad_scale=None, found_inf=None,
+):  # fmt: skip
+    params, out_grads, buffers = [], [], []
+    for i, (param, grad) in enumerate(zip(self, grads, strict=True)):
+        wide, unscaled = _wide(param), _unscaled(grad, grad_scale)
+        g = -unscaled if maximize else unscaled
+        if weight_decay != 0:
+            g = g + weight_decay * wide
+        if momentum != 0:
+            old = momentum_buffer_list[i]
+            buffer = g if is_first_step else momentum * _wide(old) + (1 - dampening) * g
+            buffers.append(_unless_inf(found_inf, buffer, old))
+            g = g + momentum * buffer if nesterov else buffer
+        wide = wide - jnp.asarray(lr).reshape(()).astype(wide.dtype) * g
+        params.append(_unless_inf(found_inf, wide, param))
+        out_grads.append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
+    return params, out_grads, buffers or list(momentum_buffer_list)
+
+
+@lower(aten._amp_foreach_non_finite_check_and_unscale.default)
+def aten_amp_unscale(self, found_inf, inv_scale):
+    bad = jnp.zeros((), jnp.bool_)
+    for grad in self:
+        bad = bad | ~jnp.all(jnp.isfinite(grad))
+    scaled = [(_wide(grad) * inv_scale.reshape(()).astype(_wide(grad).dtype)).astype(grad.dtype) for grad in self]
+    return scaled, jnp.where(bad, jnp.ones((), found_inf.dtype), found_inf)
+
+
+@lower(aten._amp_update_scale.default)
+def aten_amp_update_scale(self, growth_tracker, found_inf, scale_growth_factor, scale_backoff_factor, growth_interval):
+    found = found_inf.reshape(()) != 0
+    successes = growth_tracker + 1
+    grow = ~found & (successes == growth_interval)
+    grown = (self * scale_growth_factor).astype(self.dtype)
+    # A scale that would overflow stays.
+    grown = jnp.where(jnp.isfinite(grown), grown, self)
+    scale = jnp.where(found, (self * scale_backoff_factor).astype(self.dtype), jnp.where(grow, grown, self))
+    return scale, jnp.where(found | grow, jnp.zeros_like(growth_tracker), successes.astype(growth_tracker.dtype))

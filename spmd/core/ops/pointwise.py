@@ -1,0 +1,451 @@
+"""Elementwise rules: arithmetic, comparison, logic, bits, where and clamp. Activation functions live in `activation`."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+from jax.scipy import special
+
+from .registry import Promote, lower
+
+aten = torch.ops.aten
+
+
+def _is_exact(x):
+    return not jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def _times(x, factor):
+    """factor * x; an omitted factor arrives as the Python int 1 and costs nothing."""
+    return x if isinstance(factor, int) and factor == 1 else factor * x
+
+
+# -- Unary ops. May join: ops of one tensor and nothing else that are one JAX function of it, NaN and inf included.
+
+
+def _rounding(function):
+    return lambda self: self if _is_exact(self) else function(self)
+
+
+def _sign(self):
+    # torch's sign of NaN is 0, JAX's is NaN. Complex numbers have a phase, which JAX computes as torch's sgn does.
+    if jnp.issubdtype(self.dtype, jnp.complexfloating) or self.dtype == jnp.bool_:
+        return self if self.dtype == jnp.bool_ else jnp.sign(self)
+    return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
+
+
+def _digamma(self):
+    # At 0 torch gives the limit from the side that the zero's sign says.
+    return jnp.where(self == 0, jnp.copysign(jnp.asarray(jnp.inf, self.dtype), -self), special.digamma(self))
+
+
+def _erfcx(self):
+    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction's asymptotic series is exact enough.
+    big = jnp.maximum(self, 5.0)
+    inverse = 1.0 / (big * big)
+    series = 1.0 + inverse * (-0.5 + inverse * (0.75 + inverse * (-1.875 + inverse * 6.5625)))
+    return jnp.where(self > 5.0, series / (big * math.sqrt(math.pi)), jnp.exp(self * self) * special.erfc(self))
+
+
+def _angle(self):
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return jnp.angle(self)
+    return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.asarray(math.pi, self.dtype), 0))
+
+
+_UNARY_FLOAT = {
+    aten.acos.default: jnp.arccos,
+    aten.acosh.default: jnp.arccosh,
+    aten.asin.default: jnp.arcsin,
+    aten.asinh.default: jnp.arcsinh,
+    aten.atan.default: jnp.arctan,
+    aten.atanh.default: jnp.arctanh,
+    aten.cos.default: jnp.cos,
+    aten.cosh.default: jnp.cosh,
+    aten.deg2rad.default: jnp.deg2rad,
+    aten.digamma.default: _digamma,
+    aten.erf.default: special.erf,
+    aten.erfc.default: special.erfc,
+    aten.erfinv.default: special.erfinv,
+    aten.exp.default: jnp.exp,
+    aten.exp2.default: jnp.exp2,
+    aten.expm1.default: jnp.expm1,
+    aten.i0.default: special.i0,
+    aten.lgamma.default: special.gammaln,
+    aten.log.default: jnp.log,
+    aten.log10.default: jnp.log10,
+    aten.log1p.default: jnp.log1p,
+    aten.log2.default: jnp.log2,
+    aten.rad2deg.default: jnp.rad2deg,
+    aten.reciprocal.default: lambda self: 1 / self,
+    aten.rsqrt.default: lax.rsqrt,
+    aten.sigmoid.default: lax.logistic,
+    aten.sin.default: jnp.sin,
+    aten.sinc.default: jnp.sinc,
+    aten.sinh.default: jnp.sinh,
+    aten.special_entr.default: special.entr,
+    aten.special_erfcx.default: _erfcx,
+    aten.special_i0e.default: special.i0e,
+    aten.special_i1.default: special.i1,
+    aten.special_i1e.default: special.i1e,
+    aten.special_log_ndtr.default: special.log_ndtr,
+    aten.special_ndtri.default: special.ndtri,
+    aten.sqrt.default: jnp.sqrt,
+    aten.tan.default: jnp.tan,
+    aten.tanh.default: jnp.tanh,
+}
+
+_UNARY_DEFAULT = {
+    aten.bitwise_not.default: jnp.bitwise_not,
+    aten.ceil.default: _rounding(jnp.ceil),
+    aten.floor.default: _rounding(jnp.floor),
+    aten.frac.default: lambda self: self - jnp.trunc(self),
+    aten.neg.default: jnp.negative,
+    aten.relu.default: lambda self: jnp.maximum(self, jnp.zeros((), self.dtype)),
+    aten.round.default: _rounding(jnp.round),
+    aten.sgn.default: _sign,
+    aten.sign.default: _sign,
+    aten.trunc.default: _rounding(jnp.trunc),
+}
+
+_UNARY_BOOL = {
+    aten.isinf.default: jnp.isinf,
+    aten.isnan.default: jnp.isnan,
+    aten.isneginf.default: jnp.isneginf,
+    aten.isposinf.default: jnp.isposinf,
+    aten.logical_not.default: jnp.logical_not,
+    aten.signbit.default: lambda self: self < 0 if _is_exact(self) else jnp.signbit(self),
+}
+
+_UNARY_REAL = {
+    aten.abs.default: lambda self: self if self.dtype == jnp.bool_ else jnp.abs(self),
+    aten.angle.default: _angle,
+}
+
+# -- Binary ops. May join: two operands, no other argument; either may be a Python number.
+
+
+def _floor_divide(self, other):
+    if _is_exact(self):
+        return jnp.floor_divide(self, other)
+    # torch computes the quotient from the remainder, so that q * other + remainder == self.
+    remainder = lax.rem(*_same_shape(self, other))
+    quotient = (self - remainder) / other
+    quotient = jnp.where((remainder != 0) & ((other < 0) != (remainder < 0)), quotient - 1, quotient)
+    floored = jnp.floor(quotient)
+    floored = jnp.where(quotient - floored > 0.5, floored + 1, floored)
+    floored = jnp.where(quotient == 0, jnp.copysign(jnp.zeros_like(floored), self / other), floored)
+    return jnp.where(other == 0, self / other, floored)
+
+
+def _same_shape(*arrays):
+    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    return [jnp.broadcast_to(array, shape) for array in arrays]
+
+
+def _fmod(self, other):
+    return lax.rem(*_same_shape(self, other))
+
+
+def _trunc_divide(self, other):
+    return lax.div(*_same_shape(self, other)) if _is_exact(self) else jnp.trunc(self / other)
+
+
+def _xlogy(self, other, log=jnp.log):
+    return jnp.where(jnp.isnan(other), other, jnp.where(self == 0, jnp.zeros_like(self), self * log(other)))
+
+
+def _xlog1py(self, other):
+    return _xlogy(self, other, jnp.log1p)
+
+
+def _heaviside(self, values):
+    return jnp.where(self == 0, values, (self > 0).astype(values.dtype))
+
+
+def _power(self, exponent):
+    if not _is_exact(self):
+        return jnp.power(self, exponent)
+    # Integers to negative powers are 0 in torch, except of 1 and -1, whose powers are themselves.
+    result = jnp.power(self, jnp.maximum(exponent, 0))
+    if jnp.issubdtype(exponent.dtype, jnp.signedinteger):
+        odd = jnp.where(exponent % 2 != 0, self, jnp.ones_like(self))
+        result = jnp.where(exponent < 0, jnp.where(jnp.abs(self) == 1, odd, 0), result)
+    return result
+
+
+_BINARY_DEFAULT = {
+    aten.bitwise_and.Tensor: jnp.bitwise_and,
+    aten.bitwise_left_shift.Tensor: lambda self, other: lax.shift_left(*_same_shape(self, other)),
+    aten.bitwise_or.Tensor: jnp.bitwise_or,
+    aten.bitwise_right_shift.Tensor: lambda self, other: jnp.right_shift(self, other),
+    aten.bitwise_xor.Tensor: jnp.bitwise_xor,
+    aten.clamp_max.Tensor: jnp.minimum,
+    aten.clamp_max.default: jnp.minimum,
+    aten.clamp_min.Tensor: jnp.maximum,
+    aten.clamp_min.default: jnp.maximum,
+    aten.floor_divide.Scalar: _floor_divide,
+    aten.floor_divide.default: _floor_divide,
+    aten.fmax.default: jnp.fmax,
+    aten.fmin.default: jnp.fmin,
+    aten.fmod.Scalar: _fmod,
+    aten.fmod.Tensor: _fmod,
+    aten.gcd.default: jnp.gcd,
+    aten.heaviside.default: _heaviside,
+    aten.hypot.default: jnp.hypot,
+    aten.lcm.default: jnp.lcm,
+    aten.logaddexp.default: jnp.logaddexp,
+    aten.logaddexp2.default: jnp.logaddexp2,
+    aten.maximum.default: jnp.maximum,
+    aten.minimum.default: jnp.minimum,
+    aten.mul.Scalar: jnp.multiply,
+    aten.mul.Tensor: jnp.multiply,
+    aten.pow.Tensor_Tensor: _power,
+    aten.remainder.Scalar: jnp.remainder,
+    aten.remainder.Tensor: jnp.remainder,
+}
+
+_BINARY_FLOAT = {
+    aten.atan2.default: jnp.arctan2,
+    aten.copysign.Tensor: jnp.copysign,
+    aten.div.Scalar: jnp.divide,
+    aten.div.Tensor: jnp.divide,
+    aten.igamma.default: special.gammainc,
+    aten.igammac.default: special.gammaincc,
+    aten.special_xlog1py.default: _xlog1py,
+    aten.special_zeta.default: special.zeta,
+    aten.xlogy.Tensor: _xlogy,
+}
+
+_COMPARISONS = {
+    aten.eq.Scalar: jnp.equal,
+    aten.eq.Tensor: jnp.equal,
+    aten.ge.Scalar: jnp.greater_equal,
+    aten.ge.Tensor: jnp.greater_equal,
+    aten.gt.Scalar: jnp.greater,
+    aten.gt.Tensor: jnp.greater,
+    aten.le.Scalar: jnp.less_equal,
+    aten.le.Tensor: jnp.less_equal,
+    aten.logical_and.default: jnp.logical_and,
+    aten.logical_or.default: jnp.logical_or,
+    aten.logical_xor.default: jnp.logical_xor,
+    aten.lt.Scalar: jnp.less,
+    aten.lt.Tensor: jnp.less,
+    aten.ne.Scalar: jnp.not_equal,
+    aten.ne.Tensor: jnp.not_equal,
+}
+
+# The same with a static Python number for an operand.
+_NUMBERS_DEFAULT = {
+    aten.bitwise_and.Scalar: jnp.bitwise_and,
+    aten.bitwise_and.Scalar_Tensor: jnp.bitwise_and,
+    aten.bitwise_left_shift.Scalar_Tensor: jnp.left_shift,
+    aten.bitwise_left_shift.Tensor_Scalar: jnp.left_shift,
+    aten.bitwise_or.Scalar: jnp.bitwise_or,
+    aten.bitwise_or.Scalar_Tensor: jnp.bitwise_or,
+    aten.bitwise_right_shift.Scalar_Tensor: jnp.right_shift,
+    aten.bitwise_right_shift.Tensor_Scalar: jnp.right_shift,
+    aten.bitwise_xor.Scalar: jnp.bitwise_xor,
+    aten.bitwise_xor.Scalar_Tensor: jnp.bitwise_xor,
+    aten.pow.Scalar: _power,
+    aten.remainder.Scalar_Tensor: jnp.remainder,
+}
+
+_NUMBERS_FLOAT = {
+    aten.copysign.Scalar: jnp.copysign,
+    aten.special_xlog1py.other_scalar: _xlog1py,
+    aten.special_xlog1py.self_scalar: _xlog1py,
+    aten.special_zeta.other_scalar: special.zeta,
+    aten.special_zeta.self_scalar: special.zeta,
+    aten.xlogy.Scalar_Other: _xlogy,
+    aten.xlogy.Scalar_Self: _xlogy,
+}
+
+
+def _unary(function):
+    return lambda *args: function(*args)
+
+
+def _binary(function):
+    """The rule of two operands: a Python number takes the array's dtype, wrapping around as torch's does."""
+
+    def rule(*args):
+        dtype = jnp.result_type(*(arg for arg in args if isinstance(arg, jax.Array)))
+        return function(*(arg if isinstance(arg, jax.Array) else jnp.asarray(np.asarray(arg).astype(dtype)) for arg in args))
+
+    return rule
+
+
+for _table, _promote, _wrap in (
+    (_UNARY_FLOAT, Promote.INT_TO_FLOAT, _unary),
+    (_UNARY_DEFAULT, Promote.DEFAULT, _unary),
+    (_UNARY_BOOL, Promote.ALWAYS_BOOL, _unary),
+    (_UNARY_REAL, Promote.COMPLEX_TO_FLOAT, _unary),
+    (_BINARY_DEFAULT, Promote.DEFAULT, _binary),
+    (_BINARY_FLOAT, Promote.INT_TO_FLOAT, _binary),
+    (_COMPARISONS, Promote.ALWAYS_BOOL, _binary),
+    (_NUMBERS_DEFAULT, Promote.DEFAULT, _binary),
+    (_NUMBERS_FLOAT, Promote.INT_TO_FLOAT, _binary),
+):
+    for _overload, _function in _table.items():
+        lower(_overload, promote=_promote)(_wrap(_function))
+
+
+# -- Sums with a factor.
+
+
+@lower(aten.add.Tensor, aten.add.Scalar, promote=Promote.DEFAULT)
+def aten_add(self, other, alpha=1):
+    return jnp.add(self, _times(other, alpha))
+
+
+@lower(aten.sub.Tensor, aten.sub.Scalar, promote=Promote.DEFAULT)
+def aten_sub(self, other, alpha=1):
+    return jnp.subtract(self, _times(other, alpha))
+
+
+@lower(aten.rsub.Tensor, aten.rsub.Scalar, promote=Promote.DEFAULT)
+def aten_rsub(self, other, alpha=1):
+    return jnp.subtract(other, _times(self, alpha))
+
+
+@lower(aten.addcmul.default, promote=Promote.DEFAULT)
+def aten_addcmul(self, tensor1, tensor2, *, value=1):
+    return self + _times(tensor1, value) * tensor2
+
+
+@lower(aten.addcdiv.default, promote=Promote.DEFAULT)
+def aten_addcdiv(self, tensor1, tensor2, *, value=1):
+    return self + _times(tensor1, value) / tensor2
+
+
+@lower(aten.lerp.Scalar, aten.lerp.Tensor, promote=Promote.DEFAULT)
+def aten_lerp(self, end, weight):
+    # torch walks from the nearer end, so that weight 1 gives exactly `end`; one select picks the end, one the factor.
+    near = weight < 0.5
+    base = jnp.where(near, self, end)
+    return base + jnp.where(near, weight, weight - 1) * (end - self)
+
+
+@lower(aten.ldexp.Tensor, promote=Promote.INT_TO_FLOAT)
+def aten_ldexp(self, other):
+    return self * jnp.exp2(other)
+
+
+# -- Division and powers whose meaning depends on a static argument.
+
+
+@lower(aten.div.Tensor_mode, aten.div.Scalar_mode, promote=Promote.DEFAULT)
+def aten_div_mode(self, other, *, rounding_mode):
+    if rounding_mode is None:
+        return self / other
+    return _floor_divide(self, other) if rounding_mode == "floor" else _trunc_divide(self, other)
+
+
+@lower(aten.pow.Tensor_Scalar, promote=Promote.DEFAULT)
+def aten_pow_scalar(self, exponent):
+    if self.dtype == jnp.bool_:
+        return self if exponent else jnp.ones_like(self)
+    if exponent == 0.5:
+        return jnp.sqrt(self)
+    if exponent == -0.5:
+        return lax.rsqrt(self)
+    if not isinstance(exponent, complex) and exponent == int(exponent) and abs(exponent) <= 32:
+        return lax.integer_pow(self, int(exponent))
+    return jnp.power(self, jnp.asarray(exponent, self.dtype))
+
+
+@lower(aten.round.decimals, promote=Promote.DEFAULT)
+def aten_round_decimals(self, *, decimals):
+    if _is_exact(self) or decimals == 0:
+        return self if _is_exact(self) else jnp.round(self)
+    scale = jnp.asarray(10.0 ** abs(decimals), self.dtype)
+    return jnp.round(self * scale) / scale if decimals > 0 else jnp.round(self / scale) * scale
+
+
+# -- Selection.
+
+
+@lower(aten.where.self)
+def aten_where(condition, self, other, *, returns):
+    return jnp.where(condition, self.astype(returns.dtype), other.astype(returns.dtype))
+
+
+@lower(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def aten_masked_fill(self, mask, value):
+    return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
+
+
+@lower(aten.clamp.default, aten.clamp.Tensor, promote=Promote.DEFAULT)
+def aten_clamp(self, min=None, max=None):
+    # NaN passes through both; where min > max the result is max, as in torch.
+    result = self if min is None else jnp.maximum(self, min)
+    return result if max is None else jnp.minimum(result, max)
+
+
+@lower(aten.threshold.default, promote=Promote.DEFAULT)
+def aten_threshold(self, threshold, value):
+    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
+
+
+@lower(aten.threshold_backward.default, promote=Promote.DEFAULT)
+def aten_threshold_backward(grad_output, self, threshold):
+    return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)
+
+
+@lower(aten.nan_to_num.default)
+def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
+    if _is_exact(self):
+        return self
+    return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
+
+
+# -- Gradients that torch gives their own op, and functions with a static argument.
+
+
+@lower(aten.tanh_backward.default, promote=Promote.DEFAULT)
+def aten_tanh_backward(grad_output, output):
+    return grad_output * (1 - output * output)
+
+
+@lower(aten.sigmoid_backward.default, promote=Promote.DEFAULT)
+def aten_sigmoid_backward(grad_output, output):
+    return grad_output * (1 - output) * output
+
+
+@lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)
+def aten_logit(self, eps=None):
+    if eps is not None:
+        self = jnp.clip(self, eps, 1 - eps)
+    return jnp.log(self / (1 - self))
+
+
+@lower(aten.logit_backward.default, promote=Promote.DEFAULT)
+def aten_logit_backward(grad_output, self, eps=None):
+    low, outside = (0.0, jnp.nan) if eps is None else (eps, 0.0)
+    inside = (self >= low) & (self <= 1 - low)
+    return jnp.where(inside, grad_output / (self * (1 - self)), jnp.asarray(outside, grad_output.dtype))
+
+
+@lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)
+def aten_polygamma(n, self):
+    return special.polygamma(n, self)
+
+
+@lower(aten.nextafter.default)
+def aten_nextafter(self, other):
+    return jnp.nextafter(self, other)
+
+
+@lower(aten.frexp.Tensor)
+def aten_frexp(self):
+    mantissa, exponent = jnp.frexp(self)
+    return mantissa.astype(self.dtype), exponent.astype(np.int32)
+
+
+@lower(aten.mvlgamma.default, promote=Promote.INT_TO_FLOAT)
+def aten_mvlgamma(self, p):
+    return special.multigammaln(self, p) if p > 1 else jax.lax.lgamma(self)

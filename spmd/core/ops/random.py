@@ -1,0 +1,170 @@
+"""Random draws: counter-based, so a number depends on (seed, draw, position) alone and never on the mesh.
+
+The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit counter under a 64-bit key.
+It is purely elementwise, so XLA fuses it into the consumer and partitions it without communication; threefry on CPU is a
+loop over stored state, which costs memory at birth and 50 ms of compile time a draw (docs/decisions/random.md).
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+Draw = tuple[jax.Array, jax.Array]
+
+
+def _mix(x: jax.Array) -> jax.Array:
+    """The finaliser of splitmix64 (Steele et al. 2014): every input bit reaches every output bit."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def _key(draw: Draw) -> jax.Array:
+    seed, counter = (part.astype(jnp.uint64) for part in draw)
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    return _mix(_mix(seed + golden) + (counter + np.uint64(1)) * golden) | np.uint64(1)
+
+
+def _positions(shape: tuple[int, ...]) -> jax.Array:
+    """The row-major index of every element, as uint64, built from iotas so that it partitions like its consumer."""
+    index = jnp.zeros(shape, jnp.uint64)
+    stride = 1
+    for dim in reversed(range(len(shape))):
+        index = index + jax.lax.broadcasted_iota(jnp.uint64, shape, dim) * np.uint64(stride)
+        stride *= shape[dim]
+    return index
+
+
+def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
+    """Uniform 64-bit words of the given shape."""
+    half = np.uint64(32)
+    key = _key(draw)
+    x = y = _positions(shape) * key
+    z = y + key
+    x = x * x + y
+    x = (x >> half) | (x << half)
+    x = x * x + z
+    x = (x >> half) | (x << half)
+    x = x * x + y
+    x = (x >> half) | (x << half)
+    t = x = x * x + z
+    x = (x >> half) | (x << half)
+    return t ^ ((x * x + y) >> half)
+
+
+def uniform(draw: Draw, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Uniform numbers in [0, 1): 53 random bits for float64, 24 for float32, as many as the mantissa holds below."""
+    dtype = jnp.dtype(dtype)
+    if dtype == jnp.float64:
+        return (bits(draw, shape) >> np.uint64(11)).astype(jnp.float64) * 2.0**-53
+    digits = min(24, jnp.finfo(dtype).nmant + 1)
+    words = (bits(draw, shape) >> np.uint64(64 - digits)).astype(jnp.uint32).astype(jnp.float32)
+    return (words * np.float32(2.0**-digits)).astype(dtype)
+
+
+def normal(draw: Draw, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
+    """Standard normal numbers by the inverse error function of an open-interval uniform."""
+    wide = jnp.float64 if jnp.dtype(dtype) == jnp.float64 else jnp.float32
+    digits = 52 if wide == jnp.float64 else 23
+    words = (bits(draw, shape) >> np.uint64(64 - digits)).astype(jnp.int64).astype(wide)
+    # Half a step off the grid keeps both ends open, so erf_inv never meets -1 or 1.
+    centred = (words + wide(0.5)) * wide(2.0 ** (1 - digits)) - wide(1)
+    return (jax.lax.erf_inv(centred) * wide(math.sqrt(2))).astype(dtype)
+
+
+def keep_mask(draw: Draw, shape: tuple[int, ...], keep_probability: float | jax.Array) -> jax.Array:
+    """True with the given probability: what dropout keeps."""
+    return uniform(draw, shape, jnp.float32) < keep_probability
+
+
+def _integers(draw: Draw, shape: tuple[int, ...], low: int, high: int, dtype: np.dtype) -> jax.Array:
+    span = np.uint64(high - low)
+    # A multiplication keeps the high bits of a 32-bit word (Lemire 2019); wide spans take the remainder of 64 bits.
+    words = bits(draw, shape)
+    offset = ((words >> np.uint64(32)) * span) >> np.uint64(32) if high - low < 2**32 else words % span
+    return (offset.astype(jnp.int64) + low).astype(dtype)
+
+
+@lower(aten.uniform.default)
+def aten_uniform(self, from_=0.0, to=1.0, *, draw):
+    return (uniform(draw, self.shape, self.dtype) * (to - from_) + from_).astype(self.dtype)
+
+
+@lower(aten.normal_functional.default)
+def aten_normal_functional(self, mean=0.0, std=1.0, *, draw):
+    wide = jnp.promote_types(self.dtype, jnp.float32)
+    return (normal(draw, self.shape, wide) * std + mean).astype(self.dtype)
+
+
+@lower(aten.bernoulli.p)
+def aten_bernoulli_p(self, p, *, draw):
+    return keep_mask(draw, self.shape, p).astype(self.dtype)
+
+
+@lower(aten.bernoulli.default)
+def aten_bernoulli(self, *, draw):
+    return keep_mask(draw, self.shape, self.astype(jnp.float32)).astype(self.dtype)
+
+
+@lower(aten.bernoulli.Tensor)
+def aten_bernoulli_tensor(self, p, *, draw):
+    return keep_mask(draw, self.shape, p.astype(jnp.float32)).astype(self.dtype)
+
+
+@lower(aten.exponential.default)
+def aten_exponential(self, lambd=1.0, *, draw):
+    return (-jnp.log1p(-uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))) / lambd).astype(self.dtype)
+
+
+@lower(getattr(aten.random, "from"))
+def aten_random_from(self, from_, to, *, draw):
+    return _integers(draw, self.shape, from_, 2**63 - 1 if to is None else to, self.dtype)
+
+
+@lower(aten.random.to)
+def aten_random_to(self, to, *, draw):
+    return _integers(draw, self.shape, 0, to, self.dtype)
+
+
+@lower(aten.random.default)
+def aten_random(self, *, draw):
+    top = 2 ** (jnp.finfo(self.dtype).nmant + 1) if jnp.issubdtype(self.dtype, jnp.floating) else jnp.iinfo(self.dtype).max
+    return _integers(draw, self.shape, 0, int(top) + 1 if top < 2**63 - 1 else 2**63 - 1, self.dtype)
+
+
+@lower(aten.randperm.default)
+def aten_randperm(n, *, dtype=None, draw, returns):
+    return jnp.argsort(bits(draw, (n,))).astype(returns.dtype)
+
+
+@lower(aten.multinomial.default)
+def aten_multinomial(self, num_samples, replacement=False, *, draw):
+    logits = jnp.log(self.astype(jnp.float32))
+    if replacement:
+        # One Gumbel race per sample: argmax(log p + g) is distributed as p.
+        shape = (*self.shape[:-1], num_samples, self.shape[-1])
+        noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
+        return jnp.argmax(logits[..., None, :] + noise, axis=-1).astype(jnp.int64)
+    noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, self.shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
+    return jax.lax.top_k(logits + noise, num_samples)[1].astype(jnp.int64)
+
+
+@lower(aten.native_dropout.default)
+def aten_native_dropout(input, p, train, *, draw):
+    if train is False or p == 0:
+        return input, jnp.ones(input.shape, jnp.bool_)
+    mask = keep_mask(draw, input.shape, 1.0 - p)
+    scale = 0.0 if p == 1 else 1.0 / (1.0 - p)
+    return jnp.where(mask, input * jnp.asarray(scale, input.dtype), jnp.zeros((), input.dtype)), mask
+
+
+@lower(aten.native_dropout_backward.default)
+def aten_native_dropout_backward(grad_output, mask, scale):
+    return jnp.where(mask, grad_output * jnp.asarray(scale, grad_output.dtype), jnp.zeros((), grad_output.dtype))

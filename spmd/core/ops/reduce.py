@@ -1,0 +1,378 @@
+"""Reductions, scans and sorts along dims. Narrow floats are summed in float32 and rounded once."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .registry import Promote, lower
+
+aten = torch.ops.aten
+
+
+def _axes(self, dim):
+    """The axes that torch's `dim` means: None and the empty list are all of them; a 0-d tensor accepts 0 and -1."""
+    if dim is None or (isinstance(dim, (list, tuple)) and len(dim) == 0):
+        return tuple(range(self.ndim))
+    dims = (dim,) if isinstance(dim, int) else tuple(dim)
+    return tuple(d % self.ndim for d in dims) if self.ndim else ()
+
+
+def _wide(self, dtype):
+    """self in the dtype to accumulate a result of `dtype` in."""
+    return self.astype(jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype)
+
+
+def _count(self, axes):
+    return math.prod(self.shape[axis] for axis in axes)
+
+
+# -- Sums and products.
+
+
+def _sum(self, dim, keepdim, returns):
+    return jnp.sum(_wide(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim).astype(returns.dtype)
+
+
+@lower(aten.sum.default)
+def aten_sum(self, *, dtype=None, returns):
+    return _sum(self, None, False, returns)
+
+
+@lower(aten.sum.dim_IntList)
+def aten_sum_dim(self, dim, keepdim=False, *, dtype=None, returns):
+    return _sum(self, dim, keepdim, returns)
+
+
+@lower(aten.nansum.default)
+def aten_nansum(self, dim=None, keepdim=False, *, dtype=None, returns):
+    return _sum(jnp.where(jnp.isnan(self), jnp.zeros((), self.dtype), self), dim, keepdim, returns)
+
+
+def _mean(self, dim, keepdim, returns):
+    axes, wide = _axes(self, dim), _wide(self, returns.dtype)
+    total = jnp.sum(wide, axis=axes, keepdims=keepdim)
+    return (total / jnp.asarray(_count(self, axes), wide.dtype)).astype(returns.dtype)
+
+
+@lower(aten.mean.default)
+def aten_mean(self, *, dtype=None, returns):
+    return _mean(self, None, False, returns)
+
+
+@lower(aten.mean.dim)
+def aten_mean_dim(self, dim, keepdim=False, *, dtype=None, returns):
+    return _mean(self, dim, keepdim, returns)
+
+
+@lower(aten.prod.default)
+def aten_prod(self, *, dtype=None, returns):
+    return jnp.prod(_wide(self, returns.dtype)).astype(returns.dtype)
+
+
+@lower(aten.prod.dim_int)
+def aten_prod_dim(self, dim, keepdim=False, *, dtype=None, returns):
+    return jnp.prod(_wide(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim).astype(returns.dtype)
+
+
+@lower(aten.count_nonzero.default, aten.count_nonzero.dim_IntList)
+def aten_count_nonzero(self, dim=None):
+    return jnp.sum(self != 0, axis=_axes(self, dim), dtype=jnp.int64)
+
+
+# -- Extremes. JAX's propagate NaN and take the first of equals, as torch's do.
+
+
+@lower(aten.amax.default)
+def aten_amax(self, dim=(), keepdim=False):
+    return jnp.max(self, axis=_axes(self, dim), keepdims=keepdim)
+
+
+@lower(aten.amin.default)
+def aten_amin(self, dim=(), keepdim=False):
+    return jnp.min(self, axis=_axes(self, dim), keepdims=keepdim)
+
+
+@lower(aten.max.default)
+def aten_max(self):
+    return jnp.max(self)
+
+
+@lower(aten.min.default)
+def aten_min(self):
+    return jnp.min(self)
+
+
+@lower(aten.aminmax.default)
+def aten_aminmax(self, *, dim=None, keepdim=False):
+    axes = _axes(self, dim)
+    return jnp.min(self, axis=axes, keepdims=keepdim), jnp.max(self, axis=axes, keepdims=keepdim)
+
+
+def _extreme_with_index(self, dim, keepdim, extreme, position):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    values = extreme(self, axis=dim, keepdims=keepdim)
+    return values, position(self, axis=dim, keepdims=keepdim).astype(jnp.int64)
+
+
+@lower(aten.max.dim)
+def aten_max_dim(self, dim, keepdim=False):
+    return _extreme_with_index(self, dim, keepdim, jnp.max, jnp.argmax)
+
+
+@lower(aten.min.dim)
+def aten_min_dim(self, dim, keepdim=False):
+    return _extreme_with_index(self, dim, keepdim, jnp.min, jnp.argmin)
+
+
+def _position(self, dim, position, returns):
+    if dim is None or self.ndim == 0:
+        return position(self.reshape(-1)).astype(jnp.int64).reshape(returns.shape)
+    return position(self, axis=dim).astype(jnp.int64).reshape(returns.shape)
+
+
+@lower(aten.argmax.default)
+def aten_argmax(self, dim=None, keepdim=False, *, returns):
+    return _position(self, dim, jnp.argmax, returns)
+
+
+@lower(aten.argmin.default)
+def aten_argmin(self, dim=None, keepdim=False, *, returns):
+    return _position(self, dim, jnp.argmin, returns)
+
+
+# -- Truth.
+
+
+def _truth(self, dim, keepdim, reduction, returns):
+    # An empty dim list keeps every dim where torch says so: its result's rank tells.
+    axes = () if dim is not None and dim == [] and len(returns.shape) == self.ndim else _axes(self, dim)
+    return reduction(self != 0, axis=axes, keepdims=keepdim).astype(returns.dtype)
+
+
+@lower(aten.any.default)
+def aten_any(self, *, returns):
+    return _truth(self, None, False, jnp.any, returns)
+
+
+@lower(aten.any.dim, aten.any.dims)
+def aten_any_dim(self, dim=None, keepdim=False, *, returns):
+    return _truth(self, dim, keepdim, jnp.any, returns)
+
+
+@lower(aten.all.default)
+def aten_all(self, *, returns):
+    return _truth(self, None, False, jnp.all, returns)
+
+
+@lower(aten.all.dim, aten.all.dims)
+def aten_all_dim(self, dim=None, keepdim=False, *, returns):
+    return _truth(self, dim, keepdim, jnp.all, returns)
+
+
+# -- Moments and norms.
+
+
+def _variance(self, dim, correction, keepdim):
+    axes, wide = _axes(self, dim), _wide(self, self.dtype)
+    count = _count(self, axes)
+    mean = jnp.sum(wide, axis=axes, keepdims=True) / jnp.asarray(count, wide.dtype)
+    centered = wide - mean
+    freedom = max(count - (1 if correction is None else correction), 0)
+    if jnp.issubdtype(centered.dtype, jnp.complexfloating):
+        squares = centered.real * centered.real + centered.imag * centered.imag
+    else:
+        squares = centered * centered
+    variance = jnp.sum(squares, axis=axes, keepdims=keepdim) / jnp.asarray(freedom, squares.dtype)
+    return variance, mean if keepdim else jnp.squeeze(mean, axes)
+
+
+@lower(aten.var.correction)
+def aten_var(self, dim=None, *, correction=None, keepdim=False, returns):
+    return _variance(self, dim, correction, keepdim)[0].astype(returns.dtype)
+
+
+@lower(aten.std.correction)
+def aten_std(self, dim=None, *, correction=None, keepdim=False, returns):
+    return jnp.sqrt(_variance(self, dim, correction, keepdim)[0]).astype(returns.dtype)
+
+
+@lower(aten.var_mean.correction)
+def aten_var_mean(self, dim=None, *, correction=None, keepdim=False, returns):
+    variance, mean = _variance(self, dim, correction, keepdim)
+    return variance.astype(returns[0].dtype), mean.astype(returns[1].dtype)
+
+
+@lower(aten.std_mean.correction)
+def aten_std_mean(self, dim=None, *, correction=None, keepdim=False, returns):
+    variance, mean = _variance(self, dim, correction, keepdim)
+    return jnp.sqrt(variance).astype(returns[0].dtype), mean.astype(returns[1].dtype)
+
+
+@lower(aten.logsumexp.default, promote=Promote.INT_TO_FLOAT)
+def aten_logsumexp(self, dim, keepdim=False):
+    return jax.nn.logsumexp(self, axis=_axes(self, dim), keepdims=keepdim)
+
+
+def _norm(self, ord, dim, keepdim, returns):
+    axes = _axes(self, dim)
+    magnitude = jnp.abs(self)
+    # `returns` is real; the accumulator is too.
+    magnitude = _wide(magnitude, returns.dtype)
+    if ord in (math.inf, -math.inf):
+        result = (jnp.max if ord > 0 else jnp.min)(magnitude, axis=axes, keepdims=keepdim)
+    elif ord == 0:
+        result = jnp.sum((magnitude != 0).astype(magnitude.dtype), axis=axes, keepdims=keepdim)
+    elif ord == 1:
+        result = jnp.sum(magnitude, axis=axes, keepdims=keepdim)
+    elif ord == 2:
+        result = jnp.sqrt(jnp.sum(magnitude * magnitude, axis=axes, keepdims=keepdim))
+    else:
+        power = jnp.asarray(ord, magnitude.dtype)
+        result = jnp.power(jnp.sum(jnp.power(magnitude, power), axis=axes, keepdims=keepdim), 1 / power)
+    return result.astype(returns.dtype)
+
+
+@lower(aten.linalg_vector_norm.default)
+def aten_linalg_vector_norm(self, ord=2, dim=None, keepdim=False, *, dtype=None, returns):
+    return _norm(self if dtype is None else self.astype(dtype), ord, dim, keepdim, returns)
+
+
+@lower(aten.norm.Scalar)
+def aten_norm(self, p=2, *, returns):
+    return _norm(self, p, None, False, returns)
+
+
+@lower(aten.norm.ScalarOpt_dim)
+def aten_norm_dim(self, p, dim, keepdim=False, *, returns):
+    return _norm(self, 2 if p is None else p, dim, keepdim, returns)
+
+
+@lower(aten.norm.ScalarOpt_dim_dtype)
+def aten_norm_dim_dtype(self, p, dim, keepdim, *, dtype, returns):
+    return _norm(self.astype(dtype), 2 if p is None else p, dim, keepdim, returns)
+
+
+@lower(aten.norm.ScalarOpt_dtype)
+def aten_norm_dtype(self, p, *, dtype, returns):
+    return _norm(self.astype(dtype), 2 if p is None else p, None, False, returns)
+
+
+# -- Scans.
+
+
+def _scan(self, dim, scan, returns):
+    wide = _wide(self, returns.dtype)
+    return wide.astype(returns.dtype) if self.ndim == 0 else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
+
+
+@lower(aten.cumsum.default)
+def aten_cumsum(self, dim, *, dtype=None, returns):
+    return _scan(self, dim, lax.cumsum, returns)
+
+
+@lower(aten.cumprod.default)
+def aten_cumprod(self, dim, *, dtype=None, returns):
+    return _scan(self, dim, lax.cumprod, returns)
+
+
+@lower(aten.logcumsumexp.default)
+def aten_logcumsumexp(self, dim, *, returns):
+    return _scan(self, dim, lax.cumlogsumexp, returns)
+
+
+def _extreme_scan(self, dim, better):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+
+    def later(left, right):
+        # Of equals torch keeps the last; NaN beats all.
+        take = better(right[0], left[0]) | (right[0] != right[0])
+        return jnp.where(take, right[0], left[0]), jnp.where(take, right[1], left[1])
+
+    positions = lax.broadcasted_iota(jnp.int64, self.shape, dim % self.ndim)
+    return lax.associative_scan(later, (self, positions), axis=dim % self.ndim)
+
+
+@lower(aten.cummax.default)
+def aten_cummax(self, dim):
+    return _extreme_scan(self, dim, jnp.greater_equal)
+
+
+@lower(aten.cummin.default)
+def aten_cummin(self, dim):
+    return _extreme_scan(self, dim, jnp.less_equal)
+
+
+# -- Sorts. NaN is the greatest value, in JAX as in torch.
+
+
+def _sort(self, dim, descending):
+    """Stable (values, indices) along dim."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    positions = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    if not descending:
+        return tuple(lax.sort((self, positions), dimension=axis, num_keys=1, is_stable=True))
+    # Reversed before and after: equals keep their order although the sort ascends.
+    flipped = (lax.rev(self, (axis,)), lax.rev(positions, (axis,)))
+    return tuple(lax.rev(part, (axis,)) for part in lax.sort(flipped, dimension=axis, num_keys=1, is_stable=True))
+
+
+@lower(aten.sort.default)
+def aten_sort(self, dim=-1, descending=False):
+    return _sort(self, dim, descending)
+
+
+@lower(aten.sort.stable)
+def aten_sort_stable(self, *, stable, dim=-1, descending=False):
+    return _sort(self, dim, descending)
+
+
+@lower(aten.topk.default)
+def aten_topk(self, k, dim=-1, largest=True, sorted=True):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    if largest and self.dtype != np.bool_:
+        values, indices = lax.top_k(jnp.moveaxis(self, axis, -1), k)
+        return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis).astype(jnp.int64)
+    values, indices = _sort(self, axis, largest)
+    return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(indices, 0, k, axis=axis)
+
+
+def _order_statistic(self, k, dim, keepdim):
+    """The k-th smallest (from 0) and its index along dim."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    picked = (lax.index_in_dim(part, k, axis, keepdims=keepdim) for part in _sort(self, axis, False))
+    return tuple(picked)
+
+
+@lower(aten.kthvalue.default)
+def aten_kthvalue(self, k, dim=-1, keepdim=False):
+    return _order_statistic(self, k - 1, dim, keepdim)
+
+
+@lower(aten.median.dim)
+def aten_median_dim(self, dim, keepdim=False):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    values, indices = _order_statistic(self, (self.shape[dim] - 1) // 2, dim, keepdim)
+    if not jnp.issubdtype(self.dtype, jnp.inexact):
+        return values, indices
+    nan = jnp.isnan(self)
+    has_nan = jnp.any(nan, axis=dim, keepdims=keepdim)
+    first_nan = jnp.argmax(nan, axis=dim, keepdims=keepdim)
+    return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(has_nan, first_nan, indices)
+
+
+@lower(aten.median.default)
+def aten_median(self):
+    return aten_median_dim(self.reshape(-1), 0)[0]

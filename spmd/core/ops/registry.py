@@ -1,0 +1,80 @@
+"""The table of lowering rules: aten overload -> pure function of JAX arrays. The rules themselves live in the families."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promote
+
+# Schema types that say where a tensor lives, never what is in it: rules do not receive them.
+PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One lowering rule and how its operands are prepared (see `lower`)."""
+
+    function: Callable[..., Any]
+    promote: Promote | None
+    wants_returns: bool
+    wants_draw: bool
+
+
+RULES: dict[OpOverload, Rule] = {}
+
+
+def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers a function as the lowering rule of one or more aten overloads.
+
+    The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a tensor
+    (device, layout, pin_memory, memory_format, non_blocking, generator). It receives jax arrays for tensors, lists of
+    them for tensor lists, `None` for an absent optional, numpy dtypes for dtypes, Python values for static arguments,
+    0-d jax arrays for lifted numbers. It returns one array, or a tuple for several results.
+
+    promote: torch's type promotion, done before the rule is called: every tensor operand and lifted number then has the
+    compute dtype (float32 for bfloat16, as torch's own kernels compute) and the result is cast to torch's result dtype.
+    Without it operands come as they are and the result must already have the right dtype.
+
+    A keyword-only parameter `returns` receives a `jax.ShapeDtypeStruct` (a tuple of them for several results) of what
+    torch says the op returns; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
+    """
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        parameters = inspect.signature(function).parameters
+        for overload in overloads:
+            if not isinstance(overload, OpOverload):
+                raise TypeError(f"lower: expected an overload such as aten.add.Tensor, got {overload!r}")
+            if overload in RULES:
+                first = RULES[overload].function
+                raise ValueError(f"{overload} has two rules: {_place(first)} and {_place(function)}")
+            _check_names(overload, function, parameters)
+            RULES[overload] = Rule(function, promote, "returns" in parameters, "draw" in parameters)
+        return function
+
+    return register
+
+
+def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
+    """The schema arguments that a rule of `overload` receives."""
+    return [
+        argument
+        for argument in overload._schema.arguments
+        if argument.name not in PLACEMENT_ARGUMENTS and not (argument.is_out)
+    ]
+
+
+def _check_names(overload: OpOverload, function: Callable[..., Any], parameters: Any) -> None:
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
+        return  # a generic body shared by many overloads (built from a dict) takes what the schema gives
+    given = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
+    expected = [argument.name for argument in rule_arguments(overload)]
+    if given != expected:
+        raise ValueError(f"{_place(function)}: parameters {given} do not match the schema of {overload}: {expected}")
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"

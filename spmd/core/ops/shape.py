@@ -1,0 +1,318 @@
+"""Views and rearrangements: each view rule stands beside the rule that writes a changed view back into its base."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+# view overload -> (base, new view, *the view's own arguments) -> the base with the view's elements replaced.
+WRITE_BACK: dict[Any, Callable[..., jax.Array]] = {}
+
+
+def write_back(*overloads: Any) -> Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]:
+    """Registers how a write through the view `overload` changes its base."""
+
+    def register(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
+        for overload in overloads:
+            assert overload not in WRITE_BACK, overload
+            WRITE_BACK[overload] = function
+        return function
+
+    return register
+
+
+def _dim(dim: int, rank: int) -> int:
+    return dim + rank if dim < 0 else dim
+
+
+# --- the same elements in the same order -----------------------------------------------------------------------------
+
+
+@lower(aten.view.default, aten._unsafe_view.default)
+def aten_view(self, size, *, returns):
+    return self.reshape(returns.shape)
+
+
+@lower(aten._reshape_alias.default)
+def aten__reshape_alias(self, size, stride, *, returns):
+    return self.reshape(returns.shape)
+
+
+@lower(aten.squeeze.default)
+def aten_squeeze(self, *, returns):
+    return self.reshape(returns.shape)
+
+
+@lower(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+def aten_squeeze_dim(self, dim, *, returns):
+    return self.reshape(returns.shape)
+
+
+@lower(aten.alias.default, aten.detach.default, aten.lift_fresh.default)
+def aten_alias(self):
+    return self
+
+
+@write_back(
+    aten.view.default,
+    aten._reshape_alias.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+    aten.squeeze.dims,
+    aten.unsqueeze.default,
+    aten.alias.default,
+)
+def _write_reshaped(base, new, *arguments):
+    return new.reshape(base.shape)
+
+
+@lower(aten.view.dtype)
+def aten_view_dtype(self, dtype, *, returns):
+    if self.dtype == jnp.bool_ or returns.dtype == jnp.bool_:
+        return self.astype(jnp.uint8).view(returns.dtype) if returns.dtype != jnp.bool_ else self != 0
+    return self.view(returns.dtype)
+
+
+@write_back(aten.view.dtype)
+def _write_dtype(base, new, dtype):
+    return new.view(base.dtype)
+
+
+# --- dims in another order -------------------------------------------------------------------------------------------
+
+
+@lower(aten.t.default)
+def aten_t(self):
+    return self.T
+
+
+@lower(aten.transpose.int)
+def aten_transpose(self, dim0, dim1):
+    return jnp.swapaxes(self, dim0, dim1) if self.ndim else self
+
+
+@lower(aten.permute.default)
+def aten_permute(self, dims):
+    return jnp.transpose(self, dims)
+
+
+@write_back(aten.t.default)
+def _write_t(base, new):
+    return new.T
+
+
+@write_back(aten.transpose.int)
+def _write_transposed(base, new, dim0, dim1):
+    return jnp.swapaxes(new, dim0, dim1) if new.ndim else new
+
+
+@write_back(aten.permute.default)
+def _write_permuted(base, new, dims):
+    return jnp.transpose(new, np.argsort([_dim(dim, base.ndim) for dim in dims]))
+
+
+# --- some of the elements --------------------------------------------------------------------------------------------
+
+
+def _slice(rank: int, size: int, dim: int, start: int | None, end: int | None, step: int) -> tuple[slice, ...]:
+    return (slice(None),) * _dim(dim, rank) + (slice(*slice(start, end).indices(size)[:2], step),)
+
+
+@lower(aten.slice.Tensor)
+def aten_slice(self, dim=0, start=None, end=None, step=1):
+    return self[_slice(self.ndim, self.shape[dim], dim, start, end, step)]
+
+
+@write_back(aten.slice.Tensor)
+def _write_slice(base, new, dim=0, start=None, end=None, step=1):
+    return base.at[_slice(base.ndim, base.shape[dim], dim, start, end, step)].set(new)
+
+
+@lower(aten.slice_scatter.default)
+def aten_slice_scatter(self, src, dim=0, start=None, end=None, step=1):
+    return _write_slice(self, src, dim, start, end, step)
+
+
+@lower(aten.select.int)
+def aten_select(self, dim, index):
+    return jax.lax.index_in_dim(self, index, _dim(dim, self.ndim), keepdims=False)
+
+
+@write_back(aten.select.int)
+def _write_select(base, new, dim, index):
+    return base.at[(slice(None),) * _dim(dim, base.ndim) + (index,)].set(new)
+
+
+@lower(aten.select_scatter.default)
+def aten_select_scatter(self, src, dim, index):
+    return _write_select(self, src, dim, index)
+
+
+@lower(aten.select_backward.default)
+def aten_select_backward(grad_output, input_sizes, dim, index):
+    return _write_select(jnp.zeros(input_sizes, grad_output.dtype), grad_output, dim, index)
+
+
+@lower(aten.slice_backward.default)
+def aten_slice_backward(grad_output, input_sizes, dim, start, end, step):
+    return _write_slice(jnp.zeros(input_sizes, grad_output.dtype), grad_output, dim, start, end, step)
+
+
+def _diagonal_index(shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> tuple[np.ndarray | slice, ...]:
+    dim1, dim2 = _dim(dim1, len(shape)), _dim(dim2, len(shape))
+    length = min(shape[dim1] + min(offset, 0), shape[dim2] - max(offset, 0))
+    steps = np.arange(max(length, 0))
+    index: list[np.ndarray | slice] = [slice(None)] * len(shape)
+    index[dim1], index[dim2] = steps - min(offset, 0), steps + max(offset, 0)
+    return tuple(index)
+
+
+def _diagonal_last(array: jax.Array, dim1: int, dim2: int) -> jax.Array:
+    return jnp.moveaxis(array, (dim1, dim2), (-2, -1))
+
+
+@lower(aten.diagonal.default)
+def aten_diagonal(self, offset=0, dim1=0, dim2=1):
+    return jnp.diagonal(self, offset, dim1, dim2)
+
+
+@write_back(aten.diagonal.default)
+def _write_diagonal(base, new, offset=0, dim1=0, dim2=1):
+    dim1, dim2 = _dim(dim1, base.ndim), _dim(dim2, base.ndim)
+    moved = _diagonal_last(base, dim1, dim2)
+    index = _diagonal_index(moved.shape, offset, -2, -1)
+    return jnp.moveaxis(moved.at[(..., *index[-2:])].set(new), (-2, -1), (dim1, dim2))
+
+
+@lower(aten.diagonal_backward.default)
+def aten_diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
+    return _write_diagonal(jnp.zeros(input_sizes, grad_output.dtype), grad_output, offset, dim1, dim2)
+
+
+@lower(aten.unfold.default)
+def aten_unfold(self, dimension, size, step):
+    if self.ndim == 0:
+        return self.reshape(1)[:size]
+    axis = _dim(dimension, self.ndim)
+    windows = np.arange(0, self.shape[axis] - size + 1, step)[:, None] + np.arange(size)
+    return jnp.moveaxis(jnp.take(self, windows, axis=axis), axis + 1, -1)
+
+
+# --- elements by stride and offset in the base's memory --------------------------------------------------------------
+
+
+def _storage_order(strides: tuple[int, ...], shape: tuple[int, ...]) -> list[int]:
+    return sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+
+
+def _memory_index(shape: tuple[int, ...], strides: tuple[int, ...], offset: int) -> np.ndarray:
+    index = np.full(shape, offset, np.int64)
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        index += (np.arange(size) * stride).reshape((-1,) + (1,) * (len(shape) - dim - 1))
+    return index
+
+
+def read_strided(base: jax.Array, base_strides, shape, strides, offset) -> jax.Array:
+    """The view (shape, strides, offset) of a dense base whose own memory layout is `base_strides`."""
+    flat = jnp.transpose(base, _storage_order(base_strides, base.shape)).reshape(-1)
+    return flat[_memory_index(shape, strides, offset)]
+
+
+def write_strided(base: jax.Array, new: jax.Array, base_strides, shape, strides, offset) -> jax.Array:
+    """The base with the elements of the view (shape, strides, offset) replaced."""
+    order = _storage_order(base_strides, base.shape)
+    stored = jnp.transpose(base, order)
+    flat = stored.reshape(-1).at[_memory_index(shape, strides, offset)].set(new)
+    return jnp.transpose(flat.reshape(stored.shape), np.argsort(order))
+
+
+# --- several views at once: the rule returns one of them, chosen by the last argument ----------------------------------
+
+
+def part(overload: Any, shape: tuple[int, ...], arguments: tuple[Any, ...], index: int) -> tuple[Any, tuple[Any, ...]]:
+    """Output `index` of a multi-output view as the single-output view that equals it: (overload, arguments)."""
+    if overload is aten.unbind.int:
+        return aten.select.int, (arguments[0] if arguments else 0, index)
+    sizes, dim = arguments[0], arguments[1] if len(arguments) > 1 else 0
+    length = shape[dim]
+    if overload is aten.split.Tensor:
+        start, stop = index * sizes, min((index + 1) * sizes, length)
+    else:
+        start, stop = sum(sizes[:index]), sum(sizes[: index + 1])
+    return aten.slice.Tensor, (dim, start, stop, 1)
+
+
+PARTS = frozenset({aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default})
+
+
+# --- broadcast, complex halves ----------------------------------------------------------------------------------------
+
+
+@lower(aten.expand.default)
+def aten_expand(self, size, *, implicit=False, returns):
+    return jnp.broadcast_to(self, returns.shape)
+
+
+@lower(aten.view_as_real.default)
+def aten_view_as_real(self):
+    return jnp.stack([self.real, self.imag], axis=-1)
+
+
+@write_back(aten.view_as_real.default)
+def _write_as_real(base, new):
+    return jax.lax.complex(new[..., 0], new[..., 1])
+
+
+@lower(aten.view_as_complex.default)
+def aten_view_as_complex(self):
+    return jax.lax.complex(self[..., 0], self[..., 1])
+
+
+@write_back(aten.view_as_complex.default)
+def _write_as_complex(base, new):
+    return jnp.stack([new.real, new.imag], axis=-1)
+
+
+# --- rearrangements that copy ----------------------------------------------------------------------------------------
+
+
+@lower(aten.cat.default)
+def aten_cat(tensors, dim=0, *, returns):
+    # torch lets an empty 1-d tensor join anything.
+    kept = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
+    return jnp.concatenate([tensor.astype(returns.dtype) for tensor in kept], axis=dim)
+
+
+@lower(aten.stack.default)
+def aten_stack(tensors, dim=0, *, returns):
+    return jnp.stack([tensor.astype(returns.dtype) for tensor in tensors], axis=dim)
+
+
+@lower(aten.repeat.default)
+def aten_repeat(self, repeats):
+    return jnp.tile(self.reshape((1,) * (len(repeats) - self.ndim) + self.shape), repeats)
+
+
+@lower(aten.flip.default)
+def aten_flip(self, dims):
+    return jnp.flip(self, [_dim(dim, self.ndim) for dim in dims])
+
+
+@lower(aten.roll.default)
+def aten_roll(self, shifts, dims=()):
+    return jnp.roll(self, shifts, tuple(dims)) if dims else jnp.roll(self.reshape(-1), shifts[0]).reshape(self.shape)
+
+
+@lower(aten.constant_pad_nd.default)
+def aten_constant_pad_nd(self, pad, value=0):
+    widths = [(0, 0, 0)] * self.ndim
+    for pair in range(len(pad) // 2):
+        widths[self.ndim - 1 - pair] = (pad[2 * pair], pad[2 * pair + 1], 0)
+    return jax.lax.pad(self, jnp.asarray(value, self.dtype), widths)

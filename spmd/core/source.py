@@ -1,0 +1,62 @@
+"""The user's lines: which frame recorded an op, and the forward op behind a backward one."""
+
+import os
+import sys
+from types import CodeType
+
+import torch
+
+from .ir import Line, Node
+
+_LIBRARY_ROOTS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep + "spmd" + os.sep,
+    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep + "fsdp" + os.sep,
+    "<frozen ",
+)
+_is_library: dict[CodeType, bool] = {}
+
+# Autograd numbers its nodes; a ring of the latest forward lines maps a backward op's number to the line it came from.
+RING = 1 << 16
+_forward: list[tuple[int, CodeType | None, int] | None] = [None] * RING
+
+
+def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
+    """(code, last instruction) of the nearest frame outside torch and this library."""
+    frame = sys._getframe(depth)
+    known = _is_library
+    while frame is not None:
+        code = frame.f_code
+        inside = known.get(code)
+        if inside is None:
+            inside = known[code] = code.co_filename.startswith(_LIBRARY_ROOTS)
+        if not inside:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None, 0
+
+
+def user_line() -> Line:
+    """The nearest line outside torch and this library."""
+    return Line(*user_frame(2))
+
+
+def remember_forward(sequence: int, code: CodeType | None, instruction: int) -> None:
+    """Notes where the forward op with this autograd number stands."""
+    _forward[sequence & (RING - 1)] = (sequence, code, instruction)
+
+
+def node_line(node: Node) -> Line:
+    """The user's line of a node; for a backward op the line of its forward op."""
+    if node.sequence >= 0:
+        found = _forward[node.sequence & (RING - 1)]
+        if found is not None and found[0] == node.sequence:
+            return Line(found[1], found[2])
+    return Line(node.code, node.instruction)
+
+
+def describe(node: Node) -> str:
+    """An op and where the user wrote it, for messages."""
+    backward = "the backward of " if node.sequence >= 0 else ""
+    operands = ", ".join(repr(operand.meta) for operand in node.operands)
+    return f"{node.entry.name}({operands}), {backward}{node_line(node)}"

@@ -1,0 +1,141 @@
+"""Calls that are more than an op: copies between host and device, reads, aliases, and forms torch has no functional op for."""
+
+from typing import Any
+
+import torch
+
+from .ir import Leaf
+from .runtime import host_array, host_tensor
+from .tensor import LOCK, XlaTensor, host_value, wrap
+from .views import write
+
+aten = torch.ops.aten
+
+
+def host_copy(tensor: XlaTensor) -> torch.Tensor:
+    """The tensor's value as a CPU tensor of its own; a barrier."""
+    cell, meta = tensor._cell, tensor._meta
+    base = host_tensor(host_value(cell))
+    if tensor._view is None:
+        # The device's own layout is dense; give the copy the strides that torch would give a copy.
+        return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
+    order = sorted(range(base.dim()), key=lambda dim: (-cell.meta.strides[dim], dim))
+    storage = base.permute(order).contiguous().reshape(-1)
+    storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
+    if meta.dtype != storage.dtype:
+        raise NotImplementedError(f"reading a {meta.dtype} view of a {base.dtype} tensor: call .clone() on the view first")
+    return storage.as_strided(meta.shape, meta.strides, meta.offset - cell.meta.offset).clone()
+
+
+def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    tensor = args[0]
+    return wrap(tensor._meta, tensor._cell, tensor._view)
+
+
+def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    if type(target) is not XlaTensor:
+        return target.copy_(host_copy(source))
+    if isinstance(source, XlaTensor):
+        return NotImplemented
+    if source.device.type != "cpu":
+        raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
+    # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
+    snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    with LOCK:
+        write(target, Leaf(_dense(target), host=host_array(snapshot)))
+    return target
+
+
+def _dense(target: XlaTensor) -> Any:
+    return target._meta if target._view is None else target._view.meta
+
+
+def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type == "xla":
+        return NotImplemented
+    made = host_copy(args[0])
+    rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
+    return made.to(device).to(rest.get("dtype") or made.dtype)
+
+
+def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return host_copy(args[0]).item()
+
+
+def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    left, right = args
+    if left.shape != right.shape:
+        return False
+    return bool((left == right).all().item())
+
+
+def _rand_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rest = {name: value for name, value in kwargs.items() if name != "generator"}
+    return torch.empty_like(args[0], **rest).uniform_(generator=kwargs.get("generator"))
+
+
+def _randn_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    rest = {name: value for name, value in kwargs.items() if name != "generator"}
+    return torch.empty_like(args[0], **rest).normal_(generator=kwargs.get("generator"))
+
+
+def _randint_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, *bounds = args
+    low, high = (0, bounds[0]) if len(bounds) == 1 else bounds
+    return torch.empty_like(tensor, **kwargs).random_(low, high)
+
+
+def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """`scaled_dot_product_attention` as torch's fused op for other backends, whose derivative formula torch has."""
+    query, key, value, *rest = args
+    bound = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | kwargs
+    mask, is_causal = bound.get("attn_mask"), bound.get("is_causal", False)
+    if mask is not None and is_causal:
+        raise RuntimeError("scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; pass one of them")
+    if key.shape[-3:-2] != query.shape[-3:-2] and not bound.get("enable_gqa", False):
+        raise RuntimeError(
+            f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need enable_gqa=True"
+        )
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    batch = query.shape[:-3]
+    if query.dim() != 4:
+        query, key, value = (_to_4d(tensor) for tensor in (query, key, value))
+        mask = mask if mask is None or mask.dim() <= 2 else _to_4d(mask)
+    output = aten._scaled_dot_product_fused_attention_overrideable(
+        query, key, value, mask, bound.get("dropout_p", 0.0), is_causal, False, scale=bound.get("scale")
+    )[0]
+    return output if output.dim() == len(batch) + 3 and len(batch) == 1 else _from_4d(output, args[0])
+
+
+def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.dim() == 2:
+        return tensor[None, None]
+    return tensor[None] if tensor.dim() == 3 else tensor.flatten(0, -4)
+
+
+def _from_4d(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
+    return output.reshape(*query.shape[:-1], output.shape[-1])
+
+
+def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0]
+
+
+SPECIALS: dict[Any, Any] = {
+    aten.detach.default: _detach,
+    aten.alias.default: _detach,
+    aten.lift_fresh.default: _detach,
+    aten.copy_.default: _copy_,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _item,
+    aten.equal.default: _equal,
+    aten.rand_like.default: _rand_like,
+    aten.randn_like.default: _randn_like,
+    aten.randint_like.default: _randint_like,
+    aten.randint_like.low_dtype: _randint_like,
+    aten.scaled_dot_product_attention.default: _attention,
+    aten._pin_memory.default: _pin_memory,
+}

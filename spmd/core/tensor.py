@@ -1,0 +1,476 @@
+"""The tensor class, the cell that holds a tensor's value, the live set, and the barrier that runs what is pending."""
+
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from . import compile as compiling
+from . import metrics, runtime
+from .config import config
+from .ir import Entry, Leaf, Line, Meta, Node, Value, intern_meta, topological
+from .lower import Graph, constrain
+from .sharding import Sharding
+from .source import user_line
+
+DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.backend has claimed the name
+
+# One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
+LOCK = threading.RLock()
+
+
+class Cell:
+    """What a tensor and all its views share: the current value, how it must lie, and a stamp that changes with the value.
+
+    sharding: asked for by the user, kept through in-place writes. home: where the last run left the value. is_state: held
+    by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the values it held
+    since the last barrier, from which that initial value is found.
+    """
+
+    __slots__ = ("__weakref__", "home", "is_state", "listed", "meta", "past", "sharding", "stamp", "value")
+
+    def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
+        self.value = value
+        self.meta = meta
+        self.stamp = 0
+        self.sharding = sharding
+        self.home: Sharding | None = None
+        self.is_state = False
+        self.past: list[Value] | None = None
+        self.listed = False
+        if type(value) is Node:
+            self.listed = True
+            LIVE.append(weakref.ref(self))
+        else:
+            value.holder = weakref.ref(self)
+
+    def write(self, value: Value) -> None:
+        """Replaces the value, as an in-place op does."""
+        if type(self.value) is Node:
+            if self.past is None:
+                self.past = [self.value]
+            else:
+                self.past.append(self.value)
+        self.value = value
+        self.stamp += 1
+        if type(value) is Leaf:
+            value.holder = weakref.ref(self)
+        elif not self.listed:
+            self.listed = True
+            LIVE.append(weakref.ref(self))
+
+    def settle(self, leaf: Leaf) -> None:
+        """Takes the result of a run."""
+        self.value = leaf
+        self.stamp += 1
+        self.past = None
+        self.home = leaf.sharding
+        leaf.holder = weakref.ref(self)
+
+
+# Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
+LIVE: list["weakref.ref[Cell]"] = []
+
+
+class XlaTensor(torch.Tensor):
+    """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
+
+    _cell: Cell
+    _view: Any
+    _meta: Meta
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise AssertionError("core.dispatch installs the real dispatcher")
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("_is_param", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        # nn.Parameter marks a subclass instance with this attribute; it is how a cell learns that a module holds it.
+        self.__dict__["_is_param"] = value
+        self._cell.is_state = value
+
+    @property
+    def data(self) -> torch.Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, XlaTensor):
+            raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
+        torch._C.TensorBase.data.__set__(self, new)
+        kept, was_state = self._cell.sharding, self._cell.is_state
+        self._cell, self._view, self._meta = new._cell, new._view, new._meta
+        self._cell.is_state |= was_state
+        if kept is not None and self._view is None and self._cell.sharding is None:
+            annotate(self, kept)
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        if not force:
+            raise TypeError("can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)")
+        return self.detach().cpu().numpy()
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        enter_thread()
+        super().backward(*args, **kwargs)
+
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        # Its presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
+        raise NotImplementedError("torch.compile on the xla device is not supported yet; call the function directly")
+
+
+_threads = threading.local()
+
+
+def enter_thread() -> None:
+    """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's own
+    device thread aborts)."""
+    if not getattr(_threads, "entered", False):
+        torch.autograd.set_multithreading_enabled(False)
+        _threads.entered = True
+
+
+def wrap(meta: Meta, cell: Cell, view: Any = None) -> XlaTensor:
+    """A torch tensor over a cell."""
+    tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
+    )
+    tensor._cell = cell
+    tensor._view = view
+    tensor._meta = meta
+    return tensor
+
+
+def pending() -> list[Cell]:
+    """The live cells whose value is recorded and has not run, in the order in which those values were recorded.
+
+    A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
+    """
+    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is Node]
+    cells.sort(key=_value_serial)
+    return cells
+
+
+def _value_serial(cell: Cell) -> int:
+    return cell.value.serial  # type: ignore[union-attr]
+
+
+def sync(*, wait: bool = False) -> None:
+    """Runs everything that is pending, as one program, and returns at once unless `wait`.
+
+    State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
+    `wait` it returns when the devices are done. Errors: see `spmd.sync`.
+    """
+    with LOCK:
+        cells = pending()
+        if cells:
+            line = user_line()
+            metrics.add("syncs")
+            _give_birth(cells, line)
+            _run([cell for cell in cells if type(cell.value) is Node], line, donate=True)
+        for ref in LIVE:
+            if (cell := ref()) is not None:
+                cell.listed = False
+        LIVE.clear()
+    if wait:
+        for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
+            device_array.block_until_ready()
+
+
+def materialise(cell: Cell) -> Leaf:
+    """The cell's value as a leaf: at once when it has one, else after a barrier."""
+    if type(cell.value) is Node:
+        if config.sync_on_read == "needed":
+            with LOCK:
+                _run([cell], user_line(), donate=False)
+        else:
+            sync()
+    leaf = cell.value
+    assert type(leaf) is Leaf
+    leaf.check()
+    return leaf
+
+
+def host_value(cell: Cell) -> np.ndarray:
+    """The whole value of a cell as a host array of the logical shape."""
+    leaf = materialise(cell)
+    if leaf.host is not None:
+        return leaf.host
+    metrics.add("host_reads")
+    try:
+        return runtime.download(leaf.buffer, leaf.meta.shape)
+    except jax.errors.JaxRuntimeError as error:
+        program = compiling.last_program()
+        raise (compiling.explain_failure(program, error) if program else error) from error
+
+
+def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
+    """The StableHLO that the next barrier would compile, with its sharding attributes; nothing runs."""
+    with LOCK:
+        chosen = [cell for cell in (pending() if cells is None else cells) if type(cell.value) is Node]
+        if not chosen:
+            return ""
+        return str(compiling.lower_graph(_graph(chosen, donate=cells is None)).as_text())
+
+
+# --- sharding ---------------------------------------------------------------------------------------------------------
+
+_MARKS: dict[tuple[Meta, Sharding], Entry] = {}
+
+
+def mark_entry(meta: Meta, sharding: Sharding) -> Entry:
+    """The op that asks the partitioner to lay a value out so."""
+    key = (meta, sharding)
+    if key not in _MARKS:
+
+        def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array]:
+            return (constrain(operands[0], sharding),)
+
+        _MARKS[key] = Entry("mark_sharding", lower, (meta,), statics=sharding.text, sharding=sharding)
+    return _MARKS[key]
+
+
+def annotate(tensor: XlaTensor, sharding: Sharding) -> None:
+    """Makes `sharding` the layout of a tensor: of the recorded value, of host data at its upload, or of the buffer now."""
+    with LOCK:
+        cell, view = tensor._cell, tensor._view
+        line = user_line()
+        if view is not None:
+            view.sharding = sharding
+            view.stamp = -1  # the cached value is read anew, with the annotation
+            return
+        cell.sharding = sharding
+        value = cell.value
+        if type(value) is Node:
+            cell.write(Node(mark_entry(cell.meta, sharding), (value,), (), line.code, line.instruction))
+        elif value.host is None and value.sharding is not sharding:
+            value.check()
+            moved = runtime.move(value.buffer, value.meta.shape, value.sharding, sharding)
+            cell.settle(Leaf(value.meta, buffer=moved, sharding=sharding))
+
+
+def clear_annotation(tensor: XlaTensor) -> None:
+    """Forgets the asked-for layout; data on a mesh becomes whole on each of its devices."""
+    with LOCK:
+        if tensor._view is not None:
+            tensor._view.sharding = None
+            tensor._view.stamp = -1
+            return
+        cell = tensor._cell
+        cell.sharding = cell.home = None
+        value = cell.value
+        if type(value) is Leaf and value.host is None and not value.sharding.is_replicated():
+            target = value.sharding.replicated()
+            moved = runtime.move(value.buffer, value.meta.shape, value.sharding, target)
+            cell.settle(Leaf(value.meta, buffer=moved, sharding=target))
+
+
+def current_sharding(tensor: XlaTensor) -> Sharding | None:
+    """What was asked for, else where the data lies, else None (recorded and not yet run, or still on the host)."""
+    if tensor._view is not None:
+        return tensor._view.sharding
+    cell = tensor._cell
+    if cell.sharding is not None:
+        return cell.sharding
+    return cell.value.sharding if type(cell.value) is Leaf and cell.value.host is None else None
+
+
+# --- running ----------------------------------------------------------------------------------------------------------
+
+
+def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> None:
+    if not cells:
+        return
+    graph = _graph(cells, donate=donate)
+    _place(graph)
+    program = compiling.program_for(graph, name, line)
+    try:
+        leaves = compiling.run(program, graph)
+    except BaseException:
+        for leaf, donated in zip(graph.leaves, graph.donated, strict=True):
+            if donated and leaf.buffer is not None and leaf.buffer.is_deleted():
+                leaf.gone = f"its buffer was donated to the run at {line}, which did not finish"
+        raise
+    for leaf, donated in zip(graph.leaves, graph.donated, strict=True):
+        if donated:
+            leaf.gone, leaf.buffer = "it was overwritten in place", None
+    for cell, leaf in zip(cells, leaves, strict=True):
+        cell.settle(leaf)
+
+
+def _graph(cells: list[Cell], *, donate: bool) -> Graph:
+    roots = [cell.value for cell in cells]
+    nodes, leaves = topological(roots)
+    for leaf in leaves:
+        if leaf.gone is not None:
+            leaf.check()
+    mesh = _common_mesh(cells, nodes, leaves)
+    for leaf in leaves:
+        _assign(leaf, mesh)
+    pinned = [_pinned(cell, mesh) for cell in cells]
+    asked = {cell: sharding for cell, sharding in zip(cells, pinned, strict=True)}
+    donated = tuple(donate and _is_overwritten(leaf, asked) for leaf in leaves)
+    return Graph(nodes, leaves, roots, pinned, donated)
+
+
+def _common_mesh(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Leaf]) -> Sharding:
+    """A replicated sharding over the devices of this program: its mesh, or the first device when nothing is annotated."""
+    found: dict[tuple[int, ...], Sharding] = {}
+    for cell in cells:
+        if cell.sharding is not None:
+            found.setdefault(cell.sharding.device_ids, cell.sharding)
+    for node in nodes:
+        if node.entry.sharding is not None:
+            found.setdefault(node.entry.sharding.device_ids, node.entry.sharding)
+    for leaf in leaves:
+        sharding = _wanted(leaf)
+        if sharding is not None:
+            found.setdefault(sharding.device_ids, sharding)
+    default = runtime.default_sharding()
+    if len(found) > 1:
+        found.pop(default.device_ids, None)  # what lies unannotated on the first device joins the mesh
+    if len(found) > 1:
+        shown = " and ".join(f"{sharding!r} on devices {list(ids)}" for ids, sharding in list(found.items())[:2])
+        raise ValueError(
+            f"one program cannot span meshes with different devices or device orders: {shown}. Run spmd.sync() between "
+            "the parts, and re-mark a value that crosses with mark_sharding on the other mesh."
+        )
+    return next(iter(found.values())).replicated() if found else default
+
+
+def _wanted(leaf: Leaf) -> Sharding | None:
+    if leaf.host is None:
+        return leaf.sharding
+    cell = leaf.holder() if leaf.holder is not None else None
+    return (cell.sharding or cell.home) if cell is not None else None
+
+
+def _assign(leaf: Leaf, mesh: Sharding) -> None:
+    """Decides where a leaf lies in a program over `mesh`; data elsewhere is moved, whole, to each device."""
+    if leaf.host is not None:
+        leaf.sharding = _wanted(leaf) or mesh
+    elif leaf.sharding.device_ids != mesh.device_ids:
+        leaf.check()
+        leaf.buffer = runtime.move(leaf.buffer, leaf.meta.shape, leaf.sharding, mesh)
+        leaf.sharding = mesh
+        cell = leaf.holder() if leaf.holder is not None else None
+        if cell is not None:
+            cell.home = mesh
+
+
+def _place(graph: Graph) -> None:
+    """Uploads the leaves that are still on the host."""
+    for leaf in graph.leaves:
+        if leaf.host is not None:
+            leaf.buffer = runtime.upload(leaf.host, leaf.sharding)
+            leaf.host = None
+
+
+def _pinned(cell: Cell, mesh: Sharding) -> Sharding | None:
+    if cell.sharding is not None:
+        return cell.sharding
+    if len(mesh.device_ids) == 1:
+        return mesh
+    # State written in place stays where the last run left it, so that a step's output fits its next input.
+    return cell.home if cell.home is not None and cell.home.device_ids == mesh.device_ids else None
+
+
+def _is_overwritten(leaf: Leaf, asked: dict[Cell, Sharding | None]) -> bool:
+    """Whether the only holder of this buffer gets a new value of the same layout from this program."""
+    cell = leaf.holder() if leaf.holder is not None else None
+    return (
+        cell is not None
+        and cell in asked
+        and cell.value is not leaf
+        and cell.meta.struct == leaf.meta.struct
+        and asked[cell] is leaf.sharding
+        and not leaf.shared
+    )
+
+
+# --- the birth of state -----------------------------------------------------------------------------------------------
+
+
+def _give_birth(cells: list[Cell], line: Line) -> None:
+    """Gives state its initial value before the step runs, so that the first step is the same program as all others.
+
+    Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
+    parameter or buffer, runs as one program.
+    """
+    born: dict[Node, Leaf] = {}
+    initial: dict[Cell, Node] = {}
+    known: dict[Value, bool] = {}
+    for cell in cells:
+        history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
+        for value in reversed(history):
+            if type(value) is Node and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
+                initial[cell] = value
+                break
+    if not initial:
+        return
+    mesh = _common_mesh(initial, topological(list(initial.values()))[0], ())
+    rest: list[tuple[Cell, Node]] = []
+    for cell, node in initial.items():
+        constant = _constant(node)
+        if constant is None:
+            rest.append((cell, node))
+            continue
+        sharding = cell.sharding or mesh
+        buffer = runtime.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
+        born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
+    if rest:
+        roots: list[Value] = [node for _, node in rest]
+        nodes, leaves = topological(roots)
+        pinned = [_pinned(cell, mesh) for cell, _ in rest]
+        graph = Graph(nodes, leaves, roots, pinned, (False,) * len(leaves))
+        program = compiling.program_for(graph, "init", line)
+        for (_, node), leaf in zip(rest, compiling.run(program, graph), strict=True):
+            born[node] = leaf
+    for node in topological([cell.value for cell in cells])[0]:
+        node.operands = tuple(born.get(operand, operand) for operand in node.operands)
+    for cell, node in initial.items():
+        leaf = born[node]
+        cell.home = leaf.sharding
+        if cell.value is node:
+            cell.settle(leaf)
+        leaf.holder = weakref.ref(cell)
+
+
+def _constant(node: Node) -> Any:
+    constant = node.entry.constant
+    if constant is None:
+        return None
+    return node.numbers[0] if constant == "lifted" else constant
+
+
+def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
+    """Whether a value depends on constants and random keys alone."""
+    stack = [value]
+    while stack:
+        top = stack[-1]
+        if top in known:
+            stack.pop()
+        elif type(top) is Leaf:
+            known[top] = False
+        else:
+            waiting = [operand for operand in top.operands if operand not in known]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                known[top] = all(known[operand] for operand in top.operands)
+    return known[value]
+
+
+__all__ = ["LOCK", "Cell", "XlaTensor", "intern_meta", "sync", "wrap"]

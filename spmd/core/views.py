@@ -1,0 +1,137 @@
+"""Aliasing and write-back: a tensor is a chain of views over a cell. The only file that knows mutation."""
+
+from types import CodeType
+from typing import Any
+
+from .ir import Entry, Meta, Node, Value
+from .ops.shape import WRITE_BACK, read_strided, write_strided
+from .sharding import Sharding
+from .tensor import Cell, XlaTensor, mark_entry
+
+
+class ViewRule:
+    """How one kind of view is read from its parent and written back into it; `write` is None where only the memory layout
+    says which elements it covers."""
+
+    __slots__ = ("read", "write")
+
+    def __init__(self, read: Entry, write: Entry | None):
+        self.read = read
+        self.write = write
+
+
+class View:
+    """One tensor's place in the chain: its rule, the view it was taken from (None: the cell itself), and the cached value.
+
+    The cached value is good while its stamp is the cell's.
+    """
+
+    __slots__ = ("code", "instruction", "meta", "parent", "rule", "sharding", "stamp", "value")
+
+    def __init__(self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int):
+        self.rule = rule
+        self.parent = parent
+        self.meta: Meta = rule.read.metas[0]
+        self.code = code
+        self.instruction = instruction
+        self.value: Value | None = None
+        self.stamp = -1
+        self.sharding: Sharding | None = None
+
+
+def read(tensor: XlaTensor) -> Value:
+    """The tensor's current value; a view whose base has changed is replayed."""
+    view = tensor._view
+    return tensor._cell.value if view is None else read_view(view, tensor._cell)
+
+
+def read_view(view: View, cell: Cell) -> Value:
+    """The value of one view of a cell."""
+    if view.stamp == cell.stamp:
+        return view.value  # type: ignore[return-value]
+    base = cell.value if view.parent is None else read_view(view.parent, cell)
+    value = Node(view.rule.read, (base,), (), view.code, view.instruction)
+    if view.sharding is not None:
+        value = Node(mark_entry(view.meta, view.sharding), (value,), (), view.code, view.instruction)
+    view.value = value
+    view.stamp = cell.stamp
+    return value
+
+
+def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruction: int = 0) -> None:
+    """Gives the tensor, and through its chain the cell, a new value."""
+    cell, view = tensor._cell, tensor._view
+    if view is None:
+        cell.write(value)
+        return
+    new, link = value, view
+    while link is not None:
+        if link.rule.write is None:
+            new = Node(_strided_write(cell.meta, link.meta), (cell.value, new), (), code, instruction)
+            break
+        base = cell.value if link.parent is None else read_view(link.parent, cell)
+        new = Node(link.rule.write, (base, new), (), code, instruction)
+        link = link.parent
+    cell.write(new)
+    view.value, view.stamp = value, cell.stamp
+
+
+def view_rule(overload: Any, read_entry: Entry, parent: Meta, arguments: tuple[Any, ...]) -> ViewRule:
+    """The rule of a view op with these static arguments over a parent of this layout."""
+    function = WRITE_BACK.get(overload)
+    if function is None:
+        return ViewRule(read_entry, None)
+
+    def lower(operands: list, numbers: list) -> tuple:
+        base, new = operands
+        return (function(base, new, *arguments),)
+
+    return ViewRule(read_entry, Entry(f"spmd.write.{read_entry.name}", lower, (parent,), statics=read_entry.statics))
+
+
+def strided_rule(base: Meta, meta: Meta) -> ViewRule:
+    """`as_strided`: elements of the cell's memory by stride and offset."""
+    check_dense(base)
+    found = base_cache(base).get(("read", meta))
+    if found is None:
+
+        def lower(operands: list, numbers: list) -> tuple:
+            return (read_strided(operands[0], base.strides, meta.shape, meta.strides, meta.offset - base.offset),)
+
+        entry = Entry("aten.as_strided", lower, (meta,), statics=f"{meta.shape}, {meta.strides}, {meta.offset}")
+        found = base_cache(base)[("read", meta)] = ViewRule(entry, None)
+    return found
+
+
+def _strided_write(base: Meta, meta: Meta) -> Entry:
+    check_dense(base)
+    found = base_cache(base).get(("write", meta))
+    if found is None:
+
+        def lower(operands: list, numbers: list) -> tuple:
+            old, new = operands
+            return (write_strided(old, new, base.strides, meta.shape, meta.strides, meta.offset - base.offset),)
+
+        found = Entry("spmd.write.strided", lower, (base,), statics=f"{meta.shape}, {meta.strides}, {meta.offset}")
+        base_cache(base)[("write", meta)] = found
+    return found
+
+
+_CACHES: dict[Meta, dict[Any, Any]] = {}
+
+
+def base_cache(base: Meta) -> dict[Any, Any]:
+    """Rules that depend on a base's memory layout."""
+    return _CACHES.setdefault(base, {})
+
+
+def check_dense(base: Meta) -> None:
+    """Strided access is by position in memory, so the base must fill its memory without gaps or overlaps."""
+    step = 1
+    for stride, size in sorted((s, d) for s, d in zip(base.strides, base.shape, strict=True) if d != 1):
+        if stride != step and base.numel:
+            raise NotImplementedError(
+                f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has gaps "
+                "or overlaps in memory; call .contiguous() on it first"
+            )
+        step *= size

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# Run every test: one pytest process per group of files, so that a group shares its devices and compiled programs, and
+# at most JOBS (2) processes at once. Arguments go to every pytest.
+#
+#     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
+#     TEST_GROUPS="spmd fsdp@shardy" tests/run.sh   only these
+set -uo pipefail
+cd "$(dirname "$0")/.."
+shopt -s nullglob
+
+python=${PYTHON:-.venv/bin/python}
+read -ra groups <<<"${TEST_GROUPS:-core spmd fsdp rest core@shardy spmd@shardy fsdp@shardy}"
+logs=$(mktemp -d)
+trap 'rm -rf "$logs"' EXIT
+
+files() { # the files and folders of a group
+    case $1 in
+        core | spmd | fsdp) echo "tests/$1" ;;
+        rest) # what stands beside the three; nullglob drops what does not exist
+            for path in tests/[r]ecipes tests/[d]ocs tests/[g]olden tests/test_*.py; do echo "$path"; done
+            ;;
+        *)
+            echo "tests/run.sh: no group '$1'; there are core, spmd, fsdp and rest, each also with @shardy" >&2
+            return 1
+            ;;
+    esac
+}
+
+run() { # one group in one process; its last line says how it ended
+    local group=$1 partitioner=gspmd paths
+    shift
+    [[ $group == *@shardy ]] && partitioner=shardy
+    paths=$(files "${group%@*}") || return 1
+    # shellcheck disable=SC2086  # paths hold no blanks and must split
+    SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider $paths "$@"
+}
+
+start() {
+    run "$@" >"$logs/$1" 2>&1
+    local code=$?
+    if [ $code -eq 0 ]; then
+        echo "== $1: $(tail -n 1 "$logs/$1")"
+    else
+        { echo "== $1: FAILED (exit $code)"; cat "$logs/$1"; } >"$logs/$1.shown"
+        cat "$logs/$1.shown"
+    fi
+    return $code
+}
+
+failed=0
+running=0
+for group in "${groups[@]}"; do
+    if [ "$running" -ge "${JOBS:-2}" ]; then
+        wait -n || failed=1
+        running=$((running - 1))
+    fi
+    start "$group" "$@" &
+    running=$((running + 1))
+done
+while [ "$running" -gt 0 ]; do
+    wait -n || failed=1
+    running=$((running - 1))
+done
+if [ $failed -ne 0 ]; then
+    echo "== some tests failed"
+    exit 1
+fi
+echo "== all tests passed"
