@@ -329,8 +329,7 @@ def draw(history: History, *, bigram: float, title: str, path: Path) -> None:
     axes.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out text")
     axes.axhline(bigram, color="tab:gray", linestyle="--", label=f"bigram table, held-out ({bigram:.2f})")
     last = history.heldout[-1]
-    axes.annotate(f"{last[1]:.2f}", last, xytext=(0, 10), textcoords="offset points", ha="center", color="tab:orange")
-    # The first readings would flatten all that follows: ln(256) = 5.5 is where every model starts.
+    axes.annotate(f"{last[1]:.2f}", last, xytext=(0, -16), textcoords="offset points", ha="center", color="tab:orange")
     axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title, xlim=(0, None), ylim=(0, None))
     axes.grid(alpha=0.3)
     axes.legend()

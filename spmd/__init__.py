@@ -1,0 +1,21 @@
+"""Global-view SPMD for PyTorch: write for one big device, say where tensors live, XLA partitions the program."""
+
+from .core import backend as _backend  # first: it claims the device name before anything makes a tensor
+from . import metrics as metrics
+from .annotate import Shard as Shard
+from .annotate import clear_sharding as clear_sharding
+from .annotate import get_sharding as get_sharding
+from .annotate import local_shards as local_shards
+from .annotate import mark_sharding as mark_sharding
+from .core.config import config as config
+from .core.sharding import Sharding as Sharding
+from .mesh import Mesh as Mesh
+from .partition_spec import P as P
+from .partition_spec import PartitionSpec as PartitionSpec
+from .runtime import device as device
+from .runtime import device_ids as device_ids
+from .runtime import get_stablehlo as get_stablehlo
+from .runtime import manual_seed as manual_seed
+from .runtime import mark_step as mark_step
+from .runtime import simulate as simulate
+from .runtime import sync as sync

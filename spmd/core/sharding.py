@@ -29,7 +29,7 @@ class Sharding:
         jax: the same as a `jax.sharding.NamedSharding`.
 
     >>> from spmd.core.sharding import Sharding
-    >>> Sharding.of((0,), (1,), ("x",), ((),)).text
+    >>> Sharding.of((0,), (1,), ("x",), ((),)).text(2)
     '{replicated}'
     """
 
@@ -111,9 +111,8 @@ class Sharding:
         entries = tuple(None if not axes else axes[0] if len(axes) == 1 else axes for axes in self.spec)
         return entries + (None,) * (rank - len(entries))
 
-    @property
-    def text(self) -> str:
-        """The sharding as GSPMD text with device lists, the same string that PyTorch/XLA printed for it.
+    def text(self, rank: int) -> str:
+        """The sharding of a tensor of `rank` dims as GSPMD text with device lists, the string PyTorch/XLA printed for it.
 
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`).
         """
@@ -126,19 +125,9 @@ class Sharding:
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
         groups = ids.transpose([position[axis] for axis in used] + rest).reshape(-1, copies)
         devices = ",".join(map(str, np.sort(groups, axis=1).reshape(-1)))
-        tiles = [*self.tiles(len(self.spec)), *([copies] if copies > 1 else [])]
+        tiles = [*self.tiles(rank), *([copies] if copies > 1 else [])]
         tail = " last_tile_dim_replicate" if copies > 1 else ""
         return f"{{devices=[{','.join(map(str, tiles))}]{devices}{tail}}}"
-
-    def full_text(self, rank: int) -> str:
-        """`text` with one tile number per tensor dim, as GSPMD wants it for a tensor of this rank."""
-        text = self.text
-        if not self.spec:
-            return text
-        head, tail = text.split("]", 1)
-        numbers = head.removeprefix("{devices=[").split(",")
-        missing = ["1"] * (rank - len(self.spec))
-        return "{devices=[" + ",".join(numbers[: len(self.spec)] + missing + numbers[len(self.spec) :]) + "]" + tail
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh_axes().items())

@@ -114,6 +114,33 @@ class XlaTensor(torch.Tensor):
         if kept is not None and self._view is None and self._cell.sharding is None:
             annotate(self, kept)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
+        with torch.no_grad():
+            copied = self.detach().clone()
+        memo[id(self)] = copied
+        if self._view is None and self._cell.sharding is not None:
+            annotate(copied, self._cell.sharding)
+        copied.requires_grad_(self.requires_grad)
+        if self._is_param:
+            copied._is_param = True
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        return copied
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        text = self.detach().cpu().__repr__().removesuffix(")")
+        parts = [f"device='{self.device}'"]
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name().removesuffix('0')}>")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        text = f"{text}, {', '.join(parts)})"
+        return f"Parameter containing:\n{text}" if self._is_param else text
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
@@ -203,6 +230,17 @@ def materialise(cell: Cell) -> Leaf:
     return leaf
 
 
+def placed(cell: Cell) -> Leaf:
+    """The cell's value as a device buffer; host data is uploaded now."""
+    leaf = materialise(cell)
+    with LOCK:
+        if leaf.host is not None:
+            leaf.sharding = _wanted(leaf) or runtime.default_sharding()
+            leaf.buffer, leaf.host = runtime.upload(leaf.host, leaf.sharding), None
+            cell.home = leaf.sharding
+    return leaf
+
+
 def host_value(cell: Cell) -> np.ndarray:
     """The whole value of a cell as a host array of the logical shape."""
     leaf = materialise(cell)
@@ -238,7 +276,7 @@ def mark_entry(meta: Meta, sharding: Sharding) -> Entry:
         def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array]:
             return (constrain(operands[0], sharding),)
 
-        _MARKS[key] = Entry("mark_sharding", lower, (meta,), statics=sharding.text, sharding=sharding)
+        _MARKS[key] = Entry("mark_sharding", lower, (meta,), statics=sharding.text(len(meta.shape)), sharding=sharding)
     return _MARKS[key]
 
 

@@ -115,9 +115,10 @@ def aten_attention_backward(
     # FlashAttention-2 (arXiv:2307.08691): sum_l weights * grad_weights is the row sum of grad_out * out.
     delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1, keepdims=True)
     grad_scores = weights * (grad_weights - delta)
-    scaled = _grouped((grad_scores * jnp.asarray(scale, dtype)).astype(query.dtype), key)
-    grad_query = _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (scaled, key), dtype=dtype)
-    grad_key = _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scaled, _grouped(query, key)), dtype=dtype)
+    scores = _grouped(grad_scores.astype(query.dtype), key)
+    # The scale meets the width-D gradients, not the S x L scores: a pass over the larger array less.
+    grad_query = scale * _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (scores, key), dtype=dtype)
+    grad_key = scale * _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scores, _grouped(query, key)), dtype=dtype)
     grads = [
         grad.astype(like.dtype).reshape(shape)
         for grad, like, shape in zip((grad_query, grad_key, grad_value), (query, key, value), shapes, strict=True)

@@ -1,0 +1,9 @@
+"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan says how each parameter is split, XLA does the rest."""
+
+from .plan import parameter_spec as parameter_spec
+from .plan import plan_units as plan_units
+from .policies import always_wrap_policy as always_wrap_policy
+from .policies import lambda_auto_wrap_policy as lambda_auto_wrap_policy
+from .policies import size_based_auto_wrap_policy as size_based_auto_wrap_policy
+from .policies import transformer_auto_wrap_policy as transformer_auto_wrap_policy
+from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel

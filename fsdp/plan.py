@@ -1,0 +1,57 @@
+"""FSDP as a plan: which modules are units, and along which dim each parameter is split. Nothing here touches a device."""
+
+from collections.abc import Collection, Sequence
+
+from torch import nn
+
+from spmd import PartitionSpec
+
+from .policies import Policy
+
+
+def plan_units(
+    module: nn.Module, policy: Policy | None, ignored_modules: Collection[nn.Module] = ()
+) -> list[tuple[str, nn.Module]]:
+    """The units below a root that a policy chooses, children before parents, as (name, module).
+
+    The root itself is always a unit and is not listed. A module reached by two names is listed once.
+    """
+    if policy is None:
+        return []
+    units: list[tuple[str, nn.Module]] = []
+    seen: set[nn.Module] = set(ignored_modules)
+
+    def visit(name: str, current: nn.Module, is_root: bool) -> int:
+        """Returns how many parameter elements below `current` units have taken."""
+        numel = sum(parameter.numel() for parameter in current.parameters())
+        if not policy(current, True, numel):
+            return 0
+        taken = 0
+        for child_name, child in current.named_children():
+            if child not in seen:
+                seen.add(child)
+                taken += visit(f"{name}.{child_name}" if name else child_name, child, False)
+        if not is_root and policy(current, False, numel - taken):
+            units.append((name, current))
+            return numel
+        return taken
+
+    visit("", module, True)
+    return units
+
+
+def parameter_spec(shape: Sequence[int], axis: str, size: int) -> PartitionSpec:
+    """The spec that splits a parameter over `size` devices of a mesh axis, along one dim.
+
+    The largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size; without one, the
+    largest dim of at least `size`, padded; a parameter with no such dim is whole on every device.
+
+    >>> parameter_spec((10, 64), "fsdp", 8)
+    P(None, 'fsdp')
+    """
+    even = [dim for dim, length in enumerate(shape) if length % size == 0 and length > 0]
+    candidates = even or [dim for dim, length in enumerate(shape) if length >= size]
+    if size == 1 or not candidates:
+        return PartitionSpec(*(None for _ in shape))
+    chosen = max(candidates, key=lambda dim: (shape[dim], -dim))
+    return PartitionSpec(*(axis if dim == chosen else None for dim in range(len(shape))))

@@ -1,0 +1,131 @@
+"""mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from .core import tensor as core
+from .core.runtime import host_tensor
+from .core.sharding import Sharding
+from .core.tensor import XlaTensor
+from .mesh import Mesh
+
+
+def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
+    """Says how a tensor lies on a mesh, in place, and returns the same tensor (still attached to autograd).
+
+    Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
+    GSPMD sharding attribute in the graph; data already on devices is laid out anew. The annotation stays through in-place
+    writes, `copy_`, `load_state_dict`, `.data =` and optimizer steps; the gradient of a marked leaf lies like it.
+
+    Args:
+        tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's.
+        partition_spec: a `PartitionSpec` or tuple, one entry per dim.
+
+    Raises TypeError for a tensor that is not on xla, ValueError for a spec that does not fit the mesh or the tensor.
+    Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh, ("data", None))
+    >>> spmd.get_sharding(x).text(x.dim())
+    '{replicated}'
+    """
+    target = _on_device(tensor, "mark_sharding")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
+    core.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
+    if target.is_leaf and target.requires_grad and not target.__dict__.get("_pins_grad"):
+        target.__dict__["_pins_grad"] = True
+        target.register_post_accumulate_grad_hook(_pin_gradient)
+    return tensor
+
+
+def _pin_gradient(parameter: torch.Tensor) -> None:
+    grad = parameter.grad
+    assert isinstance(parameter, XlaTensor)
+    sharding = parameter._cell.sharding
+    if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
+        core.annotate(grad, sharding)
+
+
+def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
+    """Forgets a tensor's annotation and returns the tensor; data that was split becomes whole on each device of its mesh.
+
+    Raises TypeError for a tensor that is not on xla. Source: `torch_xla.distributed.spmd.clear_sharding`.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh([0], (1,), ("data",)), ("data",))
+    >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
+    True
+    """
+    core.clear_annotation(_on_device(tensor, "clear_sharding"))
+    return tensor
+
+
+def get_sharding(tensor: torch.Tensor) -> Sharding | None:
+    """How a tensor lies: its annotation, else where the last run left it; None for what is not yet on a device.
+
+    The result has `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises TypeError
+    for a tensor that is not on xla.
+
+    >>> import torch, spmd
+    >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
+    True
+    """
+    return core.current_sharding(_on_device(tensor, "get_sharding"))
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One device's piece of a tensor.
+
+    Attributes:
+        data: the piece as a CPU tensor, padded with zeros to the common shard shape where a dim is uneven.
+        indices: where the piece lies in the whole, without padding (an empty slice for a piece of padding only).
+        device: the JAX device's id. replica_id: 0 for the first copy of this piece.
+    """
+
+    data: torch.Tensor
+    indices: tuple[slice, ...]
+    device: int
+    replica_id: int
+
+    @property
+    def unpadded_data(self) -> torch.Tensor:
+        """The piece without padding."""
+        return self.data[tuple(slice(0, max(index.stop - index.start, 0)) for index in self.indices)]
+
+
+def local_shards(tensor: torch.Tensor) -> list[Shard]:
+    """The pieces of a tensor that this process's devices hold, in order of device id; a barrier.
+
+    Raises TypeError for a tensor that is not on xla, ValueError for a view (its base has the shards).
+
+    >>> import torch, spmd
+    >>> [shard.data.shape for shard in spmd.local_shards(torch.ones(4, 2, device="xla"))]
+    [torch.Size([4, 2])]
+    """
+    target = _on_device(tensor, "local_shards")
+    if target._view is not None:
+        raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
+    leaf = core.placed(target._cell)
+    shape = leaf.meta.shape
+    shards = []
+    for piece in sorted(leaf.buffer.addressable_shards, key=lambda piece: piece.device.id):
+        bounds = [index.indices(dim) for index, dim in zip(piece.index, leaf.buffer.shape, strict=True)]
+        indices = tuple(
+            slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True)
+        )
+        shards.append(Shard(host_tensor(np.asarray(piece.data)), indices, piece.device.id, piece.replica_id))
+    return shards
+
+
+def _on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+    if not isinstance(tensor, XlaTensor):
+        where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
+        raise TypeError(f'{caller}: expected a tensor on xla, got {where}; move it with .to("xla") first')
+    return tensor

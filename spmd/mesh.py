@@ -1,0 +1,156 @@
+"""Mesh: devices arranged in a grid with named axes, and the check of a spec against it."""
+
+import difflib
+import math
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from .core.runtime import devices
+from .core.sharding import Sharding
+from .partition_spec import Axis, PartitionSpec
+
+
+class Mesh:
+    """Devices in a grid. Immutable; equal meshes are equal and hash alike.
+
+    Args:
+        device_ids: ids of the devices, row-major; any part of the machine's devices, each at most once.
+        mesh_shape: the size of each axis; their product is the number of ids.
+        axis_names: a name per axis, all different; without them axes are called by index.
+
+    Raises ValueError for unknown or repeated device ids, a shape that does not hold them, or repeated names.
+    Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
+
+    >>> import spmd
+    >>> mesh = spmd.Mesh([0], (1, 1), ("data", "model"))
+    >>> mesh.shape()
+    OrderedDict({'data': 1, 'model': 1})
+    """
+
+    __slots__ = ("axis_names", "device_ids", "mesh_shape", "named")
+
+    device_ids: tuple[int, ...]
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    named: bool
+
+    def __init__(
+        self,
+        device_ids: Iterable[int] | np.ndarray,
+        mesh_shape: Sequence[int],
+        axis_names: Sequence[str] | None = None,
+    ):
+        ids = tuple(int(i) for i in np.asarray(list(device_ids) if isinstance(device_ids, range) else device_ids).reshape(-1))
+        shape = tuple(int(size) for size in mesh_shape)
+        names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
+        if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
+            raise ValueError(f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given")
+        if len(names) != len(shape):
+            raise ValueError(f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}")
+        if len(set(names)) != len(names):
+            raise ValueError(f"Mesh: axis names must differ, got {names}")
+        repeated = sorted({i for i in ids if ids.count(i) > 1})
+        if repeated:
+            raise ValueError(f"Mesh: each device may appear once, but {_listed(repeated)} appear(s) more often")
+        known = {device.id for device in devices()}
+        unknown = sorted(set(ids) - known)
+        if unknown:
+            raise ValueError(
+                f"Mesh: there is no device {_listed(unknown)}; this process sees {len(known)} device(s), ids "
+                f"{_listed(sorted(known))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
+            )
+        for name, value in {"device_ids": ids, "mesh_shape": shape, "axis_names": names, "named": axis_names is not None}.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("a Mesh is immutable; make a new one")
+
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.device_ids)
+
+    def shape(self) -> "OrderedDict[str | int, int]":
+        """Axis name (or index, where the mesh has no names) -> size."""
+        keys: Iterable[str | int] = self.axis_names if self.named else range(len(self.mesh_shape))
+        return OrderedDict(zip(keys, self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The device ids as an array of the mesh's shape."""
+        return np.array(self.device_ids).reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of an axis, or None."""
+        return self.axis_names.index(name) if name in self.axis_names else None
+
+    def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
+        """The Sharding of a tensor of `rank` dims under a spec on this mesh.
+
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice.
+        """
+        spec = PartitionSpec(*partition_spec)
+        if len(spec) != rank:
+            raise ValueError(
+                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, None "
+                "where it is not split"
+            )
+        used: dict[str, Axis] = {}
+        entries = []
+        for entry in spec:
+            axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+            names = tuple(self._axis(axis, spec, caller) for axis in axes)
+            for name in names:
+                if name in used:
+                    raise ValueError(
+                        f"{caller}: axis {name!r} stands twice in {spec!r}; a mesh axis can split one dim only\n"
+                        + _point_at(spec, name, last=True)
+                    )
+                used[name] = name
+            entries.append(names)
+        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, tuple(entries))
+
+    def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
+        if isinstance(axis, int):
+            if 0 <= axis < len(self.axis_names):
+                return self.axis_names[axis]
+            raise ValueError(
+                f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to {len(self.axis_names) - 1}\n"
+                + _point_at(spec, axis)
+            )
+        if axis in self.axis_names:
+            return axis
+        near = difflib.get_close_matches(axis, self.axis_names, n=1)
+        hint = f"  did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: {_listed(self.axis_names)}).\n"
+            + _point_at(spec, axis)
+            + hint
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return (self.device_ids, self.mesh_shape, self.axis_names) == (other.device_ids, other.mesh_shape, other.axis_names)
+
+    def __hash__(self) -> int:
+        return hash((self.device_ids, self.mesh_shape, self.axis_names))
+
+    def __repr__(self) -> str:
+        names = f", {self.axis_names}" if self.named else ""
+        return f"Mesh({list(self.device_ids)}, {self.mesh_shape}{names})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Mesh, (self.device_ids, self.mesh_shape, self.axis_names if self.named else None)
+
+
+def _listed(items: Iterable[Any]) -> str:
+    return ", ".join(map(repr, items))
+
+
+def _point_at(spec: PartitionSpec, axis: Axis, *, last: bool = False) -> str:
+    """The spec with carets under one of its axes."""
+    text, token = repr(spec), repr(axis)
+    start = text.rfind(token) if last else text.find(token)
+    return f"    {text}\n    {' ' * start}{'^' * len(token)}"

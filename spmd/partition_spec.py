@@ -1,0 +1,40 @@
+"""PartitionSpec: which mesh axes each dim of a tensor is split over, as the user writes it."""
+
+from typing import Any
+
+Axis = str | int
+SpecEntry = Axis | tuple[Axis, ...] | None
+
+
+class PartitionSpec(tuple[SpecEntry, ...]):
+    """One entry per tensor dim: a mesh axis (by name or index), a tuple of axes (split over all of them, the first the
+    slowest), or None (not split). A plain tuple means the same everywhere a spec is taken.
+
+    Raises TypeError where an entry is none of these. Source: `jax.sharding.PartitionSpec`, `torch_xla.distributed.spmd`.
+
+    >>> from spmd import P
+    >>> P(("data", "fsdp"), None)
+    P(('data', 'fsdp'), None)
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, *entries: Any) -> "PartitionSpec":
+        for entry in entries:
+            axes = entry if isinstance(entry, tuple) else (entry,)
+            for axis in axes:
+                is_none = axis is None and not isinstance(entry, tuple)
+                if not is_none and (not isinstance(axis, (str, int)) or isinstance(axis, bool)):
+                    raise TypeError(
+                        f"PartitionSpec: expected an axis name, an axis index, a tuple of them or None, got {entry!r}"
+                    )
+        return super().__new__(cls, entries)
+
+    def __repr__(self) -> str:
+        return f"P({', '.join(map(repr, self))})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PartitionSpec, tuple(self)
+
+
+P = PartitionSpec

@@ -1,0 +1,83 @@
+"""The device and its barrier, as a script sees them."""
+
+from collections.abc import Iterable
+
+import torch
+
+from .core import random
+from .core import tensor as core
+from .core.runtime import devices
+from .core.runtime import simulate as simulate
+from .core.tensor import XlaTensor
+
+
+def device(index: int | None = None) -> torch.device:
+    """The one logical device, `xla:0`, behind which all physical devices stand.
+
+    Raises ValueError for another index than 0.
+
+    >>> import spmd
+    >>> spmd.device()
+    device(type='xla', index=0)
+    """
+    if index not in (None, 0):
+        raise ValueError(f"device: there is one logical device, xla:0; got index {index}")
+    return torch.device("xla:0")
+
+
+def device_ids() -> list[int]:
+    """The ids of all physical devices, in order.
+
+    >>> import spmd
+    >>> 0 in spmd.device_ids()
+    True
+    """
+    return [physical.id for physical in devices()]
+
+
+def sync(wait: bool = False) -> None:
+    """The barrier: runs everything recorded since the last one, as one program, and returns while it runs.
+
+    Args:
+        wait: return only when the devices are done.
+
+    Initial values of parameters and buffers run first, in a program of their own. An error of XLA names the op and the
+    user's line that made it. Source: `torch_xla.sync`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla") + 1
+    >>> spmd.sync()
+    """
+    core.sync(wait=wait)
+
+
+def mark_step(wait: bool = False) -> None:
+    """`sync` under the name that older PyTorch/XLA scripts use."""
+    core.sync(wait=wait)
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the device's random stream only; `torch.manual_seed` seeds it together with the CPU's."""
+    random.manual_seed(seed)
+
+
+def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
+    """The StableHLO of what is recorded, with its sharding attributes, before XLA has seen it; nothing runs.
+
+    Args:
+        tensors: the values wanted; all that is pending when None.
+
+    Returns "" where nothing is pending. Source: `torch_xla.core.xla_model.get_stablehlo`.
+
+    >>> import torch, spmd
+    >>> "stablehlo.add" in spmd.get_stablehlo([torch.ones(2, device="xla") + 1])
+    True
+    """
+    if tensors is None:
+        return core.pending_stablehlo()
+    cells = []
+    for tensor in tensors:
+        if not isinstance(tensor, XlaTensor):
+            raise TypeError(f"get_stablehlo: expected tensors on xla, got one on {getattr(tensor, 'device', type(tensor))}")
+        cells.append(tensor._cell)
+    return core.pending_stablehlo(cells)

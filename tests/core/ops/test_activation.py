@@ -1,0 +1,57 @@
+"""Softmax and activation functions against torch on CPU."""
+
+import pytest
+import torch
+from support import Batch
+from torch.nn import functional as F
+
+ACTIVATIONS = {
+    "celu": lambda x: F.celu(x, 1.3), "elu": lambda x: F.elu(x, 0.7), "gelu": F.gelu,
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"), "glu": F.glu, "hardshrink": F.hardshrink,
+    "hardsigmoid": F.hardsigmoid, "hardswish": F.hardswish, "hardtanh": F.hardtanh,
+    "leaky_relu": lambda x: F.leaky_relu(x, 0.1), "logsigmoid": F.logsigmoid, "mish": F.mish, "relu": F.relu,
+    "relu6": F.relu6, "selu": F.selu, "sigmoid": torch.sigmoid, "silu": F.silu, "softplus": F.softplus,
+    "softplus beta": lambda x: F.softplus(x, 2, 3), "softshrink": F.softshrink, "tanh": torch.tanh,
+    "threshold": lambda x: F.threshold(x, 0.1, 0.3), "softmax": lambda x: torch.softmax(x, -1),
+    "softmax 0": lambda x: torch.softmax(x, 0), "log_softmax": lambda x: torch.log_softmax(x, -1),
+    "softmin": lambda x: F.softmin(x, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+class TestActivations:
+    """Values and gradients."""
+
+    def test_against_cpu(self, dtype):
+        batch = Batch()
+        x = (torch.randn(4, 6) * 2).to(dtype)
+        for name, function in ACTIVATIONS.items():
+            batch.case(name, function, x)
+        batch.case("prelu", F.prelu, x, torch.full((6,), 0.2, dtype=dtype))
+        batch.case("softmax to float32", lambda x: torch.softmax(x, -1, dtype=torch.float32), x)
+        batch.check()
+
+
+class TestSpecialValues:
+    """NaN stays NaN, large inputs do not overflow, a row of -inf gives softmax NaN."""
+
+    def test_nan_and_large(self):
+        batch = Batch()
+        x = torch.tensor([float("nan"), 1e4, -1e4, 0.0, -0.0, 88.0, -88.0, 1.0])
+        for name in ("relu", "silu", "gelu", "gelu tanh", "sigmoid", "softplus", "logsigmoid", "leaky_relu", "hardtanh"):
+            batch.case(name, ACTIVATIONS[name], x, gradient=False)
+        masked = torch.tensor([[-float("inf")] * 3, [0.0, -float("inf"), 1.0]])
+        batch.case("softmax", ACTIVATIONS["softmax"], masked, gradient=False)
+        batch.case("log_softmax", ACTIVATIONS["log_softmax"], masked, gradient=False)
+        batch.case("scalar softmax", lambda x: torch.softmax(x, 0), torch.tensor(3.0))
+        batch.check()
+
+
+class TestSharded:
+    """Along and across the sharded dim."""
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        for name, function in ACTIVATIONS.items():
+            batch.case(name, function, torch.randn(8, 6))
+        batch.check()

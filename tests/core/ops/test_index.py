@@ -1,0 +1,96 @@
+"""Gathers, scatters and advanced indexing against torch on CPU."""
+
+import pytest
+import torch
+from support import Batch, distinct
+
+DTYPES = [torch.float32, torch.bfloat16, torch.int64]
+
+
+def indexing(batch: Batch, dtype: torch.dtype) -> None:
+    x, y = distinct(8, 6, 4, dtype=dtype), distinct(8, 6, 4, dtype=dtype)
+    permutation = torch.argsort(torch.rand(8, 6, 4), dim=1)
+    small = torch.randint(0, 6, (4, 5, 3))
+    batch.case("gather", lambda x, i: torch.gather(x, 1, i), x, small)
+    batch.case("scatter", lambda x, i, y: torch.scatter(x, 1, i, y), x, permutation, y)
+    batch.case("scatter value", lambda x, i: torch.scatter(x, 1, i, 2), x, small)
+    batch.case("scatter_add", lambda x, i, y: torch.scatter_add(x, 1, i, y), x, small, y)
+    for r in ("sum", "mean", "amax", "amin"):
+        for include in (True, False):
+            batch.case(
+                f"scatter_reduce {r} {include}",
+                lambda x, i, y, r=r, n=include: torch.scatter_reduce(x, 1, i, y, reduce=r, include_self=n),
+                x,
+                small,
+                y,
+                gradient=False,
+            )
+    index = torch.tensor([3, 0, 1])
+    for dim in (0, 1, -1):
+        slices = distinct(*(3 if d == dim % 3 else s for d, s in enumerate(x.shape)), dtype=dtype)
+        batch.case(f"index_select {dim}", lambda x, i, d=dim: torch.index_select(x, d, i), x, torch.tensor([0, 2, 2]))
+        batch.case(f"index_add {dim}", lambda x, i, s, d=dim: torch.index_add(x, d, i, s, alpha=2), x, index, slices)
+        batch.case(f"index_copy {dim}", lambda x, i, s, d=dim: torch.index_copy(x, d, i, s), x, index, slices)
+        batch.case(f"index_fill {dim}", lambda x, i, d=dim: torch.index_fill(x, d, i, 3), x, index)
+    rows, columns = torch.tensor([0, -1, 2]), torch.tensor([[1], [-2]])
+    batch.case("x[i]", lambda x, i: x[i], x, rows)
+    batch.case("x[:, i]", lambda x, i: x[:, i], x, rows)
+    batch.case("x[i, :, i]", lambda x, i: x[i, :, i], x, rows)
+    batch.case("x[j, i]", lambda x, i, j: x[j, i], x, rows, columns)
+    batch.case("x[:, j, i]", lambda x, i, j: x[:, j, i], x, rows, columns)
+    batch.case("index_put", lambda x, i, v: x.index_put((i,), v), x, rows, y[:3])
+    batch.case(
+        "index_put add",
+        lambda x, i, v: x.index_put((i,), v, accumulate=True),
+        x,
+        torch.tensor([1, 1, -7]),
+        y[:3],
+    )
+    batch.case("mask", lambda x: torch.index_put(x, (x > 1,), torch.zeros((), dtype=x.dtype, device=x.device)), x)
+    batch.case("tril triu", lambda x: (x.tril(1), x.triu(-1)), x)
+    batch.case("take", lambda x, j: torch.take(x, j), x, columns)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+class TestIndexing:
+    """Values and gradients."""
+
+    def test_against_cpu(self, dtype):
+        batch = Batch()
+        indexing(batch, dtype)
+        batch.check()
+
+
+class TestMasks:
+    """A mask that selects an unknown number of elements is refused with what to do instead; masked_scatter is not one."""
+
+    def test_refused(self):
+        x = torch.randn(4).to("xla")
+        with pytest.raises(NotImplementedError, match="mask"):
+            x[x > 0].cpu()
+
+    def test_masked_scatter(self):
+        batch = Batch()
+        mask = torch.rand(5, 6) > 0.5
+        batch.case("masked_scatter", torch.masked_scatter, torch.randn(5, 6), mask, torch.randn(30))
+        batch.check()
+
+
+class TestSearch:
+    """searchsorted and bucketize from both sides."""
+
+    def test_sides(self):
+        batch = Batch()
+        edges, x = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0]), torch.tensor([-3.0, 0.0, 0.5, 1.0, 9.0])
+        for right in (False, True):
+            batch.case(f"bucketize {right}", lambda x, e, r=right: torch.bucketize(x, e, right=r), x, edges)
+        batch.check()
+
+
+class TestSharded:
+    """Indexed dims sharded and whole."""
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        indexing(batch, torch.float32)
+        batch.check()

@@ -1,0 +1,96 @@
+"""What the tests of ops share: the table of tolerances, `check`, and `Batch`, which runs many cases as one program."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import spmd
+
+DEVICE = "xla"
+
+# By dtype of the result: (rtol, atol). Integers and booleans are exact. Never raised to make a test pass.
+TOLERANCE = {
+    torch.float64: (1e-9, 1e-9),
+    torch.float32: (2e-5, 2e-5),
+    torch.float16: (2e-3, 2e-3),
+    torch.bfloat16: (2e-2, 2e-2),
+}
+
+
+def check(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Asserts that a device tensor has the values, dtype and shape of a CPU tensor, within the table's tolerance."""
+    rtol, atol = TOLERANCE.get(expected.dtype, (0, 0))
+    torch.testing.assert_close(actual.detach().cpu(), expected.detach(), rtol=rtol, atol=atol, equal_nan=True)
+
+
+def distinct(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Shuffled values without ties, exact in every dtype: quarters for floats, whole numbers for integers."""
+    size = int(torch.tensor(shape).prod()) if shape else 1
+    values = torch.randperm(size).reshape(shape) - size // 2
+    return (values / 4).to(dtype) if dtype.is_floating_point else values.to(dtype)
+
+
+class Batch:
+    """Cases that are recorded first, run as one program, and compared with CPU at the end, so that failures are named.
+
+    mesh, axis: shards dim 0 of every tensor argument that the axis divides, so that XLA partitions the program.
+
+        batch = Batch()
+        batch.case("exp", torch.exp, torch.randn(3))
+        batch.check()
+    """
+
+    def __init__(self, *, mesh: Any = None, axis: str | None = None, size: int = 8) -> None:
+        self.mesh, self.axis, self.size = mesh, axis, size
+        self.cases: list[tuple[str, list[torch.Tensor | None], list[torch.Tensor | None]]] = []
+
+    def case(self, name: str, function: Callable[..., Any], *args: Any, gradient: bool = True) -> None:
+        """Records `function(*args)` and, where results have one, the gradient of each floating-point tensor argument."""
+        expected = _results(function, [_leaf(arg, gradient, lambda t: t.clone()) for arg in args])
+        actual = _results(function, [_leaf(arg, gradient, self._move) for arg in args])
+        self.cases.append((name, actual, expected))
+
+    def check(self) -> None:
+        """Runs everything recorded and names every case that differs from CPU."""
+        spmd.sync()
+        failures = []
+        for name, actual, expected in self.cases:
+            try:
+                assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+                for one, other in zip(actual, expected, strict=True):
+                    assert (one is None) == (other is None), "a gradient is missing on one side"
+                    if other is not None:
+                        check(one, other)
+            except AssertionError as error:
+                failures.append(f"{name}: {error}")
+        assert not failures, f"{len(failures)} of {len(self.cases)} cases differ from CPU\n" + "\n".join(failures)
+
+    def _move(self, tensor: torch.Tensor) -> torch.Tensor:
+        moved = tensor.to(DEVICE)
+        if self.mesh is not None and tensor.ndim and tensor.shape[0] % self.size == 0 and tensor.shape[0]:
+            spmd.mark_sharding(moved, self.mesh, (self.axis, *[None] * (tensor.ndim - 1)))
+        return moved
+
+
+def _leaf(arg: Any, gradient: bool, move: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    return move(arg.detach()).requires_grad_(gradient and arg.is_floating_point())
+
+
+def _results(function: Callable[..., Any], args: list[Any]) -> list[torch.Tensor | None]:
+    """The tensors that function returns, then the gradients of its tensor arguments under a fixed cotangent."""
+    result = function(*args)
+    outputs = [result] if isinstance(result, torch.Tensor) else [part for part in result if part is not None]
+    leaves = [arg for arg in args if isinstance(arg, torch.Tensor) and arg.requires_grad]
+    differentiable = [output for output in outputs if output.requires_grad]
+    if not differentiable or not leaves:
+        return outputs
+    cotangents = [_cotangent(output) for output in differentiable]
+    return outputs + list(torch.autograd.grad(differentiable, leaves, cotangents, allow_unused=True))
+
+
+def _cotangent(output: torch.Tensor) -> torch.Tensor:
+    ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float32)[: output.numel()]
+    return ramp.reshape(output.shape).to(dtype=output.dtype).to(output.device)
