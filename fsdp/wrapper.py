@@ -73,19 +73,19 @@ class FullyShardedDataParallel(nn.Module):
         self.units = plan_units(module, auto_wrap_policy, ignored_modules)
         _materialise(module)
         self._annotate_state(ignored_modules)
-        for _, unit in self.units:
-            unit.register_forward_hook(self._after_unit)
+        self._gather_on_use()
         self._register_state_dict_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
-        for tensor in tree_leaves((args, kwargs)):
-            if isinstance(tensor, torch.Tensor) and tensor.device.type == "xla" and spmd.get_sharding(tensor) is None:
+        for tensor in _tensors((args, kwargs)):
+            if spmd.get_sharding(tensor) is None:
                 self._split_batch(tensor)
-        output = self.module(*args, **kwargs)
-        self._after_unit(self.module, args, output)
+        with self._root_gather:
+            output = self.module(*args, **kwargs)
+        self._annotate_output(output)
         return output
 
     def __getattr__(self, name: str) -> Any:
@@ -122,7 +122,20 @@ class FullyShardedDataParallel(nn.Module):
         for buffer in self.module.buffers():
             spmd.mark_sharding(buffer, self.mesh, spmd.PartitionSpec(*(None for _ in buffer.shape)))
 
-    def _after_unit(self, unit: nn.Module, args: Any, output: Any) -> None:
+    def _gather_on_use(self) -> None:
+        """Each unit computes with its parameters whole; they are gathered once, when the unit's forward first reads them."""
+        taken: set[int] = set()
+        for _, unit in self.units:
+            own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
+            taken.update(map(id, own))
+            gather = spmd.use_sharding(own, self.mesh)
+            unit.register_forward_pre_hook(_Enter(gather))
+            unit.register_forward_hook(_Exit(gather, self._annotate_output), always_call=True)
+        self._root_gather = spmd.use_sharding(
+            [parameter for parameter in self.module.parameters() if id(parameter) not in taken], self.mesh
+        )
+
+    def _annotate_output(self, output: Any) -> None:
         if self._shard_output is not None:
             self._shard_output(output, self.mesh)
             return
@@ -136,6 +149,28 @@ class FullyShardedDataParallel(nn.Module):
             ways *= self.mesh.shape()[axis]
         if tensor.dim() >= 2 and tensor.shape[0] % ways == 0 and tensor.shape[0] > 0:
             spmd.mark_sharding(tensor, self.mesh, (self._batch_axes, *(None for _ in tensor.shape[1:])))
+
+
+class _Enter:
+    """A forward pre-hook that gathers a unit's parameters."""
+
+    def __init__(self, gather: spmd.use_sharding):
+        self.gather = gather
+
+    def __call__(self, unit: nn.Module, args: Any) -> None:
+        self.gather.__enter__()
+
+
+class _Exit:
+    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
+
+    def __init__(self, gather: spmd.use_sharding, annotate: Callable[[Any], None]):
+        self.gather = gather
+        self.annotate = annotate
+
+    def __call__(self, unit: nn.Module, args: Any, output: Any) -> None:
+        self.gather.__exit__()
+        self.annotate(output)
 
 
 def _tensors(output: Any) -> list[torch.Tensor]:

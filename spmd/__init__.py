@@ -7,6 +7,7 @@ from .annotate import clear_sharding as clear_sharding
 from .annotate import get_sharding as get_sharding
 from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
+from .annotate import use_sharding as use_sharding
 from .core.config import config as config
 from .core.sharding import Sharding as Sharding
 from .mesh import Mesh as Mesh

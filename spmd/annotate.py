@@ -1,6 +1,6 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,11 @@ import numpy as np
 import torch
 
 from .core import tensor as core
+from .core.pieces import cut_of
 from .core.runtime import host_tensor
 from .core.sharding import Sharding
 from .core.tensor import XlaTensor
+from .core.views import Use
 from .mesh import Mesh
 
 
@@ -49,7 +51,60 @@ def _pin_gradient(parameter: torch.Tensor) -> None:
     assert isinstance(parameter, XlaTensor)
     sharding = parameter._cell.sharding
     if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
-        core.annotate(grad, sharding)
+        use = parameter._cell.use
+        core.annotate(grad, sharding, None if use is None else use.rule.read.sharding)
+
+
+class use_sharding:
+    """A context in which ops read tensors laid out by another spec than the one they are stored by.
+
+    FSDP stores a parameter split and computes with it whole: entering gathers once, however often the value is read, and
+    the gradient arrives in the same layout before it is split like the parameter (an all-reduce and a slice, which XLA
+    joins into a reduce-scatter where the hardware has one). Reusable; entering records nothing by itself.
+
+    Args:
+        tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
+        partition_spec: what to read them as; None: whole on every device.
+
+    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 2, device="xla")
+    >>> with spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",))):
+    ...     y = weight * 2
+    >>> y.sum().item()
+    16.0
+    """
+
+    def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
+        self._uses = []
+        for tensor in tensors:
+            target = _on_device(tensor, "use_sharding")
+            if target._view is not None:
+                raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
+            spec = (None,) * tensor.dim() if partition_spec is None else partition_spec
+            use = Use(target._cell, mesh.sharding(spec, tensor.dim(), "use_sharding"))
+            target._cell.use = use
+            self._uses.append(use)
+        groups: dict[Any, list[Use]] = {}
+        for use in self._uses:
+            cut = cut_of(use.cell.meta, use.cell.sharding)
+            if cut is not None and use.rule.read.sharding.is_replicated() and use.cell.meta.numel <= JOINED_NUMEL:
+                use.group = groups.setdefault((cut.rows, use.cell.meta.dtype), [])
+                use.group.append(use)
+
+    def __enter__(self) -> "use_sharding":
+        for use in self._uses:
+            use.active = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for use in self._uses:
+            use.active = False
+
+
+# Arrays of at most this many elements share one gather: below it a collective costs its latency, not its bytes.
+JOINED_NUMEL = 1 << 16
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:

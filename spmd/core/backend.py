@@ -4,6 +4,8 @@ import types
 from typing import Any
 
 import torch
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 
 from . import random, runtime
 from .dispatch import PLANS
@@ -188,7 +190,15 @@ def _autocast_kernel(name: str, dtype: torch.dtype | None) -> Any:
     return kernel
 
 
+def _join_foreach() -> None:
+    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they know tensor types by exact class."""
+    for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        if XlaTensor not in known:
+            known.append(XlaTensor)
+
+
 _claim_name()
+_join_foreach()
 runtime_module = _device_module()
 torch._register_device_module(NAME, runtime_module)
 torch._C._acc.register_python_privateuseone_hook(_Hooks())

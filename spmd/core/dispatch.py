@@ -18,7 +18,7 @@ from .runtime import host_array
 from .source import _forward, _is_library, user_frame
 from .specials import SPECIALS
 from .tensor import LIVE, LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
-from .views import View, read_view, strided_rule, write
+from .views import View, read_use, read_view, strided_rule, write
 
 aten = torch.ops.aten
 
@@ -48,11 +48,17 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         numbers: list[float | int] = []
         lifted = plan.lifted
         position = 0
+        in_backward = _graph_task() != -1
         for value in args:
             if type(value) is XlaTensor:
                 key.append(value._meta)
-                view = value._view
-                operands.append(value._cell.value if view is None else read_view(view, value._cell))
+                view, cell = value._view, value._cell
+                if view is not None:
+                    operands.append(read_view(view, cell))
+                elif cell.use is None:
+                    operands.append(cell.value)
+                else:
+                    operands.append(_read_stored(cell, plan, in_backward))
             else:
                 _scan(value, lifted[position], key, operands, numbers, plan)
             position += 1
@@ -69,6 +75,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 plan.entries.clear()
                 metrics.add("entry_tables_emptied")
             plan.entries[signature] = entry
+        metrics.recorded_ops += 1
         if plan.draws:
             numbers.extend(random.next_draw((kwargs or {}).get("generator")))
         if plan.ignores_operands:
@@ -86,7 +93,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 break
             frame = frame.f_back
         code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
-        if _graph_task() != -1:
+        if in_backward:
             current = _autograd_node()
             sequence = -1 if current is None else current._sequence_nr()
         else:
@@ -98,7 +105,11 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 _forward[slot] = (forward, code, instruction)
 
         if plan.kind is VIEW:
-            return _new_view(args[0], entry, code, instruction)
+            base = args[0]
+            parent, use = base._view, base._cell.use
+            if parent is None and use is not None and (use.active or in_backward):
+                parent = use
+            return wrap(entry.read.metas[0], base._cell, View(entry, parent, code, instruction))
         node = Node(entry, operands, numbers, code, instruction, sequence)
         if len(LIVE) > config.max_pending_ops:
             _cut()
@@ -208,8 +219,11 @@ def _inherit(cell: Cell, like: Any) -> None:
         cell.home = like._cell.home
 
 
-def _new_view(base: XlaTensor, rule: Any, code: Any, instruction: int) -> XlaTensor:
-    return wrap(rule.read.metas[0], base._cell, View(rule, base._view, code, instruction))
+def _read_stored(cell: Cell, plan: Plan, in_backward: bool) -> Value:
+    """The value of a cell that forward and backward ops read in another layout than the one it is stored in."""
+    if plan.kind is not MUTATION and (cell.use.active or in_backward):
+        return read_use(cell.use)
+    return cell.value
 
 
 def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -83,10 +83,11 @@ class Entry:
         metas: what each result looks like. numbers: "f" or "i" for each lifted number. statics: the static arguments as
         text, for people. sharding: what a sharding annotation asks for. constant: set where the op fills its result with
         one number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
-        what they return, in order: a `Slot` for the next result, anything else as it is.
+        what they return, in order: a `Slot` for the next result, anything else as it is. by_layout: another `lower`, for
+        ops that do better when they know how their operands lie: it takes the operands' shardings as well (None: unknown).
     """
 
-    __slots__ = ("cached", "constant", "layout", "lower", "metas", "name", "numbers", "sharding", "statics")
+    __slots__ = ("by_layout", "cached", "constant", "layout", "lower", "metas", "name", "numbers", "sharding", "statics")
 
     def __init__(
         self,
@@ -108,6 +109,7 @@ class Entry:
         self.sharding = sharding
         self.constant = constant
         self.layout = layout
+        self.by_layout: Callable[..., tuple[jax.Array, ...]] | None = None
         self.cached: dict[Any, Entry] = {}
 
     def __repr__(self) -> str:

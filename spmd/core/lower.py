@@ -77,7 +77,10 @@ def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
 
 def _apply(node: Node, operands: list[jax.Array], numbers: list[jax.Array], describe: Callable[[Node], str]):
     try:
-        made = node.entry.lower(operands, numbers)
+        if node.entry.by_layout is None:
+            made = node.entry.lower(operands, numbers)
+        else:
+            made = node.entry.by_layout(operands, numbers, [_known_sharding(value) for value in node.operands])
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}") from error
     for array, meta in zip(made, node.entry.metas, strict=True):
@@ -86,6 +89,11 @@ def _apply(node: Node, operands: list[jax.Array], numbers: list[jax.Array], desc
                 f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}"
             )
     return made
+
+
+def _known_sharding(value: Value) -> Sharding | None:
+    """How a value is known to lie: a buffer as it does, an annotated value as asked."""
+    return value.sharding if isinstance(value, Leaf) else value.entry.sharding
 
 
 def _cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:

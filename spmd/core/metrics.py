@@ -40,6 +40,9 @@ class CompileRecord:
         )
 
 
+# Ops recorded since the start (or `clear`): a plain number, because the recorder adds to it under its own lock.
+recorded_ops = 0
+
 _lock = threading.Lock()
 _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
@@ -66,12 +69,12 @@ def record_compile(record: CompileRecord) -> None:
 
 def counter(name: str) -> int:
     """The value of a counter, 0 when nothing was counted: "recorded_ops", "syncs", "runs", "host_reads", ..."""
-    return _counters[name]
+    return recorded_ops if name == "recorded_ops" else _counters[name]
 
 
 def counter_names() -> list[str]:
     """The counters that have counted something."""
-    return sorted(_counters)
+    return sorted([*_counters, "recorded_ops"])
 
 
 def timer(name: str) -> float:
@@ -91,6 +94,8 @@ def num_compiles() -> int:
 
 def clear() -> None:
     """Empties counters, timers and ledger."""
+    global recorded_ops
+    recorded_ops = 0
     with _lock:
         _counters.clear()
         _timers.clear()
@@ -99,7 +104,7 @@ def clear() -> None:
 
 def report() -> str:
     """Counters, timers and the ledger as text."""
-    lines = [f"{name}: {_counters[name]:,}" for name in counter_names()]
+    lines = [f"{name}: {counter(name):,}" for name in counter_names()]
     lines += [f"{name}: {seconds:.4f} s" for name, seconds in sorted(_timers.items())]
     lines += [str(record) for record in _ledger]
     return "\n".join(lines)

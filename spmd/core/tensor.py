@@ -26,12 +26,13 @@ LOCK = threading.RLock()
 class Cell:
     """What a tensor and all its views share: the current value, how it must lie, and a stamp that changes with the value.
 
-    sharding: asked for by the user, kept through in-place writes. home: where the last run left the value. is_state: held
+    sharding: asked for by the user, kept through in-place writes. use: how forward and backward ops read the value, where
+    that differs from how it is stored (a view; see `core.views.Use`). home: where the last run left the value. is_state: held
     by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the values it held
     since the last barrier, from which that initial value is found.
     """
 
-    __slots__ = ("__weakref__", "home", "is_state", "listed", "meta", "past", "sharding", "stamp", "value")
+    __slots__ = ("__weakref__", "home", "is_state", "listed", "meta", "past", "sharding", "stamp", "use", "value")
 
     def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
         self.value = value
@@ -39,6 +40,7 @@ class Cell:
         self.stamp = 0
         self.sharding = sharding
         self.home: Sharding | None = None
+        self.use: Any = None
         self.is_state = False
         self.past: list[Value] | None = None
         self.listed = False
@@ -265,23 +267,27 @@ def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
 
 # --- sharding ---------------------------------------------------------------------------------------------------------
 
-_MARKS: dict[tuple[Meta, Sharding], Entry] = {}
+_MARKS: dict[tuple[Meta, Sharding, Sharding | None], Entry] = {}
 
 
-def mark_entry(meta: Meta, sharding: Sharding) -> Entry:
-    """The op that asks the partitioner to lay a value out so."""
-    key = (meta, sharding)
+def mark_entry(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> Entry:
+    """The op that asks the partitioner to lay a value out so, `via` another layout first."""
+    key = (meta, sharding, via)
     if key not in _MARKS:
 
         def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array]:
-            return (constrain(operands[0], sharding),)
+            value = operands[0] if via is None else constrain(operands[0], via)
+            return (constrain(value, sharding),)
 
         _MARKS[key] = Entry("mark_sharding", lower, (meta,), statics=sharding.text(len(meta.shape)), sharding=sharding)
     return _MARKS[key]
 
 
-def annotate(tensor: XlaTensor, sharding: Sharding) -> None:
-    """Makes `sharding` the layout of a tensor: of the recorded value, of host data at its upload, or of the buffer now."""
+def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None) -> None:
+    """Makes `sharding` the layout of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
+
+    A recorded value takes the layout `via` first, where one is given.
+    """
     with LOCK:
         cell, view = tensor._cell, tensor._view
         line = user_line()
@@ -292,7 +298,7 @@ def annotate(tensor: XlaTensor, sharding: Sharding) -> None:
         cell.sharding = sharding
         value = cell.value
         if type(value) is Node:
-            cell.write(Node(mark_entry(cell.meta, sharding), (value,), (), line.code, line.instruction))
+            cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), line.code, line.instruction))
         elif value.host is None and value.sharding is not sharding:
             value.check()
             moved = runtime.move(value.buffer, value.meta.shape, value.sharding, sharding)

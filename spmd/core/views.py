@@ -3,8 +3,9 @@
 from types import CodeType
 from typing import Any
 
-from .ir import Entry, Meta, Node, Value
+from .ir import Entry, Meta, Node, Value, results
 from .ops.shape import WRITE_BACK, read_strided, write_strided
+from .pieces import cut_of, gather
 from .sharding import Sharding
 from .tensor import Cell, XlaTensor, mark_entry
 
@@ -49,7 +50,8 @@ def read_view(view: View, cell: Cell) -> Value:
     """The value of one view of a cell."""
     if view.stamp == cell.stamp:
         return view.value  # type: ignore[return-value]
-    base = cell.value if view.parent is None else read_view(view.parent, cell)
+    parent = view.parent
+    base = cell.value if parent is None else read_use(parent) if type(parent) is Use else read_view(parent, cell)
     value = Node(view.rule.read, (base,), (), view.code, view.instruction)
     if view.sharding is not None:
         value = Node(mark_entry(view.meta, view.sharding), (value,), (), view.code, view.instruction)
@@ -65,11 +67,12 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
         cell.write(value)
         return
     new, link = value, view
-    while link is not None:
+    while link is not None and type(link) is not Use:
         if link.rule.write is None:
             new = Node(_strided_write(cell.meta, link.meta), (cell.value, new), (), code, instruction)
             break
-        base = cell.value if link.parent is None else read_view(link.parent, cell)
+        parent = link.parent
+        base = cell.value if parent is None or type(parent) is Use else read_view(parent, cell)
         new = Node(link.rule.write, (base, new), (), code, instruction)
         link = link.parent
     cell.write(new)
@@ -116,6 +119,53 @@ def _strided_write(base: Meta, meta: Meta) -> Entry:
         base_cache(base)[("write", meta)] = found
     return found
 
+
+class Use(View):
+    """How forward and backward ops read a whole cell that is stored in another layout; writes go to the cell itself.
+
+    active: set while ops outside backward read through it. Cells of one `group` are gathered by one op.
+    """
+
+    __slots__ = ("active", "cell", "group")
+
+    def __init__(self, cell: Cell, sharding: Sharding):
+        super().__init__(ViewRule(mark_entry(cell.meta, sharding), None), None, None, 0)
+        self.cell = cell
+        self.active = False
+        self.group: list[Use] = []
+
+
+def read_use(use: Use) -> Value:
+    """The cell's value in the layout of its use; gathered once for as long as the cell keeps its value."""
+    cell = use.cell
+    if use.stamp == cell.stamp:
+        return use.value  # type: ignore[return-value]
+    if len(use.group) < 2:
+        return read_view(use, cell)
+    node = Node(_gather_entry(tuple(use.group)), tuple(member.cell.value for member in use.group))
+    for member, value in zip(use.group, results(node), strict=True):
+        member.value, member.stamp = value, member.cell.stamp
+    return use.value  # type: ignore[return-value]
+
+
+def _gather_entry(group: tuple[Use, ...]) -> Entry:
+    """One all-gather for many small arrays."""
+    parts = tuple((use.cell.meta, use.cell.sharding) for use in group)
+    found = _GATHERS.get(parts)
+    if found is None:
+        cuts = [cut_of(meta, sharding) for meta, sharding in parts]
+        metas = tuple(meta for meta, _ in parts)
+        found = _GATHERS[parts] = Entry(
+            "spmd.gather",
+            lambda operands, numbers: tuple(gather(operands, cuts)),
+            metas,
+            statics=f"{len(metas)} arrays",
+            sharding=group[0].rule.read.sharding,
+        )
+    return found
+
+
+_GATHERS: dict[Any, Entry] = {}
 
 _CACHES: dict[Meta, dict[Any, Any]] = {}
 

@@ -92,7 +92,7 @@ def aten_attention(
     weights = _grouped(_dropped(weights, draw, dropout_p).astype(value.dtype), value)
     output = _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (weights, value), dtype=_wide_dtype(query))
     seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
-    return output.astype(query.dtype).reshape(shape), logsumexp.astype(jnp.float32), seed
+    return output.astype(query.dtype).reshape(shape), logsumexp, seed
 
 
 @lower(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
@@ -100,7 +100,7 @@ def aten_attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
     dropout_p, is_causal, philox_seed, philox_offset, *, scale=None, returns,
 ):  # fmt: skip
-    shapes = query.shape, key.shape, value.shape
+    likes = query, key, value
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     heads, dtype = query.shape[1], _wide_dtype(query)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
@@ -119,11 +119,12 @@ def aten_attention_backward(
     # The scale meets the width-D gradients, not the S x L scores: a pass over the larger array less.
     grad_query = scale * _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (scores, key), dtype=dtype)
     grad_key = scale * _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scores, _grouped(query, key)), dtype=dtype)
-    grads = [
-        grad.astype(like.dtype).reshape(shape)
-        for grad, like, shape in zip((grad_query, grad_key, grad_value), (query, key, value), shapes, strict=True)
+    grads = (grad_query, grad_key, grad_value)
+    made = [
+        None if result is None else grad.astype(like.dtype).reshape(like.shape)
+        for grad, like, result in zip(grads, likes, returns[:3], strict=True)
     ]
-    return *grads, _grad_bias(grad_scores, attn_bias, grad_input_mask[3], returns[3])
+    return *made, _grad_bias(grad_scores, attn_bias, grad_input_mask[3], returns[3])
 
 
 def _grad_bias(grad_scores, attn_bias, requested, result):

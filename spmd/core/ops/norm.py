@@ -16,8 +16,12 @@ def _wide(x):
 
 
 def _like(values, returns):
-    """Each value in the dtype and shape that torch promises; None stays None."""
-    return tuple(None if v is None else v.astype(r.dtype).reshape(r.shape) for v, r in zip(values, returns, strict=True))
+    """Each value in the dtype and shape that torch promises; None stays None, and what torch leaves empty is dropped."""
+
+    def shaped(value, promised):
+        return value.reshape(-1)[:0] if 0 in promised.shape and value.size else value.reshape(promised.shape)
+
+    return tuple(None if v is None else shaped(v, r).astype(r.dtype) for v, r in zip(values, returns, strict=True))
 
 
 def _moments(x, axes):
@@ -158,8 +162,7 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, _per_channel(weight, x))
     output = output if bias is None else output + _per_channel(bias, x)
-    saved = (mean.reshape(-1), rstd.reshape(-1)) if training else (jnp.zeros((0,)), jnp.zeros((0,)))
-    return output, *saved, running_mean, running_var
+    return output, mean.reshape(-1), rstd.reshape(-1), running_mean, running_var
 
 
 def _towards(running, value, momentum):

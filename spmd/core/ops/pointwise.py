@@ -177,11 +177,19 @@ def _power(self, exponent):
     return result
 
 
+def _shift_left(self, other):
+    return lax.shift_left(*_same_shape(self, other))
+
+
 _BINARY_DEFAULT = {
+    aten.__lshift__.Scalar: _shift_left,
+    aten.__lshift__.Tensor: _shift_left,
+    aten.__rshift__.Scalar: jnp.right_shift,
+    aten.__rshift__.Tensor: jnp.right_shift,
     aten.bitwise_and.Tensor: jnp.bitwise_and,
-    aten.bitwise_left_shift.Tensor: lambda self, other: lax.shift_left(*_same_shape(self, other)),
+    aten.bitwise_left_shift.Tensor: _shift_left,
     aten.bitwise_or.Tensor: jnp.bitwise_or,
-    aten.bitwise_right_shift.Tensor: lambda self, other: jnp.right_shift(self, other),
+    aten.bitwise_right_shift.Tensor: jnp.right_shift,
     aten.bitwise_xor.Tensor: jnp.bitwise_xor,
     aten.clamp_max.Tensor: jnp.minimum,
     aten.clamp_max.default: jnp.minimum,
@@ -242,8 +250,8 @@ _COMPARISONS = {
 _NUMBERS_DEFAULT = {
     aten.bitwise_and.Scalar: jnp.bitwise_and,
     aten.bitwise_and.Scalar_Tensor: jnp.bitwise_and,
-    aten.bitwise_left_shift.Scalar_Tensor: jnp.left_shift,
-    aten.bitwise_left_shift.Tensor_Scalar: jnp.left_shift,
+    aten.bitwise_left_shift.Scalar_Tensor: _shift_left,
+    aten.bitwise_left_shift.Tensor_Scalar: _shift_left,
     aten.bitwise_or.Scalar: jnp.bitwise_or,
     aten.bitwise_or.Scalar_Tensor: jnp.bitwise_or,
     aten.bitwise_right_shift.Scalar_Tensor: jnp.right_shift,
