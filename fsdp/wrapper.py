@@ -1,6 +1,8 @@
 """FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
 
+import math
 from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -68,8 +70,8 @@ class FullyShardedDataParallel(nn.Module):
         self.module = module
         self.mesh = mesh
         self._shard_axis = shard_axis
-        self._batch_axes = (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis)
-        self._shard_output = shard_output
+        self._split = _BatchSplit(mesh, (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis))
+        self._annotate_output = self._split if shard_output is None else partial(_call, shard_output, mesh)
         self.units = plan_units(module, auto_wrap_policy, ignored_modules)
         _materialise(module)
         self._annotate_state(ignored_modules)
@@ -80,9 +82,7 @@ class FullyShardedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
-        for tensor in _tensors((args, kwargs)):
-            if spmd.get_sharding(tensor) is None:
-                self._split_batch(tensor)
+        self._split([tensor for tensor in _tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
         with self._root_gather:
             output = self.module(*args, **kwargs)
         self._annotate_output(output)
@@ -135,20 +135,31 @@ class FullyShardedDataParallel(nn.Module):
             [parameter for parameter in self.module.parameters() if id(parameter) not in taken], self.mesh
         )
 
-    def _annotate_output(self, output: Any) -> None:
-        if self._shard_output is not None:
-            self._shard_output(output, self.mesh)
-            return
-        for tensor in _tensors(output):
-            self._split_batch(tensor)
 
-    def _split_batch(self, tensor: torch.Tensor) -> None:
-        """Splits dim 0 over the batch axes; what they do not divide, and vectors and scalars, stay as XLA chooses."""
-        ways = 1
-        for axis in self._batch_axes:
-            ways *= self.mesh.shape()[axis]
-        if tensor.dim() >= 2 and tensor.shape[0] % ways == 0 and tensor.shape[0] > 0:
-            spmd.mark_sharding(tensor, self.mesh, (self._batch_axes, *(None for _ in tensor.shape[1:])))
+class _BatchSplit:
+    """Splits dim 0 of tensors over the batch axes; what they do not divide, and vectors and scalars, stay as XLA chooses.
+
+    It knows nothing of the wrapper, so that hooks which hold it make no reference cycle that keeps parameters alive.
+    """
+
+    def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):
+        self.mesh = mesh
+        self.axes = axes
+        self.ways = math.prod(mesh.shape()[axis] for axis in axes)
+        self.specs: dict[int, spmd.PartitionSpec] = {}  # by rank of the tensor
+
+    def __call__(self, output: Any) -> None:
+        for tensor in _tensors(output):
+            rank = tensor.dim()
+            if rank >= 2 and tensor.shape[0] % self.ways == 0 and tensor.shape[0] > 0:
+                spec = self.specs.get(rank)
+                if spec is None:
+                    spec = self.specs[rank] = spmd.PartitionSpec(self.axes, *(None for _ in range(rank - 1)))
+                spmd.mark_sharding(tensor, self.mesh, spec)
+
+
+def _call(shard_output: ShardOutput, mesh: spmd.Mesh, output: Any) -> None:
+    shard_output(output, mesh)
 
 
 class _Enter:
@@ -175,6 +186,8 @@ class _Exit:
 
 def _tensors(output: Any) -> list[torch.Tensor]:
     """Every device tensor of an output: a tensor, tuple, dict, dataclass-like ModelOutput, nested."""
+    if isinstance(output, torch.Tensor):
+        return [output] if output.device.type == "xla" else []
     return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"]
 
 

@@ -11,8 +11,8 @@ from .core import tensor as core
 from .core.pieces import cut_of
 from .core.runtime import host_tensor
 from .core.sharding import Sharding
-from .core.tensor import XlaTensor
-from .core.views import Use
+from .core.tensor import Cell, XlaTensor
+from .core.views import Use, read
 from .mesh import Mesh
 
 
@@ -51,6 +51,9 @@ def _pin_gradient(parameter: torch.Tensor) -> None:
     assert isinstance(parameter, XlaTensor)
     sharding = parameter._cell.sharding
     if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
+        if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+            # Backward often ends in a view (a transposed product). What stays is stored as the gradient is, not as its base.
+            grad._cell, grad._view = Cell(read(grad), grad._meta), None
         use = parameter._cell.use
         core.annotate(grad, sharding, None if use is None else use.rule.read.sharding)
 

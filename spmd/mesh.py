@@ -30,12 +30,13 @@ class Mesh:
     OrderedDict({'data': 1, 'model': 1})
     """
 
-    __slots__ = ("axis_names", "device_ids", "mesh_shape", "named")
+    __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named")
 
     device_ids: tuple[int, ...]
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...]
     named: bool
+    _shardings: dict[tuple[PartitionSpec, int], Sharding]
 
     def __init__(
         self,
@@ -64,6 +65,7 @@ class Mesh:
             )
         for name, value in {"device_ids": ids, "mesh_shape": shape, "axis_names": names, "named": axis_names is not None}.items():
             object.__setattr__(self, name, value)
+        object.__setattr__(self, "_shardings", {})  # every spec that was checked against this mesh
 
     def __setattr__(self, name: str, value: Any) -> None:
         raise AttributeError("a Mesh is immutable; make a new one")
@@ -90,7 +92,13 @@ class Mesh:
 
         Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice.
         """
-        spec = PartitionSpec(*partition_spec)
+        spec = partition_spec if type(partition_spec) is PartitionSpec else PartitionSpec(*partition_spec)
+        found = self._shardings.get((spec, rank))
+        if found is None:
+            found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
+        return found
+
+    def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
             raise ValueError(
                 f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, None "

@@ -8,7 +8,7 @@ from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
 from . import random, runtime
-from .dispatch import PLANS
+from .dispatch import PLANS, dispatch
 from .entries import make_plan, new_entry
 from .ir import Node
 from .source import user_frame
@@ -126,6 +126,11 @@ def _randperm(n: int, dtype: Any = torch.int64, layout: Any = None, device: Any 
     return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64})
 
 
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
+    return dispatch(aten.copy_.default, (), (target, source), {})
+
+
 def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **kwargs: Any):
     return SPECIALS[aten.scaled_dot_product_attention.default](
         None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
@@ -155,6 +160,7 @@ def _register_factories() -> None:
         "arange.start": _arange_start,
         "arange.start_step": _arange_step,
         "randperm": _randperm,
+        "_copy_from": _copy_from,
     }.items():
         library.impl(name, function, "PrivateUse1")
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")

@@ -11,14 +11,14 @@ import numpy as np
 
 from . import metrics
 from .config import config
-from .ir import Entry, Leaf, Line, Node, Value
+from .ir import Entry, Leaf, Line, Pick, Value, origin
 from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
 from .sharding import Sharding, compiler_context
 from .source import describe
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(COLLECTIVES)})(-start)?\(")
-_NODE_MARK = re.compile(r"(?:aten|spmd|pick|mark)[\w.:]*#(\d+)")
+_NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
 
 
 class Program:
@@ -58,10 +58,17 @@ def graph_key(graph: Graph) -> Hashable:
         position[node] = i
         key.append(node.entry)
         for operand in node.operands:
-            key.append(position[operand])
-    key.append(tuple([position[root] for root in graph.roots]))
+            if type(operand) is Pick:
+                key.append(position[operand.node] + (operand.index + 1 << 40))
+            else:
+                key.append(position[operand])
+    key.append(tuple([_place(root, position) for root in graph.roots]))
     key.append(tuple(graph.pinned))
     return tuple(key)
+
+
+def _place(value: Value, position: dict[Value, int]) -> int:
+    return position[value.node] + (value.index + 1 << 40) if isinstance(value, Pick) else position[value]
 
 
 def program_for(graph: Graph, name: str, line: Line) -> Program:
@@ -177,7 +184,8 @@ def _compare(what: str, meta: Any, asked: Sharding, chosen: Any) -> None:
 
 
 def _label(root: Value) -> str:
-    return describe(root) if isinstance(root, Node) else "a leaf"
+    node = origin(root)
+    return "a leaf" if node is None else describe(node)
 
 
 def _record(program: Program, name: str, cause: str, line: Line, seconds: float) -> metrics.CompileRecord:

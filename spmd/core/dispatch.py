@@ -4,18 +4,20 @@ A call is recorded by looking up its Entry under (operand metas, static argument
 slow (running the op on meta tensors, binding arguments to the rule) happens once per Entry, in `core.entries`.
 """
 
+import sys
+from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
-from . import metrics, random, source
+from . import metrics, random
 from .config import config
 from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.shape import PARTS, part
 from .runtime import host_array
-from .source import _forward, _is_library, user_frame
+from .source import RING, _forward, _is_library, is_library, user_frame
 from .specials import SPECIALS
 from .tensor import LIVE, LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
 from .views import View, read_use, read_view, strided_rule, write
@@ -27,7 +29,8 @@ PLANS: dict[OpOverload, Plan] = {}
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
-_RING_MASK = source.RING - 1
+_RING_MASK = RING - 1
+_getframe = sys._getframe
 
 
 def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
@@ -37,10 +40,13 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         plan = PLANS[func] = make_plan(func, SPECIALS)
     if not hasattr(_threads, "entered"):
         enter_thread()
+    metrics.recorded_ops += 1
     if plan.handler is not None:
         done = plan.handler(func, args, kwargs or {})
         if done is not NotImplemented:
             return done
+    if plan.kind is VIEW:
+        return _record_view(plan, args, kwargs or {}, _getframe(1))
     LOCK.acquire()
     try:
         key: list[Any] = []
@@ -48,7 +54,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         numbers: list[float | int] = []
         lifted = plan.lifted
         position = 0
-        in_backward = _graph_task() != -1
+        in_backward_task = _graph_task()
+        in_backward = in_backward_task != -1
         for value in args:
             if type(value) is XlaTensor:
                 key.append(value._meta)
@@ -75,28 +82,17 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 plan.entries.clear()
                 metrics.add("entry_tables_emptied")
             plan.entries[signature] = entry
-        metrics.recorded_ops += 1
         if plan.draws:
             numbers.extend(random.next_draw((kwargs or {}).get("generator")))
         if plan.ignores_operands:
             operands = []
 
-        # Where: the nearest frame outside torch and this library; in backward also autograd's number of the forward op.
-        frame = source.sys._getframe(1)
-        while frame is not None:
-            code = frame.f_code
-            inside = _is_library.get(code)
-            if inside is None:
-                user_frame(1)  # classifies the frames it meets
-                inside = _is_library[code]
-            if not inside:
-                break
-            frame = frame.f_back
-        code, instruction = (None, 0) if frame is None else (frame.f_code, frame.f_lasti)
         if in_backward:
+            code, instruction = _backward_place(in_backward_task)
             current = _autograd_node()
             sequence = -1 if current is None else current._sequence_nr()
         else:
+            code, instruction = _place_of(_getframe(1))
             sequence = -1
             forward = _next_sequence() - 1
             slot = forward & _RING_MASK
@@ -104,12 +100,6 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             if noted is None or noted[0] != forward:
                 _forward[slot] = (forward, code, instruction)
 
-        if plan.kind is VIEW:
-            base = args[0]
-            parent, use = base._view, base._cell.use
-            if parent is None and use is not None and (use.active or in_backward):
-                parent = use
-            return wrap(entry.read.metas[0], base._cell, View(entry, parent, code, instruction))
         node = Node(entry, operands, numbers, code, instruction, sequence)
         if len(LIVE) > config.max_pending_ops:
             _cut()
@@ -126,6 +116,51 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         return _mutate(plan, node, args, kwargs or {})
     finally:
         LOCK.release()
+
+
+def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None) -> XlaTensor:
+    """A view: a new tensor over the same cell; its op is recorded when the view is first read."""
+    base = args[0]
+    key: list[Any] = [base._meta]
+    for value in args[1:]:
+        _scan(value, False, key, [], [], plan)
+    for name, value in kwargs.items():
+        key.append(name)
+        _scan(value, False, key, [], [], plan)
+    signature = tuple(key)
+    with LOCK:
+        rule = plan.entries.get(signature)
+        if rule is None:
+            rule = plan.entries[signature] = new_entry(plan, args, kwargs, PLANS)
+        cell, parent, task = base._cell, base._view, _graph_task()
+        if parent is None and cell.use is not None and (cell.use.active or task != -1):
+            parent = cell.use
+        code, instruction = _backward_place(task) if task != -1 else _place_of(frame)
+        return wrap(rule.read.metas[0], cell, View(rule, parent, code, instruction))
+
+
+def _place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """(code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
+    known = _is_library
+    while frame is not None:
+        inside = known.get(frame.f_code)
+        if inside is None:
+            inside = is_library(frame.f_code)
+        if not inside:
+            return frame.f_code, frame.f_lasti
+        frame = frame.f_back
+    return None, 0
+
+
+_last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)
+
+
+def _backward_place(task: int) -> tuple[CodeType | None, int]:
+    """The user's line that called backward: found once for each run of autograd's engine."""
+    global _last_backward
+    if _last_backward[0] != task:
+        _last_backward = (task, *user_frame(3))
+    return _last_backward[1], _last_backward[2]
 
 
 def _scan(
@@ -152,6 +187,8 @@ def _scan(
         key.append("True" if value else "False")
     elif kind is list or kind is tuple:
         key.append(len(value))
+        if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands):
+            return
         for item in value:
             if type(item) is XlaTensor:
                 key.append(item._meta)
@@ -171,6 +208,20 @@ def _scan(
         key.append(("c", value.real.hex(), value.imag.hex()))
     else:
         key.append((kind, value))  # layouts, memory formats, devices
+
+
+def _scan_list(tensors: Any, key: list[Any], operands: list[Value]) -> bool:
+    """The quick way through a long list of device tensors none of which is a view, as optimizers pass them."""
+    try:
+        if any([tensor._view for tensor in tensors]):
+            return False
+        metas = [tensor._meta for tensor in tensors]
+        values = [tensor._cell.value for tensor in tensors]
+    except AttributeError:  # a CPU tensor or None among them
+        return False
+    key.extend(metas)
+    operands.extend(values)
+    return True
 
 
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
@@ -234,7 +285,10 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
     for target, value in zip(targets, results(node), strict=True):
         if type(target) is not XlaTensor:
             raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
-        write(target, value, node.code, node.instruction)
+        if target._view is None:
+            target._cell.write(value)
+        else:
+            write(target, value, node.code, node.instruction)
     if not plan.returns_targets:
         return None
     return targets[0] if len(targets) == 1 else tuple(targets)
@@ -244,12 +298,27 @@ def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
-    count = len(func(base._meta.make(), *arguments))
+    count = _part_count(func, base._meta, arguments)
     made = []
     for index in range(count):
         overload, part_arguments = part(func, base._meta.shape, arguments, index)
-        made.append(overload(base, *part_arguments))
+        plan = PLANS.get(overload)
+        if plan is None:
+            plan = PLANS[overload] = make_plan(overload, SPECIALS)
+        made.append(_record_view(plan, (base, *part_arguments), {}, _getframe(2)))
     return made
+
+
+def _part_count(func: Any, meta: Meta, arguments: tuple[Any, ...]) -> int:
+    """How many views torch makes of it; torch itself is asked once per layout and arguments, and raises its own errors."""
+    key = (func, meta, *(tuple(value) if isinstance(value, list) else value for value in arguments))
+    found = _part_counts.get(key)
+    if found is None:
+        found = _part_counts[key] = len(func(meta.make(), *arguments))
+    return found
+
+
+_part_counts: dict[tuple[Any, ...], int] = {}
 
 
 def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:

@@ -403,7 +403,7 @@ def _is_scalar(argument: torch.Argument) -> bool:
 
 def _foreach_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Entry:
     """`_foreach_*`: the element's own rule for each element."""
-    count = len(args[0])
+    count = next(len(value) for value in args if isinstance(value, (list, tuple)))
     given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
     names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [n for n in kwargs if n not in plan.ignored]
     operand_places, number_places, operands, numbers = _flat_places(plan, given, names)
@@ -474,7 +474,7 @@ def _flat_places(
     number_places: dict[str, list[int]] = {}
     operands: list[Any] = []
     numbers: list[float | int] = []
-    count = len(given[0])
+    count = next(len(value) for value in given if isinstance(value, (list, tuple)))
     for name, value in zip(names, given, strict=True):
         items = value if isinstance(value, (list, tuple)) else [value] * 1
         spread = len(items) if isinstance(value, (list, tuple)) else 0

@@ -175,7 +175,7 @@ class Leaf:
 class Node:
     """One recorded op: its Entry, its operands, its lifted numbers, and where the user wrote it.
 
-    A Node stands for its result; an op with several results has one Node and a `pick` Node per result. `serial` counts
+    A Node stands for its result; an op with several results has one Node and a `Pick` per result. `serial` counts
     recorded ops: sorting by it is a topological order. `sequence` is autograd's number of the forward op (see
     `core.source`).
     """
@@ -204,25 +204,35 @@ class Node:
         return self.entry.metas[0]
 
 
-Value = Node | Leaf
+class Pick:
+    """One result of an op that has several."""
+
+    __slots__ = ("index", "node")
+
+    def __init__(self, node: Node, index: int):
+        self.node = node
+        self.index = index
+
+    @property
+    def meta(self) -> Meta:
+        return self.node.entry.metas[self.index]
+
+
+Value = Node | Pick | Leaf
 
 _serials = itertools.count()
 
 
-def _pick_entry(entry: Entry, index: int) -> Entry:
-    found = entry.cached.get(index)
-    if found is None:
-        found = Entry("pick", lambda operands, numbers: operands, (entry.metas[index],), statics=str(index))
-        entry.cached[index] = found
-    return found
-
-
-def results(node: Node) -> list[Node]:
+def results(node: Node) -> "list[Node] | list[Pick]":
     """A value for each result of a recorded op."""
-    entry = node.entry
-    if len(entry.metas) == 1:
-        return [node]
-    return [Node(_pick_entry(entry, i), (node,), (), node.code, node.instruction, node.sequence) for i in range(len(entry.metas))]
+    count = len(node.entry.metas)
+    return [node] if count == 1 else [Pick(node, index) for index in range(count)]
+
+
+def origin(value: Value) -> Node | None:
+    """The recorded op that makes a value, or None for a leaf."""
+    kind = type(value)
+    return value if kind is Node else value.node if kind is Pick else None  # type: ignore[return-value,union-attr]
 
 
 def topological(roots: Sequence[Value]) -> tuple[list[Node], list[Leaf]]:
@@ -232,6 +242,8 @@ def topological(roots: Sequence[Value]) -> tuple[list[Node], list[Leaf]]:
     stack = list(roots)
     while stack:
         value = stack.pop()
+        if type(value) is Pick:
+            value = value.node
         if value in seen:
             continue
         seen.add(value)
@@ -258,7 +270,9 @@ def to_text(roots: Sequence[Value]) -> str:
     lines = [f"{name[leaf]}: {leaf.meta!r} = input" for leaf in leaves]
     for i, node in enumerate(nodes):
         name[node] = f"%{i}"
-        operands = ", ".join(name[operand] for operand in node.operands)
+        operands = ", ".join(
+            f"{name[operand.node]}.{operand.index}" if type(operand) is Pick else name[operand] for operand in node.operands
+        )
         shapes = ", ".join(map(repr, node.entry.metas))
         lines.append(f"%{i}: {shapes} = {node.entry.name}({operands})  # {Line(node.code, node.instruction)}")
     return "\n".join(lines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from .ir import Leaf, Line, Meta, Node, Value
+from .ir import Leaf, Meta, Node, Pick, Value
 from .sharding import Sharding
 
 
@@ -26,7 +26,11 @@ class Graph:
 
 
 class LoweringError(RuntimeError):
-    """A rule failed; the message names the op and the user's line."""
+    """A rule failed; the message names the op and the user's line, `node` is the op."""
+
+    def __init__(self, message: str, node: Node):
+        super().__init__(message)
+        self.node = node
 
 
 def build(graph: Graph, describe: Callable[[Node], str]) -> Callable[..., tuple[jax.Array, ...]]:
@@ -44,18 +48,20 @@ def build(graph: Graph, describe: Callable[[Node], str]) -> Callable[..., tuple[
             for kind in node.entry.numbers:
                 numbers.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
                 position[kind] += 1
-            operands = [values[operand][0] for operand in node.operands]
-            if node.entry.name == "pick":
-                values[node] = (values[node.operands[0]][int(node.entry.statics)],)
-                continue
+            operands = [_value(operand, values) for operand in node.operands]
             # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
             with jax.named_scope(f"{node.entry.name}#{index}"):
                 values[node] = _apply(node, operands, numbers, describe)
         return tuple(
-            _pad(values[root][0], pinned, root.meta.shape) for root, pinned in zip(graph.roots, graph.pinned, strict=True)
+            _pad(_value(root, values), pinned, root.meta.shape)
+            for root, pinned in zip(graph.roots, graph.pinned, strict=True)
         )
 
     return program
+
+
+def _value(value: Value, values: dict[Value, tuple[jax.Array, ...]]) -> jax.Array:
+    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
 def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
@@ -82,18 +88,19 @@ def _apply(node: Node, operands: list[jax.Array], numbers: list[jax.Array], desc
         else:
             made = node.entry.by_layout(operands, numbers, [_known_sharding(value) for value in node.operands])
     except Exception as error:
-        raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}") from error
+        raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for array, meta in zip(made, node.entry.metas, strict=True):
         if array.shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}"
+                f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}",
+                node,
             )
     return made
 
 
 def _known_sharding(value: Value) -> Sharding | None:
     """How a value is known to lie: a buffer as it does, an annotated value as asked."""
-    return value.sharding if isinstance(value, Leaf) else value.entry.sharding
+    return value.sharding if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
 
 
 def _cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -21,6 +21,12 @@ RING = 1 << 16
 _forward: list[tuple[int, CodeType | None, int] | None] = [None] * RING
 
 
+def is_library(code: CodeType) -> bool:
+    """Whether code belongs to torch or this library, noted for the next time."""
+    inside = _is_library[code] = code.co_filename.startswith(_LIBRARY_ROOTS)
+    return inside
+
+
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
     """(code, last instruction) of the nearest frame outside torch and this library."""
     frame = sys._getframe(depth)
@@ -29,7 +35,7 @@ def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
         code = frame.f_code
         inside = known.get(code)
         if inside is None:
-            inside = known[code] = code.co_filename.startswith(_LIBRARY_ROOTS)
+            inside = is_library(code)
         if not inside:
             return code, frame.f_lasti
         frame = frame.f_back

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from . import metrics
 from .ir import Leaf
 from .runtime import host_array, host_tensor
 from .tensor import LOCK, XlaTensor, host_value, wrap
@@ -120,6 +121,41 @@ def _from_4d(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
     return output.reshape(*query.shape[:-1], output.shape[-1])
 
 
+def _batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`native_batch_norm` writes its running statistics, which its schema does not say."""
+    names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
+    bound = dict(zip(names, args, strict=False)) | kwargs
+    mean, var = bound["running_mean"], bound["running_var"]
+    if mean is None or not bound["training"]:
+        return NotImplemented
+    *made, new_mean, new_var = aten._native_batch_norm_legit_functional(*(bound[name] for name in names))
+    mean.copy_(new_mean)
+    var.copy_(new_var)
+    return tuple(made)
+
+
+def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A boolean index selects as many elements as it has True: only the host can know the shape of the result."""
+    tensor, indices = args[0], args[1]
+    if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
+        return NotImplemented
+    expanded: list[torch.Tensor | None] = []
+    for index in indices:
+        if index is not None and index.dtype in (torch.bool, torch.uint8):
+            metrics.add("host_ops")
+            expanded.extend(index.cpu().nonzero().unbind(1))
+        else:
+            expanded.append(index)
+    return func(tensor, expanded, *args[2:], **kwargs)
+
+
+def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An op whose result's shape depends on data runs on the host, and is counted."""
+    metrics.add("host_ops")
+    made = func(*(value.cpu() if isinstance(value, torch.Tensor) else value for value in args), **kwargs)
+    return made.to("xla")
+
+
 def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]
 
@@ -138,4 +174,8 @@ SPECIALS: dict[Any, Any] = {
     aten.randint_like.low_dtype: _randint_like,
     aten.scaled_dot_product_attention.default: _attention,
     aten._pin_memory.default: _pin_memory,
+    aten.native_batch_norm.default: _batch_norm,
+    aten.index.Tensor: _index,
+    aten.nonzero.default: _on_host,
+    aten.masked_select.default: _on_host,
 }

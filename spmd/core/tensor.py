@@ -12,7 +12,7 @@ import torch
 from . import compile as compiling
 from . import metrics, runtime
 from .config import config
-from .ir import Entry, Leaf, Line, Meta, Node, Value, intern_meta, topological
+from .ir import Entry, Leaf, Line, Meta, Node, Pick, Value, intern_meta, origin, topological
 from .lower import Graph, constrain
 from .sharding import Sharding
 from .source import user_line
@@ -44,15 +44,15 @@ class Cell:
         self.is_state = False
         self.past: list[Value] | None = None
         self.listed = False
-        if type(value) is Node:
+        if type(value) is Leaf:
+            value.holder = weakref.ref(self)
+        else:
             self.listed = True
             LIVE.append(weakref.ref(self))
-        else:
-            value.holder = weakref.ref(self)
 
     def write(self, value: Value) -> None:
         """Replaces the value, as an in-place op does."""
-        if type(self.value) is Node:
+        if type(self.value) is not Leaf:
             if self.past is None:
                 self.past = [self.value]
             else:
@@ -187,13 +187,14 @@ def pending() -> list[Cell]:
 
     A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
     """
-    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is Node]
+    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf]
     cells.sort(key=_value_serial)
     return cells
 
 
-def _value_serial(cell: Cell) -> int:
-    return cell.value.serial  # type: ignore[union-attr]
+def _value_serial(cell: Cell) -> tuple[int, int]:
+    value = cell.value
+    return (value.node.serial, value.index) if type(value) is Pick else (value.serial, 0)  # type: ignore[union-attr]
 
 
 def sync(*, wait: bool = False) -> None:
@@ -207,8 +208,12 @@ def sync(*, wait: bool = False) -> None:
         if cells:
             line = user_line()
             metrics.add("syncs")
-            _give_birth(cells, line)
-            _run([cell for cell in cells if type(cell.value) is Node], line, donate=True)
+            try:
+                _give_birth(cells, line)
+                _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=True)
+            except Exception as error:
+                _abandon(cells, error)
+                raise
         for ref in LIVE:
             if (cell := ref()) is not None:
                 cell.listed = False
@@ -220,7 +225,7 @@ def sync(*, wait: bool = False) -> None:
 
 def materialise(cell: Cell) -> Leaf:
     """The cell's value as a leaf: at once when it has one, else after a barrier."""
-    if type(cell.value) is Node:
+    if type(cell.value) is not Leaf:
         if config.sync_on_read == "needed":
             with LOCK:
                 _run([cell], user_line(), donate=False)
@@ -259,7 +264,7 @@ def host_value(cell: Cell) -> np.ndarray:
 def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
     """The StableHLO that the next barrier would compile, with its sharding attributes; nothing runs."""
     with LOCK:
-        chosen = [cell for cell in (pending() if cells is None else cells) if type(cell.value) is Node]
+        chosen = [cell for cell in (pending() if cells is None else cells) if type(cell.value) is not Leaf]
         if not chosen:
             return ""
         return str(compiling.lower_graph(_graph(chosen, donate=cells is None)).as_text())
@@ -290,15 +295,16 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
     """
     with LOCK:
         cell, view = tensor._cell, tensor._view
-        line = user_line()
         if view is not None:
             view.sharding = sharding
             view.stamp = -1  # the cached value is read anew, with the annotation
             return
         cell.sharding = sharding
         value = cell.value
-        if type(value) is Node:
-            cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), line.code, line.instruction))
+        if type(value) is not Leaf:
+            # The line is that of the value: an annotation is about it, and finding our own would cost more than recording.
+            source = origin(value)
+            cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), source.code, source.instruction))
         elif value.host is None and value.sharding is not sharding:
             value.check()
             moved = runtime.move(value.buffer, value.meta.shape, value.sharding, sharding)
@@ -352,6 +358,30 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
             leaf.gone, leaf.buffer = "it was overwritten in place", None
     for cell, leaf in zip(cells, leaves, strict=True):
         cell.settle(leaf)
+
+
+def _abandon(cells: list[Cell], error: Exception) -> None:
+    """After a failed barrier: a tensor that had data before keeps that data, one that had none says what failed.
+
+    Where the error names the op that failed, only what depends on it is given up; the rest stays pending.
+    """
+    nodes, leaves = topological([cell.value for cell in cells])
+    failed = getattr(error, "node", None)
+    lost: set[Node] = set()
+    for node in nodes:
+        if failed is None or node is failed or any(origin(operand) in lost for operand in node.operands):
+            lost.add(node)
+    before = {leaf.holder(): leaf for leaf in leaves if leaf.holder is not None and leaf.gone is None}
+    for cell in cells:
+        if origin(cell.value) not in lost:
+            continue
+        old = before.get(cell)
+        if old is None:
+            old = Leaf(cell.meta)
+            old.gone = str(error)
+        cell.value, cell.past = old, None
+        cell.stamp += 1
+        old.holder = weakref.ref(cell)
 
 
 def _graph(cells: list[Cell], *, donate: bool) -> Graph:
@@ -453,19 +483,22 @@ def _give_birth(cells: list[Cell], line: Line) -> None:
     Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
     parameter or buffer, runs as one program.
     """
-    born: dict[Node, Leaf] = {}
-    initial: dict[Cell, Node] = {}
+    born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
+    fixed: dict[Cell, list[Value]] = {}
     for cell in cells:
         history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
-        for value in reversed(history):
-            if type(value) is Node and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
-                initial[cell] = value
-                break
-    if not initial:
+        for value in history:
+            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
+                fixed.setdefault(cell, []).append(value)
+    if not fixed:
         return
+    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the initial
+    # value is the one that the rest of the step reads first.
+    read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
+    initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
     mesh = _common_mesh(initial, topological(list(initial.values()))[0], ())
-    rest: list[tuple[Cell, Node]] = []
+    rest: list[tuple[Cell, Value]] = []
     for cell, node in initial.items():
         constant = _constant(node)
         if constant is None:
@@ -492,11 +525,28 @@ def _give_birth(cells: list[Cell], line: Line) -> None:
         leaf.holder = weakref.ref(cell)
 
 
-def _constant(node: Node) -> Any:
-    constant = node.entry.constant
-    if constant is None:
+def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
+    """The candidates that are read, at first hand or through other pure values, by what is not pure."""
+    read: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [cell.value for cell in cells if not _is_pure(cell.value, known)]
+    while stack:
+        value = stack.pop()
+        if value in candidates:
+            read.add(value)
+        elif type(value) is Pick:
+            stack.append(value.node)
+        elif type(value) is Node and value not in seen:
+            seen.add(value)
+            stack.extend(value.operands)
+    return read
+
+
+def _constant(value: Value) -> Any:
+    """The number that fills a value, or None where it is more than that."""
+    if type(value) is not Node or value.entry.constant is None:
         return None
-    return node.numbers[0] if constant == "lifted" else constant
+    return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant
 
 
 def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
@@ -509,11 +559,12 @@ def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
         elif type(top) is Leaf:
             known[top] = False
         else:
-            waiting = [operand for operand in top.operands if operand not in known]
+            operands = (top.node,) if type(top) is Pick else top.operands
+            waiting = [operand for operand in operands if operand not in known]
             if waiting:
                 stack.extend(waiting)
             else:
-                known[top] = all(known[operand] for operand in top.operands)
+                known[top] = all(known[operand] for operand in operands)
     return known[value]
 
 

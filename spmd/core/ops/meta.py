@@ -28,7 +28,17 @@ def _attention_backward(
     )
 
 
+def _in_place(*args: Any, **kwargs: Any) -> None:
+    """An op that only writes: its targets keep shape and dtype."""
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
+    aten._fused_sgd_.default: _in_place,
+    aten._fused_sgd_.tensor_lr: _in_place,
+    aten._fused_adam_.default: _in_place,
+    aten._fused_adam_.tensor_lr: _in_place,
+    aten._fused_adamw_.default: _in_place,
+    aten._fused_adamw_.tensor_lr: _in_place,
 }

@@ -2,7 +2,9 @@
 
 import pytest
 import torch
-from support import Batch, distinct
+from support import Batch, check, distinct
+
+import spmd
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
@@ -62,12 +64,16 @@ class TestIndexing:
 
 
 class TestMasks:
-    """A mask that selects an unknown number of elements is refused with what to do instead; masked_scatter is not one."""
+    """A mask selects as many elements as it has True: the host finds them, and the visit is counted."""
 
-    def test_refused(self):
-        x = torch.randn(4).to("xla")
-        with pytest.raises(NotImplementedError, match="mask"):
-            x[x > 0].cpu()
+    @pytest.mark.parametrize(
+        "select", [lambda x, m: x[m], torch.masked_select, lambda x, m: m.nonzero(), lambda x, m: x[:, m[0]]]
+    )
+    def test_shape_from_data(self, select):
+        x, mask = torch.randn(4, 6), torch.rand(4, 6) > 0.5
+        before = spmd.metrics.counter("host_ops")
+        check(select(x.to("xla"), mask.to("xla")), select(x, mask))
+        assert spmd.metrics.counter("host_ops") == before + 1
 
     def test_masked_scatter(self):
         batch = Batch()

@@ -1,0 +1,205 @@
+"""Random numbers: the same on every mesh, seeded, saved and restored without a barrier."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import spmd
+
+
+def draws(mesh: spmd.Mesh | None) -> list[torch.Tensor]:
+    torch.manual_seed(7)
+    made = [
+        torch.rand(16, 4, device="xla"),
+        torch.randn(16, 4, device="xla"),
+        torch.randint(0, 100, (16, 4), device="xla"),
+        torch.empty(16, 4, device="xla").bernoulli_(0.3),
+        nn.functional.dropout(torch.ones(16, 4, device="xla"), 0.5),
+        nn.Linear(4, 16, device="xla").weight.detach(),
+    ]
+    if mesh is not None:
+        for tensor in made:
+            spmd.mark_sharding(tensor, mesh, (mesh.axis_names[0], None))
+    spmd.sync()
+    return [tensor.cpu() for tensor in made]
+
+
+class TestMesh:
+    """The same seed gives the same numbers on 1, 4 and 8 devices and under both partitioners."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize("size", [1, 4, 8])
+    def test_same_numbers(self, size: int, partitioner: str) -> None:
+        expected = draws(None)
+        before = spmd.config.partitioner
+        spmd.config.partitioner = partitioner
+        try:
+            made = draws(spmd.Mesh(range(size), (size,), ("data",)))
+        finally:
+            spmd.config.partitioner = before
+        for actual, wanted in zip(made, expected, strict=True):
+            assert torch.equal(actual, wanted)
+
+    def test_uneven(self, mesh8: spmd.Mesh) -> None:
+        torch.manual_seed(3)
+        whole = torch.rand(10, 3, device="xla").cpu()
+        torch.manual_seed(3)
+        cut = spmd.mark_sharding(torch.rand(10, 3, device="xla"), mesh8, ("fsdp", None))
+        assert torch.equal(cut.cpu(), whole)
+
+
+class TestSeed:
+    """`torch.manual_seed` starts the stream; every draw after it is another one."""
+
+    def test_manual_seed(self) -> None:
+        def pair() -> tuple[list[float], list[float]]:
+            return torch.rand(4, device="xla").tolist(), torch.rand(4, device="xla").tolist()
+
+        torch.manual_seed(1)
+        first, second = pair()
+        torch.manual_seed(1)
+        assert pair() == (first, second) and first != second
+        torch.manual_seed(2)
+        assert pair()[0] != first
+        spmd.manual_seed(1)
+        assert pair() == (first, second)
+
+    def test_device_seed_leaves_the_cpu_alone(self) -> None:
+        torch.manual_seed(1)
+        expected = torch.rand(3)
+        torch.manual_seed(1)
+        spmd.manual_seed(9)
+        torch.rand(3, device="xla")
+        assert torch.equal(torch.rand(3), expected)
+
+    def test_a_new_draw_each_step_is_one_program(self) -> None:
+        seen = []
+        spmd.sync()
+        for step in range(4):
+            if step == 1:
+                before = spmd.metrics.num_compiles()
+            seen.append(tuple(nn.functional.dropout(torch.ones(32).to("xla"), 0.5).tolist()))
+        assert len(set(seen)) == 4 and spmd.metrics.num_compiles() == before
+
+    def test_a_new_process_draws_the_same(self) -> None:
+        script = "import torch, spmd; torch.manual_seed(5); print(torch.rand(3, device='xla').tolist())"
+        environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, check=True
+        )
+        torch.manual_seed(5)
+        assert done.stdout.strip() == str(torch.rand(3, device="xla").tolist())
+
+
+class TestState:
+    """The state is two numbers; saving and restoring them runs nothing."""
+
+    def test_save_and_restore(self) -> None:
+        torch.rand(2, device="xla")
+        runs, syncs = spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")
+        state = torch.xla.get_rng_state()
+        first = torch.rand(4, device="xla")
+        torch.xla.set_rng_state(state)
+        second = torch.rand(4, device="xla")
+        assert (spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")) == (runs, syncs)
+        assert torch.equal(first, second)
+
+    def test_fork(self) -> None:
+        with torch.random.fork_rng(devices=[0], device_type="xla"):
+            inside = torch.rand(4, device="xla")
+        outside = torch.rand(4, device="xla")
+        assert torch.equal(inside, outside)
+
+    def test_checkpoint_repeats_the_mask(self) -> None:
+        x = torch.ones(64, device="xla", requires_grad=True)
+        y = torch.utils.checkpoint.checkpoint(lambda x: nn.functional.dropout(x * 1, 0.5), x, use_reentrant=False)
+        y.sum().backward()
+        assert torch.equal(y.detach(), x.grad)
+
+
+class TestGenerators:
+    """A CPU generator may be passed; it has a stream of its own."""
+
+    def test_cpu_generator(self) -> None:
+        torch.manual_seed(0)
+        first = torch.rand(4, device="xla", generator=torch.Generator().manual_seed(3))
+        other = torch.rand(4, device="xla", generator=torch.Generator().manual_seed(4))
+        again = torch.rand(4, device="xla", generator=torch.Generator().manual_seed(3))
+        assert torch.equal(first, again) and not torch.equal(first, other)
+        generator = torch.Generator().manual_seed(3)
+        x = torch.empty(4, device="xla").normal_(generator=generator)
+        assert not torch.equal(x, torch.empty(4, device="xla").normal_(generator=generator))
+
+    def test_initialisers_take_it(self) -> None:
+        made = [
+            nn.init.xavier_uniform_(torch.empty(4, 4, device="xla"), generator=torch.Generator().manual_seed(1)) for _ in "ab"
+        ]
+        assert torch.equal(*made)
+
+
+class TestDistributions:
+    """Moments and ranges of the distributions, on enough numbers that chance does not fail them."""
+
+    COUNT = 1 << 16
+
+    def test_moments(self) -> None:
+        empty = torch.empty(self.COUNT, device="xla")
+        cases = {
+            "rand": (torch.rand(self.COUNT, device="xla"), 0.5, 1 / 12),
+            "uniform": (empty.clone().uniform_(-1, 3), 1.0, 16 / 12),
+            "randn": (torch.randn(self.COUNT, device="xla"), 0.0, 1.0),
+            "normal": (empty.clone().normal_(2, 3), 2.0, 9.0),
+            "bernoulli": (empty.clone().bernoulli_(0.3), 0.3, 0.21),
+            "bernoulli of p": (torch.full((self.COUNT,), 0.7, device="xla").bernoulli(), 0.7, 0.21),
+            "exponential": (empty.clone().exponential_(2.0), 0.5, 0.25),
+            "randint": (torch.randint(0, 10, (self.COUNT,), device="xla").float(), 4.5, 8.25),
+            "double": (torch.randn(self.COUNT, device="xla", dtype=torch.float64), 0.0, 1.0),
+            "half": (torch.rand(self.COUNT, device="xla", dtype=torch.bfloat16), 0.5, 1 / 12),
+        }
+        spmd.sync()
+        for name, (tensor, mean, variance) in cases.items():
+            values = tensor.cpu().double()
+            error = 6 * (variance / self.COUNT) ** 0.5 + (2**-8 if tensor.dtype == torch.bfloat16 else 0)
+            assert abs(values.mean().item() - mean) < error, name
+            assert abs(values.var().item() - variance) < 0.05 * variance, name
+
+    def test_ranges(self) -> None:
+        x = torch.rand(self.COUNT, device="xla")
+        low, high = x.min().item(), x.max().item()
+        assert 0 <= low < 1e-3 and 1 - 1e-3 < high < 1
+        i = torch.randint(-3, 4, (self.COUNT,), device="xla")
+        assert (i.min().item(), i.max().item()) == (-3, 3)
+        assert torch.isfinite(torch.randn(self.COUNT, device="xla")).all()
+
+    def test_neighbours_are_independent(self) -> None:
+        x = torch.randn(2, self.COUNT, device="xla").cpu()
+        limit = 6 / self.COUNT**0.5
+        assert abs((x[0] * x[1]).mean().item()) < limit
+        assert abs((x[0, 1:] * x[0, :-1]).mean().item()) < limit
+        torch.manual_seed(1)
+        first = torch.randn(self.COUNT, device="xla").cpu()
+        torch.manual_seed(2)
+        assert abs((first * torch.randn(self.COUNT, device="xla").cpu()).mean().item()) < limit
+
+    def test_permutation(self) -> None:
+        p = torch.randperm(100, device="xla")
+        assert p.dtype == torch.int64 and sorted(p.tolist()) == list(range(100)) and p.tolist() != list(range(100))
+
+    def test_dropout(self) -> None:
+        x = torch.full((self.COUNT,), 3.0, device="xla", requires_grad=True)
+        y = nn.functional.dropout(x, 0.25)
+        y.sum().backward()
+        kept = y.detach().cpu() != 0
+        assert abs(kept.float().mean().item() - 0.75) < 0.02
+        assert torch.equal(y.detach().cpu()[kept], torch.full((int(kept.sum()),), 4.0))
+        assert torch.equal(x.grad.cpu() != 0, kept)
+        assert nn.functional.dropout(x, 0.25, training=False) is x or torch.equal(nn.functional.dropout(x, 0.25, training=False), x)
+
+    def test_like(self) -> None:
+        x = torch.zeros(2, 3, device="xla", dtype=torch.float64)
+        for made in (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 5), torch.randint_like(x, 1, 5)):
+            assert (made.shape, made.dtype, made.device.type) == (x.shape, x.dtype, "xla")

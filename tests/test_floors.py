@@ -1,0 +1,189 @@
+"""A file imports only what stands below it: read from the source, so that a new import cannot slip past."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
+
+# The files of the core from the ground up; each imports only files to its left, and `ops` where it says so.
+CORE = (
+    "config", "metrics", "dtypes", "sharding", "ir", "source", "lower", "pieces", "compile", "runtime", "tensor", "views",
+    "random", "entries", "specials", "dispatch", "backend",
+)  # fmt: skip
+# The same for what stands above the core; `spmd/__init__.py` is the door to all of them.
+SPMD = ("partition_spec", "mesh", "annotate", "metrics", "runtime")
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {module_name(path): path for path in FILES}
+
+
+def statements(path: Path) -> Iterator[tuple[ast.stmt, bool]]:
+    """Every import statement of a file, and whether it stands inside a function."""
+
+    def walk(node: ast.AST, inside: bool) -> Iterator[tuple[ast.stmt, bool]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, (ast.Import, ast.ImportFrom)):
+                yield child, inside
+            yield from walk(child, inside or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)))
+
+    yield from walk(ast.parse(path.read_text()), False)
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports, in full; a name imported from a package counts as its module where it is one."""
+    name = module_name(path)
+    package = name.split(".") if path.name == "__init__.py" else name.split(".")[:-1]
+    found = set()
+    for statement, _ in statements(path):
+        if isinstance(statement, ast.Import):
+            found |= {alias.name for alias in statement.names}
+            continue
+        up = package[: len(package) - statement.level + 1] if statement.level else []
+        base = ".".join([*up, *([statement.module] if statement.module else [])])
+        for alias in statement.names:
+            longer = f"{base}.{alias.name}"
+            found.add(longer if longer in MODULES else base)
+    return found
+
+
+def ours(path: Path) -> set[str]:
+    return {name for name in imports(path) if name.split(".")[0] in ("spmd", "fsdp")}
+
+
+def core_files() -> list[Path]:
+    return [path for path in FILES if path.parent == ROOT / "spmd" / "core" and path.name != "__init__.py"]
+
+
+def docstring_ranges(tree: ast.AST) -> set[int]:
+    """The lines of a file that docstrings take."""
+    lines: set[int] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            lines |= set(range(node.body[0].lineno, (node.body[0].end_lineno or 0) + 1))
+    return lines
+
+
+def code_lines(path: Path) -> list[str]:
+    """A file's lines without docstrings and comment lines."""
+    text = path.read_text()
+    hidden = docstring_ranges(ast.parse(text))
+    return [
+        line for number, line in enumerate(text.splitlines(), 1) if number not in hidden and not line.strip().startswith("#")
+    ]
+
+
+class TestCore:
+    """The core imports nothing from above itself, and its files import only files below them."""
+
+    def test_imports_nothing_from_above(self) -> None:
+        for path in (path for path in FILES if ROOT / "spmd" / "core" in path.parents):
+            above = {name for name in ours(path) if name != "spmd.core" and not name.startswith("spmd.core.")}
+            assert not above, f"{path.relative_to(ROOT)} imports {above}"
+
+    def test_every_file_has_a_floor(self) -> None:
+        assert {path.stem for path in core_files()} == set(CORE)
+
+    @pytest.mark.parametrize("floor", CORE)
+    def test_imports_only_lower_floors(self, floor: str) -> None:
+        lower = {f"spmd.core.{name}" for name in CORE[: CORE.index(floor)]}
+        found = {name for name in ours(MODULES[f"spmd.core.{floor}"]) if not name.startswith("spmd.core.ops")}
+        assert found <= lower, f"core/{floor}.py imports {found - lower} from its own floor or above"
+
+    @pytest.mark.parametrize("floor", ["sharding", "ir", "source", "lower", "compile", "runtime", "pieces"])
+    def test_what_takes_nodes_never_sees_a_tensor_class(self, floor: str) -> None:
+        assert "spmd.core.tensor" not in ours(MODULES[f"spmd.core.{floor}"])
+        assert "XlaTensor" not in "\n".join(code_lines(MODULES[f"spmd.core.{floor}"]))
+
+    def test_rules_know_neither_graph_nor_tensor(self) -> None:
+        for path in FILES:
+            if ROOT / "spmd" / "core" / "ops" in path.parents:
+                foreign = {name for name in ours(path) if not name.startswith("spmd.core.ops")}
+                assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
+
+
+class TestUpperFloors:
+    """What only meshes need stands beside the core, what only FSDP needs in fsdp; plans and policies touch no device."""
+
+    def test_spmd_files_import_only_the_core_and_lower_files(self) -> None:
+        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" and path.name != "__init__.py"}
+        assert files == set(SPMD)
+        for name in SPMD:
+            lower = {f"spmd.{other}" for other in SPMD[: SPMD.index(name)]}
+            found = {module for module in ours(MODULES[f"spmd.{name}"]) if not module.startswith("spmd.core.")}
+            assert found <= lower, f"spmd/{name}.py imports {found - lower}"
+
+    def test_spmd_knows_no_fsdp(self) -> None:
+        for path in FILES:
+            if path.is_relative_to(ROOT / "spmd"):
+                assert not {name for name in imports(path) if name.split(".")[0] == "fsdp"}, path
+
+    def test_fsdp_reaches_spmd_through_its_door(self) -> None:
+        for path in FILES:
+            if path.is_relative_to(ROOT / "fsdp"):
+                assert {name for name in imports(path) if name.split(".")[0] == "spmd"} <= {"spmd"}, path
+
+    @pytest.mark.parametrize(("name", "may"), [("policies", set()), ("plan", {"spmd", "fsdp.policies"})])
+    def test_policies_and_plans_touch_no_device(self, name: str, may: set[str]) -> None:
+        path = MODULES[f"fsdp.{name}"]
+        found = {module for module in imports(path) if module.split(".")[0] not in sys.stdlib_module_names}
+        assert found <= may | {"torch"}, found
+        taken = {
+            (statement.module, alias.name)
+            for statement, _ in statements(path)
+            if isinstance(statement, ast.ImportFrom) and statement.module in ("torch", "spmd")
+            for alias in statement.names
+        }
+        assert taken <= {("torch", "nn"), ("spmd", "PartitionSpec")}, taken
+
+
+class TestShape:
+    """No import cycle, no import inside a function, doors that only open."""
+
+    def test_no_cycle(self) -> None:
+        # A package stands for its door: whoever imports from inside a package does not import the door.
+        edges = {name: ours(path) & set(MODULES) for name, path in MODULES.items()}
+        done: set[str] = set()
+
+        def visit(name: str, chain: tuple[str, ...]) -> None:
+            assert name not in chain, f"import cycle: {' -> '.join([*chain, name])}"
+            if name not in done:
+                for below in sorted(edges[name]):
+                    visit(below, (*chain, name))
+                done.add(name)
+
+        for name in sorted(edges):
+            visit(name, ())
+
+    def test_no_import_inside_a_function(self) -> None:
+        inside = [f"{path.relative_to(ROOT)}:{s.lineno}" for path in FILES for s, hidden in statements(path) if hidden]
+        assert not inside
+
+    def test_doors_only_open(self) -> None:
+        for path in FILES:
+            if path.name == "__init__.py":
+                body = [node for node in ast.parse(path.read_text()).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
+                assert len(body) == 1 and isinstance(body[0], ast.Expr), f"{path.relative_to(ROOT)} holds more than imports"
+
+
+class TestOneOwner:
+    """One file reads the environment, one file spells shardings, one file uploads."""
+
+    def test_only_config_reads_the_environment(self) -> None:
+        readers = {module_name(path) for path in FILES for line in code_lines(path) if "environ" in line or "getenv" in line}
+        assert readers == {"spmd.core.config"}
+
+    def test_only_sharding_spells_shardings(self) -> None:
+        spellers = {
+            module_name(path) for path in FILES for line in code_lines(path) if "mhlo.sharding" in line or "sdy" in line
+        }
+        assert spellers == {"spmd.core.sharding"}

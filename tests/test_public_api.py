@@ -1,0 +1,102 @@
+"""The public surface, frozen: a name or a signature changes only together with this file."""
+
+import inspect
+from types import ModuleType
+
+import pytest
+
+import fsdp
+import spmd
+
+NAMES = {
+    spmd: (
+        "Mesh P PartitionSpec Shard Sharding clear_sharding config device device_ids get_sharding get_stablehlo local_shards "
+        "manual_seed mark_sharding mark_step simulate sync use_sharding"
+    ),
+    spmd.metrics: (
+        "CompileRecord clear compiles counter counter_names num_compiles report timer trivial_dispatch_seconds"
+    ),
+    fsdp: (
+        "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
+        "size_based_auto_wrap_policy transformer_auto_wrap_policy"
+    ),
+}  # fmt: skip
+
+SIGNATURES = {
+    spmd.Mesh: "(device_ids, mesh_shape, axis_names=None)",
+    spmd.Mesh.size: "(self)",
+    spmd.Mesh.shape: "(self)",
+    spmd.Mesh.get_logical_mesh: "(self)",
+    spmd.Mesh.get_axis_name_idx: "(self, name)",
+    spmd.Mesh.sharding: "(self, partition_spec, rank, caller='sharding')",
+    spmd.PartitionSpec: "(*entries)",
+    spmd.Shard: "(data, indices, device, replica_id)",
+    spmd.Sharding.mesh_axes: "(self)",
+    spmd.Sharding.partition_spec: "(self, rank)",
+    spmd.Sharding.shard_shape: "(self, shape)",
+    spmd.Sharding.text: "(self, rank)",
+    spmd.clear_sharding: "(tensor)",
+    spmd.device: "(index=None)",
+    spmd.device_ids: "()",
+    spmd.get_sharding: "(tensor)",
+    spmd.get_stablehlo: "(tensors=None)",
+    spmd.local_shards: "(tensor)",
+    spmd.manual_seed: "(seed)",
+    spmd.mark_sharding: "(tensor, mesh, partition_spec)",
+    spmd.mark_step: "(wait=False)",
+    spmd.simulate: "(num_devices)",
+    spmd.sync: "(wait=False)",
+    spmd.use_sharding: "(tensors, mesh, partition_spec=None)",
+    spmd.metrics.clear: "()",
+    spmd.metrics.compiles: "()",
+    spmd.metrics.counter: "(name)",
+    spmd.metrics.counter_names: "()",
+    spmd.metrics.num_compiles: "()",
+    spmd.metrics.report: "()",
+    spmd.metrics.timer: "(name)",
+    fsdp.FullyShardedDataParallel: (
+        "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
+        "ignored_modules=())"
+    ),
+    fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
+    fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
+    fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",
+    fsdp.size_based_auto_wrap_policy: (
+        "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, exclude_wrap_modules=None)"
+    ),
+    fsdp.parameter_spec: "(shape, axis, size)",
+    fsdp.plan_units: "(module, policy, ignored_modules=())",
+}
+
+
+def public(module: ModuleType) -> set[str]:
+    return {name for name in dir(module) if not name.startswith("_") and not inspect.ismodule(getattr(module, name))}
+
+
+def bare(function: object) -> str:
+    """A signature without types."""
+    signature = inspect.signature(function)
+    parameters = [parameter.replace(annotation=inspect.Parameter.empty) for parameter in signature.parameters.values()]
+    return str(signature.replace(parameters=parameters, return_annotation=inspect.Signature.empty))
+
+
+class TestPublicApi:
+    """What a script may use, and how it is called."""
+
+    @pytest.mark.parametrize("module", NAMES, ids=lambda module: module.__name__)
+    def test_names(self, module: ModuleType) -> None:
+        assert public(module) == set(NAMES[module].split())
+
+    @pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: f"{function.__module__}.{function.__qualname__}")
+    def test_signature(self, function: object) -> None:
+        assert bare(function) == SIGNATURES[function]
+
+    def test_flags(self) -> None:
+        flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
+        assert flags == {
+            "check_shardings", "entry_cache_size", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
+        }  # fmt: skip
+
+    def test_every_public_name_says_what_it_does(self) -> None:
+        silent = [name for module in NAMES for name in NAMES[module].split() if not getattr(module, name).__doc__]
+        assert not silent
