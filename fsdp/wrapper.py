@@ -1,5 +1,6 @@
 """FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
+from torch.utils.hooks import RemovableHandle
 
 import spmd
 
@@ -64,6 +66,8 @@ class FullyShardedDataParallel(nn.Module):
             mesh = spmd.Mesh(ids, (len(ids),), (shard_axis,))
         if not isinstance(mesh, spmd.Mesh):
             raise TypeError(f"FullyShardedDataParallel: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
+        if extra_data_axis == shard_axis:
+            raise ValueError(f"FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
         for axis in (shard_axis, *([extra_data_axis] if extra_data_axis is not None else [])):
             if axis not in mesh.axis_names:
                 raise ValueError(f"FullyShardedDataParallel: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
@@ -72,10 +76,11 @@ class FullyShardedDataParallel(nn.Module):
         self._shard_axis = shard_axis
         self._split = _BatchSplit(mesh, (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis))
         self._annotate_output = self._split if shard_output is None else partial(_call, shard_output, mesh)
-        self.units = plan_units(module, auto_wrap_policy, ignored_modules)
+        self._ignored_modules = tuple(ignored_modules)
+        self._hooks: list[RemovableHandle] = []
+        self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
         _materialise(module)
-        self._annotate_state(ignored_modules)
-        self._gather_on_use()
+        self._annotate()
         self._register_state_dict_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
@@ -110,8 +115,22 @@ class FullyShardedDataParallel(nn.Module):
     def extra_repr(self) -> str:
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
 
-    def _annotate_state(self, ignored_modules: Collection[nn.Module]) -> None:
-        ignored = {id(parameter) for module in ignored_modules for parameter in module.parameters()}
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FullyShardedDataParallel":
+        """`.to(dtype)` and its kin put other tensors into the parameters: they are annotated like the first."""
+        super()._apply(fn, recurse)
+        self._annotate()
+        return self
+
+    def _annotate(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._root_gather = [], contextlib.nullcontext()
+        if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
+            self._annotate_state()
+            self._gather_on_use()
+
+    def _annotate_state(self) -> None:
+        ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
         size = self.mesh.shape()[self._shard_axis]
         for parameter in self.module.parameters():
             if id(parameter) in ignored:
@@ -129,8 +148,8 @@ class FullyShardedDataParallel(nn.Module):
             own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
             taken.update(map(id, own))
             gather = spmd.use_sharding(own, self.mesh)
-            unit.register_forward_pre_hook(_Enter(gather))
-            unit.register_forward_hook(_Exit(gather, self._annotate_output), always_call=True)
+            self._hooks.append(unit.register_forward_pre_hook(_Enter(gather)))
+            self._hooks.append(unit.register_forward_hook(_Exit(gather, self._annotate_output), always_call=True))
         self._root_gather = spmd.use_sharding(
             [parameter for parameter in self.module.parameters() if id(parameter) not in taken], self.mesh
         )
@@ -193,35 +212,41 @@ def _tensors(output: Any) -> list[torch.Tensor]:
 
 def _materialise(module: nn.Module) -> None:
     """Brings a module onto the device: CPU data stays on the host until its shards are uploaded; meta modules are made."""
-    if any(tensor.is_meta for tensor in (*module.parameters(), *module.buffers())):
-        module.to_empty(device="xla")
-        for child in module.modules():
-            own = [*child.parameters(recurse=False), *child.buffers(recurse=False)]
-            if not own:
-                continue
-            reset = getattr(child, "reset_parameters", None)
-            if reset is None:
-                raise ValueError(
-                    f"FullyShardedDataParallel: {type(child).__name__} is on the meta device and has no reset_parameters() "
-                    'to initialise it; give it one, or build the module under `with torch.device("xla")`'
-                )
-            reset()
-    else:
-        module.to("xla")
+    unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
+    module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
+    for child in unmade:
+        reset = getattr(child, "reset_parameters", None)
+        if reset is None:
+            raise ValueError(
+                f"FullyShardedDataParallel: {type(child).__name__} is on the meta device and has no reset_parameters() "
+                'to initialise it; give it one, or build the module under `with torch.device("xla")`'
+            )
+        reset()
+
+
+def _own(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _strip_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:
     long = prefix + PREFIX
-    for key in [key for key in state if key.startswith(long)]:
-        state[prefix + key.removeprefix(long)] = state.pop(key)
+    _rename(state, {key: prefix + key.removeprefix(long) for key in state if key.startswith(long)})
 
 
 def _add_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    wrapper.__dict__["_loading"] = prefix
     long = prefix + PREFIX
-    for key in [key for key in state if key.startswith(prefix) and not key.startswith(long)]:
-        state[long + key.removeprefix(prefix)] = state.pop(key)
+    _rename(state, {key: long + key.removeprefix(prefix) for key in state if key.startswith(prefix)})
+
+
+def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
+    # All out before any goes in: a module may have a child that is called "module", too.
+    moved = {new: state.pop(old) for old, new in names.items()}
+    state.update(moved)
 
 
 def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
+    prefix = wrapper.__dict__.pop("_loading")
+    long = prefix + PREFIX
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
-        keys[:] = [key.removeprefix(PREFIX) for key in keys]
+        keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]

@@ -1,5 +1,6 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
+import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,8 +42,12 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
         raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
     core.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
     if target.is_leaf and target.requires_grad and not target.__dict__.get("_pins_grad"):
-        target.__dict__["_pins_grad"] = True
-        target.register_post_accumulate_grad_hook(_pin_gradient)
+        target.__dict__["_pins_grad"] = _pin_gradient
+        hooks = target._post_accumulate_grad_hooks
+        # Module.to() swaps what autograd knows of a parameter, but leaves it this dict: set again, autograd sees it again.
+        target._post_accumulate_grad_hooks = hooks
+        if hooks is None or _pin_gradient not in hooks.values():
+            target.register_post_accumulate_grad_hook(_pin_gradient)
     return tensor
 
 
@@ -80,8 +85,10 @@ class use_sharding:
     """
 
     def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
+        self._tensors, self._mesh, self._spec = tuple(tensors), mesh, partition_spec
         self._uses = []
-        for tensor in tensors:
+        self._runs = core.RUNS
+        for tensor in self._tensors:
             target = _on_device(tensor, "use_sharding")
             if target._view is not None:
                 raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
@@ -96,9 +103,16 @@ class use_sharding:
                 use.group = groups.setdefault((cut.rows, use.cell.meta.dtype), [])
                 use.group.append(use)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
+        return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
+
     def __enter__(self) -> "use_sharding":
+        # What an evaluation has gathered is read anew, or else the step after it would be another program.
+        is_stale, self._runs = self._runs != core.RUNS, core.RUNS
         for use in self._uses:
             use.active = True
+            if is_stale:
+                use.stamp = -1
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -26,8 +26,8 @@ class Mesh:
 
     >>> import spmd
     >>> mesh = spmd.Mesh([0], (1, 1), ("data", "model"))
-    >>> mesh.shape()
-    OrderedDict({'data': 1, 'model': 1})
+    >>> dict(mesh.shape())
+    {'data': 1, 'model': 1}
     """
 
     __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named")
@@ -44,7 +44,7 @@ class Mesh:
         mesh_shape: Sequence[int],
         axis_names: Sequence[str] | None = None,
     ):
-        ids = tuple(int(i) for i in np.asarray(list(device_ids) if isinstance(device_ids, range) else device_ids).reshape(-1))
+        ids = tuple(int(i) for i in np.asarray(device_ids if isinstance(device_ids, np.ndarray) else list(device_ids)).reshape(-1))
         shape = tuple(int(size) for size in mesh_shape)
         names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
         if any(size < 1 for size in shape) or math.prod(shape) != len(ids):

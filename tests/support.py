@@ -1,6 +1,11 @@
-"""What the tests of ops share: the table of tolerances, `check`, and `Batch`, which runs many cases as one program."""
+"""What tests share: the table of tolerances, `check`, `Batch`, which runs many cases as one program, and `run_script`."""
 
+import os
+import subprocess
+import sys
+import textwrap
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,6 +13,7 @@ import torch
 import spmd
 
 DEVICE = "xla"
+ROOT = Path(__file__).resolve().parents[1]
 
 # By dtype of the result: (rtol, atol). Integers and booleans are exact. Never raised to make a test pass.
 TOLERANCE = {
@@ -94,3 +100,17 @@ def _results(function: Callable[..., Any], args: list[Any]) -> list[torch.Tensor
 def _cotangent(output: torch.Tensor) -> torch.Tensor:
     ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float32)[: output.numel()]
     return ramp.reshape(output.shape).to(dtype=output.dtype).to(output.device)
+
+
+def run_script(script: str, *, timeout: float = 120, code: int = 0, **environment: str) -> str:
+    """Runs Python text in a process of its own and returns what it printed; what holds for a whole process is seen so.
+
+    The process starts without the settings of this one's devices. A hang, or another exit code, fails the test.
+    """
+    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        capture_output=True, text=True, timeout=timeout, env={**kept, **environment}, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

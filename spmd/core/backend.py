@@ -1,5 +1,6 @@
 """The one owner of torch's process-wide state: the device name `xla`, its hooks, factories, autocast and generator seed."""
 
+import contextlib
 import types
 from typing import Any
 
@@ -13,7 +14,7 @@ from .entries import make_plan, new_entry
 from .ir import Node
 from .source import user_frame
 from .specials import SPECIALS
-from .tensor import LOCK, Cell, XlaTensor, enter_thread, wrap
+from .tensor import LOCK, Cell, XlaTensor, annotate, enter_thread, wrap
 
 aten = torch.ops.aten
 
@@ -59,7 +60,9 @@ def _device_module() -> types.ModuleType:
     module.device_count = lambda: 1
     module.current_device = lambda: 0
     module.set_device = lambda device: None
+    module.device = lambda index: contextlib.nullcontext()
     module._is_in_bad_fork = lambda: False
+    module._initialized = True  # torch.utils.checkpoint asks before it saves the random state
     module.manual_seed = random.manual_seed
     module.manual_seed_all = random.manual_seed
     module.get_rng_state = lambda device=None: torch.tensor(random.get_state(), dtype=torch.int64, device="cpu")
@@ -81,7 +84,7 @@ def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTe
     with LOCK:
         entry = plan.entries.get(key)
         if entry is None:
-            entry = plan.entries[key] = new_entry(plan, args, {**keywords, "device": torch.device("meta")}, PLANS)
+            entry = plan.entries[key] = new_entry(plan, args, {**keywords, "device": torch.device("meta")})
         if plan.draws:
             numbers.extend(random.next_draw(kwargs.get("generator")))
         return wrap(entry.metas[0], Cell(Node(entry, (), numbers, *user_frame(2)), entry.metas[0]))
@@ -102,6 +105,13 @@ def _empty(size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
 
 def _empty_strided(size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
     return _make(aten.empty_strided.default, (list(size), list(stride)), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _empty_permuted(size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    strides, step = [0] * len(size), 1
+    for dim in reversed(physical_layout):
+        strides[dim], step = step, step * size[dim]
+    return _empty_strided(size, strides, dtype)
 
 
 def _arange_dtype(numbers: tuple[Any, ...], dtype: Any) -> Any:
@@ -156,6 +166,7 @@ def _register_factories() -> None:
     for name, function in {
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
+        "empty_permuted": _empty_permuted,  # what empty_like of a meta tensor asks for
         "arange": _arange,
         "arange.start": _arange_start,
         "arange.start_step": _arange_step,
@@ -203,8 +214,24 @@ def _join_foreach() -> None:
             known.append(XlaTensor)
 
 
+def _split_loaded_state() -> None:
+    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, as it already lays it on its device."""
+    process = optimizer.Optimizer._process_value_according_to_param_policy
+
+    def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = process(param, value, *args, **kwargs)
+        if type(made) is XlaTensor and type(param) is XlaTensor and made.shape == param.shape:
+            sharding = param._cell.sharding
+            if sharding is not None and made._view is None and made._cell.sharding is None:
+                annotate(made, sharding)
+        return made
+
+    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)
+
+
 _claim_name()
 _join_foreach()
+_split_loaded_state()
 runtime_module = _device_module()
 torch._register_device_module(NAME, runtime_module)
 torch._C._acc.register_python_privateuseone_hook(_Hooks())

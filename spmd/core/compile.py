@@ -11,7 +11,7 @@ import numpy as np
 
 from . import metrics
 from .config import config
-from .ir import Entry, Leaf, Line, Pick, Value, origin
+from .ir import Entry, Leaf, Line, Node, Pick, Value, origin
 from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
 from .sharding import Sharding, compiler_context
 from .source import describe
@@ -95,9 +95,12 @@ def program_for(graph: Graph, name: str, line: Line) -> Program:
     return program
 
 
-def lower_graph(graph: Graph) -> Any:
-    """The graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes in it, before XLA has seen it."""
-    function = build(graph, describe)
+def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
+    """The graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes in it, before XLA has seen it.
+
+    chosen: see `lower.build`.
+    """
+    function = build(graph, describe, chosen)
     function.__name__ = "spmd"
     jitted = jax.jit(
         function,
@@ -148,12 +151,15 @@ def explain_failure(program: Program, error: Exception) -> RuntimeError:
 def _compile(graph: Graph, name: str, line: Line) -> Program:
     cause = _cause(graph, line)
     started = metrics.now()
-    lowered = lower_graph(graph)
+    chosen: list[tuple[Node, Any]] = []
+    lowered = lower_graph(graph, chosen if config.check_shardings else None)
     try:
         with compiler_context():
             executable = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         raise explain_failure(Program(name, line, graph, None, []), error) from error
+    for node, sharding in chosen:
+        _compare(describe(node), node.meta, node.entry.sharding, sharding)
     results = _chosen(graph, executable)
     program = Program(name, line, graph, executable, results)
     program.record = _record(program, name, cause, line, metrics.now() - started)

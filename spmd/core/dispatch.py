@@ -14,12 +14,13 @@ from torch._ops import OpOverload
 from . import metrics, random
 from .config import config
 from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
+from .foreach import entry_for
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.shape import PARTS, part
 from .runtime import host_array
 from .source import RING, _forward, _is_library, is_library, user_frame
 from .specials import SPECIALS
-from .tensor import LIVE, LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
+from .tensor import LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
 from .views import View, read_use, read_view, strided_rule, write
 
 aten = torch.ops.aten
@@ -41,6 +42,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
     if not hasattr(_threads, "entered"):
         enter_thread()
     metrics.recorded_ops += 1
+    if metrics.recorded_ops - metrics.synced_ops > config.max_pending_ops:
+        _cut()  # before any operand is read: the run may donate what they are read from
     if plan.handler is not None:
         done = plan.handler(func, args, kwargs or {})
         if done is not NotImplemented:
@@ -77,7 +80,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         signature = tuple(key)
         entry = plan.entries.get(signature)
         if entry is None:
-            entry = new_entry(plan, args, kwargs or {}, PLANS)
+            entry = entry_for(plan, args, kwargs or {}, PLANS)
             if len(plan.entries) >= config.entry_cache_size:
                 plan.entries.clear()
                 metrics.add("entry_tables_emptied")
@@ -101,8 +104,6 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 _forward[slot] = (forward, code, instruction)
 
         node = Node(entry, operands, numbers, code, instruction, sequence)
-        if len(LIVE) > config.max_pending_ops:
-            _cut()
         if plan.kind is FUNCTION:
             metas = entry.metas
             if len(metas) == 1 and entry.layout is None:
@@ -131,7 +132,7 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
     with LOCK:
         rule = plan.entries.get(signature)
         if rule is None:
-            rule = plan.entries[signature] = new_entry(plan, args, kwargs, PLANS)
+            rule = plan.entries[signature] = new_entry(plan, args, kwargs)
         cell, parent, task = base._cell, base._view, _graph_task()
         if parent is None and cell.use is not None and (cell.use.active or task != -1):
             parent = cell.use
@@ -249,7 +250,7 @@ def _scalar_entry(meta: Meta) -> Any:
     found = plan.entries.get((key, meta))
     if found is None:
         number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
-        found = new_entry(plan, (number,), {"dtype": meta.dtype}, PLANS)
+        found = new_entry(plan, (number,), {"dtype": meta.dtype})
         plan.entries[(key, meta)] = found
     return found
 

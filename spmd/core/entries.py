@@ -23,7 +23,6 @@ from .ops import RULES, Rule, base_name, lifted_arguments
 from .ops.create import cast
 from .ops.meta import META_FUNCTIONS
 from .ops.registry import PLACEMENT_ARGUMENTS, rule_arguments
-from .pieces import cut_of, sums_of_squares
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
 
@@ -259,10 +258,8 @@ def _makes_tensors(overload: OpOverload) -> bool:
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Any:
+def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
-    if is_foreach(plan.overload):
-        return _foreach_entry(plan, args, kwargs, plans)
     made = _run_on_meta(plan, args, kwargs)
     binding = _bind(plan, args, kwargs)
     flat = list(made) if isinstance(made, (tuple, list)) else [made]
@@ -396,142 +393,6 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
 
 def _is_scalar(argument: torch.Argument) -> bool:
     return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")
-
-
-# --- lists of tensors at once -----------------------------------------------------------------------------------------
-
-
-def _foreach_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Entry:
-    """`_foreach_*`: the element's own rule for each element."""
-    count = next(len(value) for value in args if isinstance(value, (list, tuple)))
-    given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
-    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [n for n in kwargs if n not in plan.ignored]
-    operand_places, number_places, operands, numbers = _flat_places(plan, given, names)
-    parts = []
-    metas: list[Meta] = []
-    for i in range(count):
-        elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
-        overload, element_args, element_kwargs, order = _element_call(plan.overload, elements)
-        element_plan = plans.get(overload)
-        if element_plan is None:
-            element_plan = plans[overload] = make_plan(overload, {})
-        if element_plan.rule is None:
-            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
-        key = ("foreach", *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()))
-        entry = element_plan.entries.get(key)
-        if entry is None:
-            entry = element_plan.entries[key] = new_entry(element_plan, element_args, element_kwargs, plans)
-        operand_index = [operand_places[name][i] for name in order if name in operand_places]
-        number_index = [number_places[name][i] for name in order if name in number_places]
-        target = meta_of_target(args[0][i]) if plan.kind is MUTATION else entry.metas[0]
-        parts.append((entry, operand_index, number_index, target))
-        metas.append(target)
-    is_mutation = plan.kind is MUTATION
-
-    def lower(arrays: list[jax.Array], lifted: list[jax.Array]) -> tuple[jax.Array, ...]:
-        made = []
-        for entry, operand_index, number_index, target in parts:
-            (array,) = entry.lower([arrays[k] for k in operand_index], [lifted[k] for k in number_index])
-            made.append(cast(array, target.struct.dtype) if is_mutation else array)
-        return tuple(made)
-
-    kinds = "".join("f" if type(number) is float else "i" for number in numbers)
-    made = Entry(plan.name, lower, tuple(metas), numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count)
-    if base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0 and "dtype" not in names:
-        made.by_layout = _joined_norms(lower, [value._meta for value in args[0]])
-    return made
-
-
-def _joined_norms(lower: Callable[..., Any], metas: list[Meta]) -> Callable[..., tuple[jax.Array, ...]]:
-    """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
-
-    def by_layout(arrays: list[jax.Array], numbers: list[jax.Array], layouts: list[Any]) -> tuple[jax.Array, ...]:
-        made = list(lower(arrays, numbers))
-        groups: dict[Any, list[int]] = {}
-        cuts = [cut_of(meta, sharding) for meta, sharding in zip(metas, layouts, strict=True)]
-        for i, cut in enumerate(cuts):
-            if cut is not None and metas[i].dtype in (torch.float32, torch.float64):
-                groups.setdefault((cut.rows, metas[i].dtype), []).append(i)
-        for members in groups.values():
-            squares = sums_of_squares([arrays[i] for i in members], [cuts[i] for i in members])
-            for place, i in enumerate(members):
-                made[i] = jnp.sqrt(squares[place])
-        return tuple(made)
-
-    return by_layout
-
-
-def meta_of_target(tensor: Any) -> Meta:
-    """The meta of a tensor that a list op writes into."""
-    return tensor._meta if type(tensor) is XlaTensor else meta_of(tensor)
-
-
-def _flat_places(
-    plan: Plan, given: list[Any], names: list[str]
-) -> tuple[dict[str, list[int]], dict[str, list[int]], list[Any], list[float | int]]:
-    """Where dispatch's scan puts each argument's elements among operands and numbers."""
-    operand_places: dict[str, list[int]] = {}
-    number_places: dict[str, list[int]] = {}
-    operands: list[Any] = []
-    numbers: list[float | int] = []
-    count = next(len(value) for value in given if isinstance(value, (list, tuple)))
-    for name, value in zip(names, given, strict=True):
-        items = value if isinstance(value, (list, tuple)) else [value] * 1
-        spread = len(items) if isinstance(value, (list, tuple)) else 0
-        if items and isinstance(items[0], torch.Tensor):
-            start = len(operands)
-            operands.extend(items)
-            operand_places[name] = [start + i for i in range(spread)] if spread else [start] * count
-        elif items and name in plan.lifted_names and type(items[0]) in (int, float):
-            start = len(numbers)
-            numbers.extend(items)
-            number_places[name] = [start + i for i in range(spread)] if spread else [start] * count
-    return operand_places, number_places, operands, numbers
-
-
-def _element(value: Any, index: int) -> Any:
-    return value[index] if isinstance(value, (list, tuple)) else value
-
-
-def _element_key(value: Any, is_lifted: bool) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
-    if is_lifted and type(value) in (int, float):
-        return type(value)
-    if type(value) is float:
-        return ("f", value.hex())
-    return (type(value), value)
-
-
-def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
-    """The element's op for one element of a list op: (overload, arguments, keyword arguments, argument names in order)."""
-    base = base_name(overload)
-    names = list(given)
-    values = list(given.values())
-    second_is_tensor = len(values) > 1 and isinstance(values[1], torch.Tensor)
-    if base in ("add", "sub", "mul", "div"):
-        keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
-        return getattr(aten, base).Tensor, tuple(values[:2]), keywords, names
-    if base in ("maximum", "minimum"):
-        target = getattr(aten, base).default if second_is_tensor else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
-        return target, tuple(values), {}, names
-    if base in ("clamp_min", "clamp_max"):
-        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}, names
-    if base == "pow":
-        first_is_tensor = isinstance(values[0], torch.Tensor)
-        kind = "Tensor_Tensor" if first_is_tensor and second_is_tensor else "Tensor_Scalar" if first_is_tensor else "Scalar"
-        return getattr(aten.pow, kind), tuple(values), {}, names
-    if base == "lerp":
-        return getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"), tuple(values), {}, names
-    if base in ("addcmul", "addcdiv"):
-        if len(values) > 3 and isinstance(values[3], torch.Tensor):
-            raise NotImplementedError(f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers")
-        keywords = {"value": values[3]} if len(values) > 3 else {}
-        return getattr(aten, base).default, tuple(values[:3]), keywords, names
-    if base == "norm":
-        keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
-        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords, names
-    return getattr(aten, base).default, tuple(values), {}, names
 
 
 def rule_place(overload: OpOverload) -> str:

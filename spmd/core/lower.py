@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,8 +34,13 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
-def build(graph: Graph, describe: Callable[[Node], str]) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes."""
+def build(
+    graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes.
+
+    chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
+    """
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
@@ -52,6 +58,8 @@ def build(graph: Graph, describe: Callable[[Node], str]) -> Callable[..., tuple[
             # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
             with jax.named_scope(f"{node.entry.name}#{index}"):
                 values[node] = _apply(node, operands, numbers, describe)
+            if chosen is not None and node.entry.name == "mark_sharding":
+                _inspect(node, values[node][0], chosen)
         return tuple(
             _pad(_value(root, values), pinned, root.meta.shape)
             for root, pinned in zip(graph.roots, graph.pinned, strict=True)
@@ -101,6 +109,13 @@ def _apply(node: Node, operands: list[jax.Array], numbers: list[jax.Array], desc
 def _known_sharding(value: Value) -> Sharding | None:
     """How a value is known to lie: a buffer as it does, an annotated value as asked."""
     return value.sharding if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
+
+
+def _inspect(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> None:
+    """Asks the partitioner to tell, while it compiles, how it laid out an annotated value; padded ones are not whole here."""
+    asked = node.entry.sharding
+    if asked.padded_shape(array.shape) == array.shape and array.ndim:
+        jax.debug.inspect_array_sharding(array, callback=lambda sharding: chosen.append((node, sharding)))
 
 
 def _cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:

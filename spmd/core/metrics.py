@@ -42,6 +42,7 @@ class CompileRecord:
 
 # Ops recorded since the start (or `clear`): a plain number, because the recorder adds to it under its own lock.
 recorded_ops = 0
+synced_ops = 0  # their number at the last barrier
 
 _lock = threading.Lock()
 _counters: Counter[str] = Counter()
@@ -94,8 +95,8 @@ def num_compiles() -> int:
 
 def clear() -> None:
     """Empties counters, timers and ledger."""
-    global recorded_ops
-    recorded_ops = 0
+    global recorded_ops, synced_ops
+    recorded_ops = synced_ops = 0
     with _lock:
         _counters.clear()
         _timers.clear()

@@ -167,6 +167,7 @@ SPECIALS: dict[Any, Any] = {
     aten.copy_.default: _copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _item,
+    aten.item.default: _item,  # what `.item()` is below autograd, inside another handler
     aten.equal.default: _equal,
     aten.rand_like.default: _rand_like,
     aten.randn_like.default: _randn_like,

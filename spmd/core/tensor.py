@@ -78,6 +78,10 @@ class Cell:
 LIVE: list["weakref.ref[Cell]"] = []
 
 
+# Programs run so far: what was read before the last run is not in the graph that is recorded now.
+RUNS = 0
+
+
 class XlaTensor(torch.Tensor):
     """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
 
@@ -129,6 +133,10 @@ class XlaTensor(torch.Tensor):
         copied.requires_grad_(self.requires_grad)
         if self._is_param:
             copied._is_param = True
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients
+        if pin is not None:
+            copied.__dict__["_pins_grad"] = pin
+            copied.register_post_accumulate_grad_hook(pin)
         if self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
         return copied
@@ -155,8 +163,12 @@ class XlaTensor(torch.Tensor):
         enter_thread()
         super().backward(*args, **kwargs)
 
+    # Their presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        # Its presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
+        raise NotImplementedError("torch.compile on the xla device is not supported yet; call the function directly")
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
         raise NotImplementedError("torch.compile on the xla device is not supported yet; call the function directly")
 
 
@@ -208,16 +220,12 @@ def sync(*, wait: bool = False) -> None:
         if cells:
             line = user_line()
             metrics.add("syncs")
-            try:
-                _give_birth(cells, line)
-                _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=True)
-            except Exception as error:
-                _abandon(cells, error)
-                raise
+            _barrier(cells, line)
         for ref in LIVE:
             if (cell := ref()) is not None:
                 cell.listed = False
         LIVE.clear()
+        metrics.synced_ops = metrics.recorded_ops
     if wait:
         for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
             device_array.block_until_ready()
@@ -250,15 +258,20 @@ def placed(cell: Cell) -> Leaf:
 
 def host_value(cell: Cell) -> np.ndarray:
     """The whole value of a cell as a host array of the logical shape."""
-    leaf = materialise(cell)
-    if leaf.host is not None:
-        return leaf.host
+    with LOCK:
+        leaf = materialise(cell)
+        if leaf.host is not None:
+            return leaf.host
+        leaf.shared += 1  # another thread's barrier must not donate what this one waits for
     metrics.add("host_reads")
     try:
         return runtime.download(leaf.buffer, leaf.meta.shape)
     except jax.errors.JaxRuntimeError as error:
         program = compiling.last_program()
         raise (compiling.explain_failure(program, error) if program else error) from error
+    finally:
+        with LOCK:
+            leaf.shared -= 1
 
 
 def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
@@ -293,6 +306,8 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
 
     A recorded value takes the layout `via` first, where one is given.
     """
+    if not tensor._meta.numel:
+        sharding = sharding.replicated()  # nothing to split, and the compiler would not
     with LOCK:
         cell, view = tensor._cell, tensor._view
         if view is not None:
@@ -305,7 +320,9 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
             # The line is that of the value: an annotation is about it, and finding our own would cost more than recording.
             source = origin(value)
             cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), source.code, source.instruction))
-        elif value.host is None and value.sharding is not sharding:
+        elif value.host is not None:
+            value.sharding = sharding  # for its upload, should the tensor itself be gone by then
+        elif value.sharding is not sharding:
             value.check()
             moved = runtime.move(value.buffer, value.meta.shape, value.sharding, sharding)
             cell.settle(Leaf(value.meta, buffer=moved, sharding=sharding))
@@ -341,8 +358,10 @@ def current_sharding(tensor: XlaTensor) -> Sharding | None:
 
 
 def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> None:
+    global RUNS
     if not cells:
         return
+    RUNS += 1
     graph = _graph(cells, donate=donate)
     _place(graph)
     program = compiling.program_for(graph, name, line)
@@ -360,6 +379,42 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
         cell.settle(leaf)
 
 
+class MeshesError(ValueError):
+    """Values on different meshes would have to share a program."""
+
+
+def _barrier(cells: list[Cell], line: Line) -> None:
+    """Runs these cells as one program; as several where they lie on different meshes and have nothing in common."""
+    try:
+        _give_birth(cells, line)
+        _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=True)
+    except MeshesError as error:
+        groups = _unconnected([cell for cell in cells if type(cell.value) is not Leaf])
+        if len(groups) < 2:
+            _abandon(cells, error)
+            raise
+        for group in groups:
+            _barrier(group, line)
+    except Exception as error:
+        _abandon(cells, error)
+        raise
+
+
+def _unconnected(cells: list[Cell]) -> list[list[Cell]]:
+    """The cells in groups that share neither an op nor an input."""
+    owner: dict[Value, int] = {}
+    groups: dict[int, list[Cell]] = {}
+    for number, cell in enumerate(cells):
+        nodes, leaves = topological([cell.value])
+        met = {owner[value] for value in (*nodes, *leaves) if value in owner}
+        groups[number] = [member for old in sorted(met) for member in groups.pop(old)] + [cell]
+        for value, old in owner.items():
+            if old in met:
+                owner[value] = number
+        owner.update(dict.fromkeys((*nodes, *leaves), number))
+    return list(groups.values())
+
+
 def _abandon(cells: list[Cell], error: Exception) -> None:
     """After a failed barrier: a tensor that had data before keeps that data, one that had none says what failed.
 
@@ -367,9 +422,11 @@ def _abandon(cells: list[Cell], error: Exception) -> None:
     """
     nodes, leaves = topological([cell.value for cell in cells])
     failed = getattr(error, "node", None)
+    gone = {leaf for leaf in leaves if leaf.gone is not None}
+    everything = failed is None and not gone
     lost: set[Node] = set()
     for node in nodes:
-        if failed is None or node is failed or any(origin(operand) in lost for operand in node.operands):
+        if everything or node is failed or any(value in gone or origin(value) in lost for value in node.operands):
             lost.add(node)
     before = {leaf.holder(): leaf for leaf in leaves if leaf.holder is not None and leaf.gone is None}
     for cell in cells:
@@ -417,7 +474,7 @@ def _common_mesh(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[
         found.pop(default.device_ids, None)  # what lies unannotated on the first device joins the mesh
     if len(found) > 1:
         shown = " and ".join(f"{sharding!r} on devices {list(ids)}" for ids, sharding in list(found.items())[:2])
-        raise ValueError(
+        raise MeshesError(
             f"one program cannot span meshes with different devices or device orders: {shown}. Run spmd.sync() between "
             "the parts, and re-mark a value that crosses with mark_sharding on the other mesh."
         )
@@ -428,13 +485,14 @@ def _wanted(leaf: Leaf) -> Sharding | None:
     if leaf.host is None:
         return leaf.sharding
     cell = leaf.holder() if leaf.holder is not None else None
-    return (cell.sharding or cell.home) if cell is not None else None
+    return (cell.sharding or cell.home) if cell is not None else leaf.sharding
 
 
 def _assign(leaf: Leaf, mesh: Sharding) -> None:
     """Decides where a leaf lies in a program over `mesh`; data elsewhere is moved, whole, to each device."""
     if leaf.host is not None:
-        leaf.sharding = _wanted(leaf) or mesh
+        wanted = _wanted(leaf)
+        leaf.sharding = wanted if wanted is not None and wanted.device_ids == mesh.device_ids else mesh
     elif leaf.sharding.device_ids != mesh.device_ids:
         leaf.check()
         leaf.buffer = runtime.move(leaf.buffer, leaf.meta.shape, leaf.sharding, mesh)

@@ -1,11 +1,8 @@
 """Random numbers: the same on every mesh, seeded, saved and restored without a barrier."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
+from support import run_script
 from torch import nn
 
 import spmd
@@ -86,13 +83,9 @@ class TestSeed:
         assert len(set(seen)) == 4 and spmd.metrics.num_compiles() == before
 
     def test_a_new_process_draws_the_same(self) -> None:
-        script = "import torch, spmd; torch.manual_seed(5); print(torch.rand(3, device='xla').tolist())"
-        environment = {**os.environ, "PJRT_DEVICE": "CPU", "CPU_NUM_DEVICES": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=environment, check=True
-        )
+        printed = run_script("import torch, spmd; torch.manual_seed(5); print(torch.rand(3, device='xla').tolist())")
         torch.manual_seed(5)
-        assert done.stdout.strip() == str(torch.rand(3, device="xla").tolist())
+        assert printed.strip() == str(torch.rand(3, device="xla").tolist())
 
 
 class TestState:

@@ -105,7 +105,8 @@ def aten_normal_functional(self, mean=0.0, std=1.0, *, draw):
 
 @lower(aten.bernoulli.p)
 def aten_bernoulli_p(self, p, *, draw):
-    return keep_mask(draw, self.shape, p).astype(self.dtype)
+    # Only the in-place form has a default, 0.5, which torch leaves out of the call.
+    return keep_mask(draw, self.shape, 0.5 if p is None else p).astype(self.dtype)
 
 
 @lower(aten.bernoulli.default)

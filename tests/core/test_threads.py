@@ -1,0 +1,307 @@
+"""Threads, processes, and how a process ends."""
+
+import threading
+
+import pytest
+import torch
+from support import run_script
+from torch import nn
+
+import spmd
+
+
+class TestEnd:
+    """A process that ends right after its first backward exits 0, whichever thread it ran in."""
+
+    def test_first_backward(self) -> None:
+        run_script("import torch, spmd; torch.ones(3, device='xla', requires_grad=True).sum().backward()")
+
+    def test_first_backward_in_a_thread(self) -> None:
+        run_script(
+            """
+            import threading, torch, spmd
+            def work():
+                x = torch.ones(3, device="xla", requires_grad=True)
+                (x * x).sum().backward()
+                print(x.grad.tolist())
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """
+        )
+
+    @pytest.mark.parametrize(
+        "backward",
+        [
+            "y.backward(gradient=torch.ones(3, device='xla'))",
+            "torch.autograd.grad(y.sum(), x)",
+            "torch.autograd.backward([y.sum()])",
+            "torch.autograd.grad([y], [x], [torch.ones(3, device='xla')])",
+        ],
+    )
+    def test_every_way_backward_in_a_new_thread(self, backward: str) -> None:
+        """The tensors come from the main thread: the new thread's first use of the device is the backward itself."""
+        printed = run_script(
+            f"""
+            import threading, torch, spmd
+            x = torch.ones(3, device="xla", requires_grad=True)
+            y = x * x
+            def work():
+                seen = threading.get_ident()
+                x.register_hook(lambda grad: print(threading.get_ident() == seen))
+                {backward}
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """
+        )
+        assert "False" not in printed
+
+    def test_with_work_in_flight(self) -> None:
+        run_script("import torch, spmd; x = torch.ones(256, 256, device='xla'); y = x @ x @ x; spmd.sync()")
+
+
+class TestThreads:
+    """Several threads may record, run and differentiate at once."""
+
+    def test_right_results(self) -> None:
+        wrong: list[object] = []
+
+        def work(number: int) -> None:
+            try:
+                w = torch.full((4,), float(number), device="xla", requires_grad=True)
+                for step in range(5):
+                    loss = (w * w).sum()
+                    (grad,) = torch.autograd.grad(loss, w)
+                    if step % 2:
+                        spmd.sync()
+                    with torch.no_grad():
+                        w.sub_(grad, alpha=0.25)
+                expected = [number * 0.5**5] * 4
+                if w.tolist() != expected:
+                    wrong.append((number, w.tolist()))
+            except BaseException as error:
+                wrong.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(1, 7)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert not wrong
+
+    def test_one_reads_while_another_records(self) -> None:
+        x = torch.zeros(8, device="xla")
+        spmd.sync()
+        stop, wrong = threading.Event(), []
+
+        def read() -> None:
+            while not stop.is_set():
+                values = x.tolist()
+                if len(set(values)) != 1:
+                    wrong.append(values)
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            for _ in range(30):
+                x.add_(1)
+                spmd.sync()
+        finally:
+            stop.set()
+            reader.join(60)
+        assert not wrong and x.tolist() == [30.0] * 8
+
+
+class TestLoader:
+    """A DataLoader that forks after the backend is up does not hang."""
+
+    def test_two_workers(self) -> None:
+        printed = run_script(
+            """
+            import warnings
+            import torch, spmd
+            from torch.utils.data import DataLoader, TensorDataset
+            # Python and jax both warn that a process with threads forks; that it works all the same is the point here.
+            warnings.simplefilter("ignore")
+            if __name__ == "__main__":
+                spmd.simulate(4)
+                total = torch.zeros(3, device="xla")
+                spmd.sync()
+                for epoch in range(2):
+                    for (batch,) in DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=4, num_workers=2):
+                        total += batch.to("xla").sum(0)
+                        spmd.sync()
+                print(total.tolist())
+            """
+        )
+        assert printed.strip() == "[64.0, 64.0, 64.0]"
+
+
+class TestDevices:
+    """How many devices there are: simulate, PJRT_DEVICE with CPU_NUM_DEVICES, XLA_FLAGS."""
+
+    COUNT = "import spmd; print(len(spmd.device_ids()))"
+
+    def test_pytorch_xlas_variables(self) -> None:
+        assert run_script(self.COUNT, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "4\n"
+
+    def test_xla_flags(self) -> None:
+        assert run_script(self.COUNT, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "4\n"
+
+    def test_jaxs_variable(self) -> None:
+        assert run_script(self.COUNT, JAX_NUM_CPU_DEVICES="3", CPU_NUM_DEVICES="4") == "3\n"
+
+    def test_simulate(self) -> None:
+        assert run_script("import spmd; spmd.simulate(5); spmd.simulate(5); print(len(spmd.device_ids()))") == "5\n"
+
+    def test_simulate_wins_over_variables(self) -> None:
+        script = "import spmd; spmd.simulate(5); print(len(spmd.device_ids()))"
+        assert run_script(script, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "5\n"
+        assert run_script(script, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "5\n"
+
+    def test_wrong_variables(self) -> None:
+        for name, value, text in (
+            ("PJRT_DEVICE", "VAX", "PJRT_DEVICE='VAX': expected one of CPU, GPU, CUDA, TPU"),
+            ("CPU_NUM_DEVICES", "many", "CPU_NUM_DEVICES='many': expected a positive integer"),
+        ):
+            script = f"""
+                import spmd
+                try:
+                    spmd.device_ids()
+                except ValueError as error:
+                    print(error)
+                """
+            assert text in run_script(script, **{name: value})
+
+    def test_wrong_flag(self) -> None:
+        script = """
+            try:
+                import spmd
+            except ValueError as error:
+                print(error)
+            """
+        assert "expected one of 'gspmd', 'shardy', got 'sharky'" in run_script(script, SPMD_PARTITIONER="sharky")
+
+    def test_sixty_four(self) -> None:
+        """64 simulated devices finish a training step."""
+        printed = run_script(
+            """
+            import torch, spmd, fsdp
+            from torch import nn
+            spmd.simulate(64)
+            mesh = spmd.Mesh(range(64), (8, 8), ("data", "fsdp"))
+            with torch.device("xla"):
+                model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+            model = fsdp.FullyShardedDataParallel(model, mesh=mesh, extra_data_axis="data")
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(2):
+                model(torch.ones(64, 64).to("xla")).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                spmd.sync(wait=True)
+            print(len(spmd.local_shards(next(model.parameters()))))
+            """,
+            timeout=300,
+        )
+        assert printed == "64\n"
+
+
+class TestLate:
+    """What must come before the backend starts says so when it comes late."""
+
+    def test_simulate_after_start(self) -> None:
+        spmd.device_ids()
+        with pytest.raises(RuntimeError, match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device"):
+            spmd.simulate(3)
+        spmd.simulate(8)
+        for wrong in (0, -1, 2.5, "8"):
+            with pytest.raises(ValueError, match="expected a number of devices of 1 or more"):
+                spmd.simulate(wrong)
+        assert (torch.ones(2, device="xla") + 1).tolist() == [2.0, 2.0]
+
+    @pytest.mark.parametrize(
+        ("before", "message"),
+        [
+            ("torch.utils.rename_privateuse1_backend('foo')", "is already called 'foo'"),
+            ("torch.utils.rename_privateuse1_backend('xla')", "already has an owner in this process"),
+        ],
+    )
+    def test_another_owner_of_the_name(self, before: str, message: str) -> None:
+        script = f"""
+            import torch
+            {before}
+            try:
+                import spmd
+            except ImportError as error:
+                print(error)
+            print(torch.ones(2).sum().item())
+            """
+        printed = run_script(script)
+        assert message in printed and printed.endswith("2.0\n")
+
+
+class TestInterrupt:
+    """Ctrl-C leaves the process usable; what the run had taken says so."""
+
+    def test_during_a_compile(self) -> None:
+        printed = run_script(
+            """
+            import os, signal, threading, torch, spmd
+            def chain(x):
+                for i in range(150):
+                    x = (x @ x).sin() + i
+                return x
+            kept = torch.full((4, 4), 2.0, device="xla")
+            state = torch.zeros(4, 4, device="xla")
+            spmd.sync()
+            state.add_(1)
+            y = chain(torch.ones(4, 4, device="xla"))
+            timer = threading.Timer(0.3, lambda: os.kill(os.getpid(), signal.SIGINT))
+            timer.start()
+            try:
+                spmd.sync()
+                timer.join()
+                for _ in range(1000):
+                    pass
+                print("finished")
+            except KeyboardInterrupt:
+                print("interrupted")
+            print(kept.tolist()[0], (kept + 1).tolist()[0], state.tolist()[0], torch.isfinite(y).all().item())
+            """,
+            timeout=200,
+        )
+        first, second = printed.splitlines()
+        assert first == "interrupted"
+        assert second == "[2.0, 2.0, 2.0, 2.0] [3.0, 3.0, 3.0, 3.0] [1.0, 1.0, 1.0, 1.0] True"
+
+    def test_during_the_recording(self) -> None:
+        """A signal between two ops of a loop leaves what was recorded before it."""
+        printed = run_script(
+            """
+            import signal, torch, spmd
+            x = torch.zeros(2, device="xla")
+            count = 0
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            try:
+                while True:
+                    x.add_(1)
+                    count += 1
+            except KeyboardInterrupt:
+                pass
+            spmd.sync()
+            print(x[0].item() - count in (0, 1), (torch.ones(2, device="xla") * 2).tolist())
+            """
+        )
+        assert printed == "True [2.0, 2.0]\n"
+
+
+class TestModuleState:
+    """What a thread sets for autograd stays in that thread."""
+
+    def test_cpu_models_still_work(self) -> None:
+        model = nn.Linear(2, 2)
+        model(torch.ones(1, 2)).sum().backward()
+        assert model.weight.grad.shape == (2, 2)

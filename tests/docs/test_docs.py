@@ -1,0 +1,39 @@
+"""Every code block of the README and the docs runs, and so does every example in a public docstring."""
+
+import doctest
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+MODULES = (
+    "spmd.annotate", "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.runtime",
+    "spmd.core.sharding", "fsdp.plan", "fsdp.policies", "fsdp.wrapper",
+)  # fmt: skip
+
+
+def blocks(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)
+class TestPages:
+    """A page's blocks run top to bottom, as a reader would run them."""
+
+    def test_runs(self, page):
+        namespace: dict[str, object] = {"__name__": "__main__"}
+        for block in blocks(page):
+            exec(compile(block, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("name", MODULES)
+class TestDocstrings:
+    """The examples give what they show."""
+
+    def test_examples(self, name):
+        result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
+        assert result.attempted > 0
+        assert result.failed == 0
