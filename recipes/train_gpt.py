@@ -16,6 +16,7 @@ import math
 import re
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -25,6 +26,7 @@ from pathlib import Path
 import matplotlib
 import torch
 from matplotlib import pyplot
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -61,7 +63,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--sequence", type=int, default=128, metavar="N", help="bytes of context (default %(default)s)")
     model.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)")
     training = parser.add_argument_group("training")
-    training.add_argument("--steps", type=int, default=600, metavar="N", help="optimizer steps (default %(default)s)")
+    training.add_argument("--steps", type=int, default=400, metavar="N", help="optimizer steps (default %(default)s)")
     training.add_argument(
         "--batch", type=int, default=16, metavar="N", help="sequences per step, over all devices (default %(default)s)"
     )
@@ -172,17 +174,20 @@ class MeshPlacement(Placement):
     def table(self, model: nn.Module) -> Table:
         spmd.sync()
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape().items())
-        table = Table(title=f"What lives where: mesh {axes}", title_justify="left")
+        # Narrow enough for 80 columns, so that a log shows every name in full.
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        table.title, table.title_justify = f"What lives where: mesh {axes}", "left"
         for heading in ("parameter", "shape", "spec"):
-            table.add_column(heading)
+            table.add_column(heading, no_wrap=True)
         for heading in ("whole", "per device"):
-            table.add_column(heading, justify="right")
-        layers = dict[tuple[str, ...], list[Tensor]]()
+            table.add_column(heading, justify="right", no_wrap=True)
+        rows = dict[tuple[str, str, str], list[tuple[str, Tensor]]]()
         for name, parameter in model.named_parameters():
-            layers.setdefault(describe(name, parameter), []).append(parameter)
-        for row, parameters in layers.items():
-            times = f" (x {len(parameters)})" if len(parameters) > 1 else ""
-            table.add_row(row[0] + times, *row[1:], *sizes(parameters))
+            pattern = re.sub(r"\.\d+\.", ".*.", name)
+            rows.setdefault((pattern, *describe(parameter)), []).append((name, parameter))
+        for (_, *description), members in rows.items():
+            names, parameters = zip(*members, strict=True)
+            table.add_row(join_names(names), *description, *sizes(parameters))
         table.add_section()
         parameters = list(model.parameters())
         table.add_row(f"{sum(p.numel() for p in parameters):,} parameters", "", "", *sizes(parameters), style="bold")
@@ -198,15 +203,22 @@ class MeshPlacement(Placement):
         return "optimizer state: {} whole, {} per device".format(*sizes(state))
 
 
-def describe(name: str, parameter: Tensor) -> tuple[str, str, str]:
-    """Return a parameter's name with * for its layer's number, its shape and its spec."""
-    name = re.sub(r"\b_\w*module\.", "", name)  # FSDP's own level is of no interest here
+def join_names(names: Sequence[str]) -> str:
+    """Return "blocks.0-3.norm.bias" for the same parameter of layers 0 to 3."""
+    last = re.search(r"\.(\d+)\.", names[-1])
+    return names[0] if len(names) == 1 or last is None else re.sub(r"\.(\d+)\.", rf".\1-{last[1]}.", names[0], count=1)
+
+
+def describe(parameter: Tensor) -> tuple[str, str]:
+    """Return a parameter's shape and, for each dim, the mesh axis that it is split over."""
     sharding = spmd.get_sharding(parameter)
-    spec = "replicated" if sharding is None else str(sharding.spec)
-    return re.sub(r"\.\d+\.", ".*.", name), str(tuple(parameter.shape)), spec
+    shape = str(tuple(parameter.shape))
+    if sharding is None or sharding.is_replicated():
+        return shape, "replicated"
+    return shape, ", ".join(map(str, sharding.partition_spec(parameter.dim())))
 
 
-def sizes(tensors: list[Tensor]) -> tuple[str, str]:
+def sizes(tensors: Sequence[Tensor]) -> tuple[str, str]:
     """Return what tensors take as a whole and on the fullest device, counted from their real shards."""
     per_device: dict[object, int] = {}
     for tensor in tensors:
@@ -217,7 +229,9 @@ def sizes(tensors: list[Tensor]) -> tuple[str, str]:
 
 
 def show_bytes(count: int) -> str:
-    return f"{count / 2**20:.2f} MiB" if count >= 2**20 else f"{count / 2**10:.2f} KiB"
+    if count < 2**10:
+        return f"{count} B"
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.1f} KiB"
 
 
 @dataclass
@@ -378,8 +392,9 @@ def main(arguments: list[str] | None = None) -> None:
     heldout = history.heldout[-1][1]
     console.print(
         f"\nheld-out loss [bold]{heldout:.4f}[/bold] nats per byte, bigram table [bold]{bigram:.4f}[/bold]; "
-        f"{place.compiles()} compiles, {time.perf_counter() - started:.0f} s, {args.out / 'loss.png'}",
+        f"{place.compiles()} compiles, {time.perf_counter() - started:.0f} s\n{args.out / 'loss.png'}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

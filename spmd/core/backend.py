@@ -1,7 +1,11 @@
 """The one owner of torch's process-wide state: the device name `xla`, its hooks, factories, autocast and generator seed."""
 
 import contextlib
+import itertools
+import signal
+import threading
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,9 +52,91 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
         return True
 
 
+_TYPE = torch._C._autograd.DeviceType.PrivateUse1
+_interrupted = threading.local()  # .error: what was raised in this thread's backward pass
+_probe = ().__len__  # the cheapest call that the interpreter does not specialise
+
+
 class _Guard(torch._C._acc.DeviceGuard):
-    def type_(self) -> Any:
-        return torch._C._autograd.DeviceType.PrivateUse1
+    # torch asks this several times an op, where no exception may come out: so it runs no bytecode, which Ctrl-C could stop.
+    type_ = itertools.repeat(_TYPE).__next__
+
+
+def _type_in_backward() -> Any:
+    """What `_Guard.type_` is during a backward pass.
+
+    The engine asks it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; to leave
+    it with that exception still set would abort the process. Python turns a call made with an exception set into a
+    SystemError caused by it: so it is found and kept, for `run_backward` to raise.
+    """
+    try:
+        _probe()
+    except SystemError as error:
+        _interrupted.error = error.__cause__
+    return _TYPE
+
+
+_guard = _Guard()
+_backward_lock = threading.Lock()
+_num_backward = 0
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    global _num_backward
+    with _backward_lock:
+        _num_backward += 1
+        _guard.type_ = _type_in_backward
+    try:
+        yield
+    finally:
+        with _backward_lock:
+            _num_backward -= 1
+            if not _num_backward:
+                del _guard.type_
+
+
+_pressed: list[Any] = []
+
+
+def _note_ctrl_c(number: int, frame: Any) -> None:
+    _pressed.append(frame)
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C inside waits for the end: raised within `_type_in_backward` it would abort the process."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or handler is _note_ctrl_c or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _note_ctrl_c)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if _pressed:
+            frame = _pressed[-1]
+            _pressed.clear()
+            handler(signal.SIGINT, frame)
+
+
+def _keep_errors_of_backward() -> None:
+    """Raises what `_type_in_backward` kept; the engine itself has forgotten it by then."""
+    engine = torch.autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        enter_thread()
+        try:
+            with _ctrl_c_later(), _guarded():
+                return engine(*args, **kwargs)
+        except SystemError:
+            error, _interrupted.error = getattr(_interrupted, "error", None), None
+            if error is None:
+                raise
+            raise error from None
+
+    torch.autograd._engine_run_backward = run_backward
 
 
 def _device_module() -> types.ModuleType:
@@ -136,6 +222,43 @@ def _randperm(n: int, dtype: Any = torch.int64, layout: Any = None, device: Any 
     return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64})
 
 
+def _linspace(start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.linspace.default, (start, end, steps), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+):  # fmt: skip
+    exponents = torch.linspace(start, end, steps, dtype=torch.float64, device="cpu")
+    return (base**exponents).to(dtype or torch.get_default_dtype()).to(NAME)
+
+
+def _tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return torch.tril_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to(NAME)
+
+
+def _triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return torch.triu_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to(NAME)
+
+
+def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    overload = aten.eye.default if len(size) == 1 else aten.eye.m
+    return _make(overload, size, {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _eye(n: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.eye.default, (n,), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _eye_m(n: int, m: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.eye.m, (n, m), {"dtype": dtype or torch.get_default_dtype()})
+
+
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
     return dispatch(aten.copy_.default, (), (target, source), {})
@@ -171,6 +294,15 @@ def _register_factories() -> None:
         "arange.start": _arange_start,
         "arange.start_step": _arange_step,
         "randperm": _randperm,
+        "eye": _eye,
+        "eye.m": _eye,
+        "_efficientzerotensor": _zeros,
+        "eye": _eye,
+        "eye.m": _eye_m,
+        "linspace": _linspace,
+        "logspace": _logspace,
+        "tril_indices": _tril_indices,
+        "triu_indices": _triu_indices,
         "_copy_from": _copy_from,
     }.items():
         library.impl(name, function, "PrivateUse1")
@@ -235,9 +367,10 @@ _split_loaded_state()
 runtime_module = _device_module()
 torch._register_device_module(NAME, runtime_module)
 torch._C._acc.register_python_privateuseone_hook(_Hooks())
-torch._C._acc.register_python_privateuseone_device_guard(_Guard())
+torch._C._acc.register_python_privateuseone_device_guard(_guard)
 _register_factories()
 _register_autocast()
+_keep_errors_of_backward()
 random.manual_seed(torch.initial_seed())
 
 __all__ = ["NAME", "runtime", "runtime_module"]

@@ -5,6 +5,7 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,6 +78,8 @@ class Plan:
 def make_plan(overload: OpOverload, handlers: dict[OpOverload, Handler]) -> Plan:
     """The plan of an overload; one that has no rule gets a handler that decomposes it, or says clearly that it cannot."""
     plan = Plan(overload, handlers)
+    if plan.handler is None and not is_foreach(overload) and any(argument.is_out for argument in overload._schema.arguments):
+        plan.handler = _out_form(plan)
     if plan.handler is None and plan.rule is None and not is_foreach(overload):
         plan.handler = _decomposition(plan, handlers)
     return plan
@@ -132,6 +135,10 @@ def _constant_of(plan: Plan) -> Any:
 # --- decomposition ----------------------------------------------------------------------------------------------------
 
 
+# The key of kernels that are written in other ops and leave the gradient to their own formula.
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
 def _decomposition(plan: Plan, handlers: dict[OpOverload, Handler]) -> Handler:
     overload = plan.overload
     found = decomposition_table.get(overload)
@@ -139,6 +146,10 @@ def _decomposition(plan: Plan, handlers: dict[OpOverload, Handler]) -> Handler:
         return lambda func, args, kwargs: found(*args, **kwargs)
     if overload._can_decompose():
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
+    if overload.namespace == "prims":  # torch's references, which some decompositions are, are written in these
+        return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
+    if overload.namespace != "aten" and plan.kind is FUNCTION and overload.has_kernel_for_dispatch_key(_COMPOSITE):
+        return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)
     twin = plan.twin
     if plan.kind is MUTATION and twin is not None and (twin in decomposition_table or twin._can_decompose() or twin in handlers):
         return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
@@ -153,6 +164,57 @@ def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: d
     for target, value in zip(targets, made, strict=True):
         target.copy_(value)
     return targets[0] if len(targets) == 1 else tuple(targets)
+
+
+def _out_form(plan: Plan) -> Handler | None:
+    """`out=`: the op without it, whose results the given tensors then take, resized where they do not fit."""
+    twin, outs = plan.twin, {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    factory = None if twin is not None else _factory_of(plan.overload)
+    if twin is None and factory is None:
+        return None
+
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        targets = [kwargs[where] for where in plan.mutated]
+        rest = {name: value for name, value in kwargs.items() if name not in outs}
+        if twin is not None:
+            made = twin(*args, **rest)
+        else:
+            made = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
+        for target, value in zip(targets, made if isinstance(made, (tuple, list)) else (made,), strict=True):
+            _fill_out(plan, target, value)
+        return targets[0] if len(targets) == 1 else tuple(targets)
+
+    return handler
+
+
+def _factory_of(overload: OpOverload) -> OpOverload | None:
+    """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
+    arguments = [argument.name for argument in overload._schema.arguments if not argument.is_out]
+    packet = getattr(aten, base_name(overload), None)
+    for name in packet.overloads() if packet is not None else ():
+        found = getattr(packet, name)
+        placed = [a.name for a in found._schema.arguments if a.name not in PLACEMENT_ARGUMENTS | {"dtype"}]
+        if _makes_tensors(found) and placed == arguments:
+            return found
+    return None
+
+
+def _fill_out(plan: Plan, target: Any, value: torch.Tensor) -> None:
+    if type(target) is not XlaTensor:
+        raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
+    if not torch.can_cast(value.dtype, target.dtype):
+        raise RuntimeError(
+            f"{plan.name}: result type {value.dtype} can't be cast to the desired output type {target.dtype} of out"
+        )
+    if target.shape != value.shape:
+        if target.numel():
+            warnings.warn(
+                f"{plan.name}: out has shape {list(target.shape)} and is resized to {list(value.shape)}; give it that shape, "
+                "or none with resize_(0)",
+                stacklevel=2,
+            )
+        target.resize_(value.shape)
+    target.copy_(value)
 
 
 def _no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -272,6 +334,8 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
     constant = _constant_of(plan)
+    if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
+        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.lifted_names)
     lower = _fill_with(constant, metas[0]) if constant is not None else _bound_rule(plan, binding, metas, layout)
     statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
     return Entry(plan.name, lower, metas, numbers=kinds, statics=statics, constant=constant, layout=layout)

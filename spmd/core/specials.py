@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from . import metrics
 from .ir import Leaf
@@ -24,7 +25,7 @@ def host_copy(tensor: XlaTensor) -> torch.Tensor:
     storage = base.permute(order).contiguous().reshape(-1)
     storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
     if meta.dtype != storage.dtype:
-        raise NotImplementedError(f"reading a {meta.dtype} view of a {base.dtype} tensor: call .clone() on the view first")
+        return host_copy(aten.clone.default(tensor))
     return storage.as_strided(meta.shape, meta.strides, meta.offset - cell.meta.offset).clone()
 
 
@@ -70,6 +71,19 @@ def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if left.shape != right.shape:
         return False
     return bool((left == right).all().item())
+
+
+def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(torch.isclose(*args, **kwargs).all().item())
+
+
+def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.new_zeros(2, device="cpu")`: a factory that is asked for a tensor on another device than its model's."""
+    device = kwargs.get("device")
+    if device is None or torch.device(device).type == "xla":
+        return NotImplemented
+    like = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device)
+    return func(like, *args[1:], **kwargs)
 
 
 def _rand_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -134,6 +148,10 @@ def _batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
     return tuple(made)
 
 
+def _batch_norm_legit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return aten.native_batch_norm.default(*args, **kwargs)
+
+
 def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A boolean index selects as many elements as it has True: only the host can know the shape of the result."""
     tensor, indices = args[0], args[1]
@@ -152,8 +170,57 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An op whose result's shape depends on data runs on the host, and is counted."""
     metrics.add("host_ops")
-    made = func(*(value.cpu() if isinstance(value, torch.Tensor) else value for value in args), **kwargs)
-    return made.to("xla")
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
+
+
+def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`repeat_interleave` of counts: a static program where the caller says how many there are in all."""
+    return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
+
+
+def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(torch.isclose(*args, **kwargs).all().item())
+
+
+# -- In-place ops that change a tensor's shape: it becomes the view that the op without underscore makes of it.
+
+
+def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
+    torch._C.TensorBase.data.__set__(tensor, new)  # sizes and strides, as torch sees them; gradient and version stay
+    tensor._cell, tensor._view, tensor._meta = new._cell, new._view, new._meta
+    return tensor
+
+
+def _view_in_place(view: Any) -> Any:
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+        return _become(args[0], view(*args, **kwargs))
+
+    return handler
+
+
+def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """New elements are zeros; torch leaves them as it finds them."""
+    tensor, size = args[0], torch.Size(args[1])
+    if size == tensor.shape:
+        return tensor
+    missing = size.numel() - tensor.numel()
+    if missing <= 0:
+        flat = tensor.as_strided((size.numel(),), (1,)) if size.numel() else tensor.new_zeros(0)
+    else:
+        flat = torch.cat([tensor.reshape(-1), tensor.new_zeros(missing)]) if tensor.numel() else tensor.new_zeros(missing)
+    return _become(tensor, flat.view(size))
+
+
+def _resize_as_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    return _resize_(func, (args[0], args[1].shape), {})
+
+
+def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    tensor, source, *layout = args
+    made = tensor.clone()
+    made.as_strided(*layout, **kwargs).copy_(source)
+    return made
 
 
 def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -169,6 +236,7 @@ SPECIALS: dict[Any, Any] = {
     aten._local_scalar_dense.default: _item,
     aten.item.default: _item,  # what `.item()` is below autograd, inside another handler
     aten.equal.default: _equal,
+    aten.allclose.default: _allclose,
     aten.rand_like.default: _rand_like,
     aten.randn_like.default: _randn_like,
     aten.randint_like.default: _randint_like,
@@ -176,7 +244,33 @@ SPECIALS: dict[Any, Any] = {
     aten.scaled_dot_product_attention.default: _attention,
     aten._pin_memory.default: _pin_memory,
     aten.native_batch_norm.default: _batch_norm,
+    aten._native_batch_norm_legit.default: _batch_norm_legit,
     aten.index.Tensor: _index,
     aten.nonzero.default: _on_host,
     aten.masked_select.default: _on_host,
+    aten._unique.default: _on_host,
+    aten._unique2.default: _on_host,
+    aten.unique_dim.default: _on_host,
+    aten.unique_consecutive.default: _on_host,
+    aten.unique_dim_consecutive.default: _on_host,
+    aten.bincount.default: _on_host,
+    aten.repeat_interleave.Tensor: _repeats,
+    aten.allclose.default: _allclose,
+    aten.squeeze_.default: _view_in_place(aten.squeeze.default),
+    aten.squeeze_.dim: _view_in_place(aten.squeeze.dim),
+    aten.squeeze_.dims: _view_in_place(aten.squeeze.dims),
+    aten.unsqueeze_.default: _view_in_place(aten.unsqueeze.default),
+    aten.transpose_.default: _view_in_place(aten.transpose.int),
+    aten.t_.default: _view_in_place(aten.t.default),
+    aten.as_strided_.default: _view_in_place(aten.as_strided.default),
+    aten.resize_.default: _resize_,
+    aten.resize_as_.default: _resize_as_,
+    aten.as_strided_scatter.default: _as_strided_scatter,
 }
+
+for _overload in (
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
+    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+    aten.empty_like.default,
+):  # fmt: skip
+    SPECIALS[_overload] = _elsewhere

@@ -144,12 +144,21 @@ class XlaTensor(torch.Tensor):
     def __repr__(self, *, tensor_contents: Any = None) -> str:
         text = self.detach().cpu().__repr__().removesuffix(")")
         parts = [f"device='{self.device}'"]
+        for part in ("size", "dtype"):  # torch names them after the device
+            text, found, value = text.partition(f", {part}=")
+            if found:
+                rest = value.partition(", dtype=")
+                parts.append(f"{part}={rest[0]}")
+                text += "".join(rest[1:])
         if self.grad_fn is not None:
-            parts.append(f"grad_fn=<{self.grad_fn.name().removesuffix('0')}>")
+            parts.append(f"grad_fn=<{self.grad_fn.name()}>")
         elif self.requires_grad:
             parts.append("requires_grad=True")
         text = f"{text}, {', '.join(parts)})"
         return f"Parameter containing:\n{text}" if self._is_param else text
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
 
     def tolist(self) -> Any:
         return self.cpu().tolist()
@@ -579,7 +588,8 @@ def _give_birth(cells: list[Cell], line: Line) -> None:
         leaf = born[node]
         cell.home = leaf.sharding
         if cell.value is node:
-            cell.settle(leaf)
+            # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
+            cell.value, cell.past = leaf, None
         leaf.holder = weakref.ref(cell)
 
 

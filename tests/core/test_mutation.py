@@ -89,7 +89,7 @@ class TestInPlace:
             x = torch.ones(2, dtype=torch.int64, device=device)
             with pytest.raises(RuntimeError, match="result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"):
                 x.add_(0.5)
-            with pytest.raises(RuntimeError, match=r"output with shape \[2\] doesn't match the broadcast shape \[3, 2\]"):
+            with pytest.raises(RuntimeError, match=r"output with shape .*\[2\].* doesn't match the broadcast shape .3, 2."):
                 x.add_(torch.ones(3, 2, dtype=torch.int64, device=device))
             assert x.tolist() == [1, 1]
 
@@ -189,7 +189,7 @@ class TestForeach:
                 "sqrt": lambda d: torch._foreach_sqrt([ramp(d), ramp(d)[0]]),
                 "norm": lambda d: torch._foreach_norm([ramp(d), ramp(d)[0]]),
                 "norm inf": lambda d: torch._foreach_norm([ramp(d), ramp(d)[0]], float("inf")),
-                "views": lambda d: torch._foreach_add(list(ramp(d).unbind()), list(ramp(d)[1:].unbind())[0]),
+                "views": lambda d: torch._foreach_add(list(ramp(d).unbind()), list(ramp(d).flip(0).unbind())),
             }
         )
 

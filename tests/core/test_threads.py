@@ -276,6 +276,22 @@ class TestInterrupt:
         assert first == "interrupted"
         assert second == "[2.0, 2.0, 2.0, 2.0] [3.0, 3.0, 3.0, 3.0] [1.0, 1.0, 1.0, 1.0] True"
 
+    def test_during_backward(self) -> None:
+        printed = run_script(
+            """
+            import signal, torch, spmd
+            x = torch.ones(3, device="xla", requires_grad=True)
+            x.register_hook(lambda grad: signal.raise_signal(signal.SIGINT))
+            for attempt in range(3):
+                try:
+                    (x * 2).sum().backward()
+                except KeyboardInterrupt:
+                    print("interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+                x.grad = None
+            """
+        )
+        assert printed == "interrupted [2.0, 2.0, 2.0] True\n" * 3
+
     def test_during_the_recording(self) -> None:
         """A signal between two ops of a loop leaves what was recorded before it."""
         printed = run_script(

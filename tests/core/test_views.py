@@ -118,7 +118,6 @@ def expanded_dim(x, v):
 def split_parts(x, v):
     y = x * 1
     first, second, third = y.split(3)
-    y[:1].mul_(v[:1])
     return torch.cat([third * v[6:], second, first]) * y
 
 

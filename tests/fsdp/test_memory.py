@@ -92,6 +92,33 @@ class TestEachDeviceHoldsItsShare:
             assert share <= after[device] - before[device] <= 1.01 * share
 
 
+    def test_momentum_of_sgd(self, mesh8: spmd.Mesh) -> None:
+        """State that an optimizer makes from a gradient, not from zeros, is split like the gradient."""
+        with torch.device("xla"):
+            model = gpt(width=64)
+        model = sharded(model, mesh8)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        tokens = torch.randint(VOCABULARY, (8, SEQUENCE)).to("xla")
+        for _ in range(2):
+            cross_entropy(model(tokens), tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            spmd.sync()
+        buffers = [optimizer.state[parameter]["momentum_buffer"] for parameter in model.parameters()]
+        held = bytes_per_device(buffers)
+        for device in range(8):
+            assert held[device] == pytest.approx(whole_bytes(buffers) / 8, rel=0.01)
+
+    def test_a_batch_that_nobody_holds_is_uploaded_in_shards(self, mesh8: spmd.Mesh) -> None:
+        """In an evaluation nothing keeps the input tensor, so that it is gone when the program that reads it runs."""
+        model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh=mesh8)
+        batch = torch.randn(1024, 8)
+        with torch.no_grad():
+            model(batch.to("xla")).sum().item()
+        record = spmd.metrics.compiles()[-1]
+        assert record.argument_bytes == pytest.approx(whole_bytes([batch]) / 8, rel=0.05)
+
+
 class TestBornSharded:
     """While a model that is built under `with torch.device("xla")` is initialised, no device holds more than 1.1 of its shard.
 

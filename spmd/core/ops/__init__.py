@@ -2,17 +2,27 @@
 
 from . import activation as activation
 from . import attention as attention
+from . import conv as conv
 from . import create as create
+from . import ctc as ctc
+from . import distance as distance
 from . import embedding as embedding
+from . import fft as fft
+from . import histogram as histogram
 from . import index as index
+from . import linalg as linalg
 from . import loss as loss
 from . import matmul as matmul
 from . import norm as norm
 from . import optim as optim
 from . import pointwise as pointwise
+from . import pool as pool
 from . import random as random
 from . import reduce as reduce
+from . import resample as resample
+from . import segment as segment
 from . import shape as shape
+from . import special as special
 from .lifting import base_name as base_name
 from .lifting import lifted_arguments as lifted_arguments
 from .registry import RULES as RULES

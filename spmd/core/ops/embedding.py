@@ -1,5 +1,6 @@
-"""Embedding lookup and its gradient."""
+"""Embedding lookup, bags of embeddings, and their gradients."""
 
+import jax
 import jax.numpy as jnp
 import torch
 
@@ -28,3 +29,83 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
     zeros = jnp.zeros((num_weights, grad_output.shape[-1]), accumulator)
     total = zeros.at[flat].add(rows, mode="drop", wrap_negative_indices=False)
     return total.astype(grad_output.dtype)
+
+
+# -- Bags: runs of indices whose rows are summed, averaged or compared.
+
+_SUM, _MEAN, _MAX = 0, 1, 2
+
+
+def _take(table, indices):
+    return table.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+
+
+def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns):
+    bags = offsets.shape[0] - include_last_offset
+    count = indices.shape[0]
+    owner = jnp.searchsorted(offsets[:bags], jnp.arange(count, dtype=offsets.dtype), side="right", method="compare_all") - 1
+    if padding_idx >= 0:
+        kept = indices != padding_idx
+        owner_kept = jnp.where(kept, owner, bags)  # past the end: dropped
+    else:
+        owner_kept = owner
+    rows = _take(weight, indices)
+    sizes = jnp.zeros((bags,), indices.dtype).at[owner_kept].add(1, mode="drop")
+    filled = (sizes > 0)[:, None]
+    best = jnp.zeros(returns[3].shape, returns[3].dtype)
+    if mode == _MAX:
+        top = jax.ops.segment_max(rows, owner_kept, bags, mode="drop")
+        output = jnp.where(filled, top, jnp.zeros((), weight.dtype))
+        # The first row of a bag that has the greatest value, dim by dim.
+        hits = (rows == _take(top, jnp.maximum(owner, 0))) & (owner_kept < bags)[:, None]
+        place = jnp.where(hits, jnp.arange(count)[:, None], count)
+        first = jax.ops.segment_min(place, owner_kept, bags, mode="drop")
+        best = jnp.where(filled, jnp.take(indices, first, mode="clip"), 0).astype(best.dtype) if count else best
+    else:
+        accumulator = jnp.float32 if weight.dtype in (jnp.bfloat16, jnp.float16) else weight.dtype
+        rows = rows.astype(accumulator)
+        if per_sample_weights is not None:
+            rows = rows * per_sample_weights.astype(accumulator)[:, None]
+        output = jnp.zeros((bags, weight.shape[1]), accumulator).at[owner_kept].add(rows, mode="drop")
+        if mode == _MEAN:
+            output = output / jnp.maximum(sizes, 1)[:, None].astype(accumulator)
+        output = output.astype(weight.dtype)
+    sizes = jnp.pad(sizes, (0, returns[2].shape[0] - bags))
+    return output, owner.astype(returns[1].dtype), sizes.astype(returns[2].dtype), best
+
+
+@lower(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def aten_embedding_bag(
+    weight, indices, offsets, scale_grad_by_freq=False, mode=0, sparse=False, per_sample_weights=None,
+    include_last_offset=False, padding_idx=-1, *, returns,
+):  # fmt: skip
+    return _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns)
+
+
+@lower(aten._embedding_bag_dense_backward.default)
+def aten_embedding_bag_dense_backward(
+    grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx=-1
+):
+    zeros = jnp.zeros((num_weights, grad.shape[1]), jnp.promote_types(grad.dtype, jnp.float32))
+    if mode == _MAX:
+        filled = (bag_size[: grad.shape[0]] > 0)[:, None]
+        columns = jnp.broadcast_to(jnp.arange(grad.shape[1]), grad.shape)
+        total = zeros.at[maximum_indices, columns].add(jnp.where(filled, grad, jnp.zeros((), grad.dtype)))
+        return total.astype(grad.dtype)
+    rows = _take(grad, offset2bag).astype(zeros.dtype)
+    if mode == _MEAN:
+        rows = rows / jnp.maximum(_take(bag_size, offset2bag), 1)[:, None].astype(rows.dtype)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights[:, None]
+    if scale_grad_by_freq:
+        counts = jnp.zeros((num_weights,), rows.dtype).at[indices].add(1)
+        rows = rows / _take(counts, indices)[:, None]
+    if padding_idx >= 0:
+        indices = jnp.where(indices == padding_idx, jnp.asarray(num_weights, indices.dtype), indices)
+    return zeros.at[indices].add(rows, mode="drop").astype(grad.dtype)
+
+
+@lower(aten._embedding_bag_per_sample_weights_backward.default)
+def aten_embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
+    made = jnp.sum(_take(grad, offset2bag) * _take(weight, indices), axis=-1)
+    return made if padding_idx < 0 else jnp.where(indices == padding_idx, jnp.zeros((), made.dtype), made)

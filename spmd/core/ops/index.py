@@ -282,6 +282,19 @@ def aten_masked_scatter_backward(grad_output, mask, sizes):
     return zeros.at[order].set(grad_output.reshape(-1), mode="drop").reshape(tuple(sizes))
 
 
+@lower(aten.nonzero_static.default)
+def aten_nonzero_static(self, *, size, fill_value=-1):
+    if self.ndim == 0:
+        return jnp.zeros((size, 0), jnp.int64)
+    return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), axis=1).astype(jnp.int64)
+
+
+@lower(aten.repeat_interleave.Tensor)
+def aten_repeat_interleave(repeats, *, output_size=None):
+    positions = jnp.arange(repeats.shape[0], dtype=repeats.dtype)
+    return jnp.repeat(positions, repeats, total_repeat_length=output_size)
+
+
 @lower(aten.tril.default)
 def aten_tril(self, diagonal=0):
     return jnp.tril(self, diagonal)

@@ -108,3 +108,11 @@ def aten_vdot(self, other):
 @lower(aten._int_mm.default)
 def aten_int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
+
+
+@lower(aten._trilinear.default)
+def aten_trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
+    """The sum over `sumdim` of the product of three arrays, each given new dims of size 1 first (`bilinear` is one)."""
+    arrays = [jnp.expand_dims(array, tuple(dims)) for array, dims in ((i1, expand1), (i2, expand2), (i3, expand3))]
+    wide = [array.astype(_accumulator(array.dtype)) for array in arrays]
+    return jnp.sum(wide[0] * wide[1] * wide[2], axis=tuple(sumdim)).astype(i1.dtype)

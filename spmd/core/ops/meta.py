@@ -1,9 +1,10 @@
-"""Shapes of ops that torch cannot run on its meta device."""
+"""Shapes of ops that torch cannot run on its meta device, or runs there without its checks."""
 
 from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 
 aten = torch.ops.aten
 
@@ -32,9 +33,67 @@ def _in_place(*args: Any, **kwargs: Any) -> None:
     """An op that only writes: its targets keep shape and dtype."""
 
 
+def _checked_softmax(overload: Any) -> Callable[..., Any]:
+    """torch's meta kernel of softmax takes any dim."""
+
+    def softmax(self, dim, half_to_float):
+        canonicalize_dim(self.dim(), dim)
+        return overload(self, dim, half_to_float)
+
+    return softmax
+
+
+def _histogram(self, bins, *, range=None, weight=None, density=False):
+    edges = self.new_empty(bins + 1) if isinstance(bins, int) else bins
+    return self.new_empty(edges.shape[0] - 1), edges.clone()
+
+
+def _histogramdd(self, bins, *, range=None, weight=None, density=False):
+    return self.new_empty([edges if isinstance(edges, int) else edges.shape[0] - 1 for edges in bins])
+
+
+def _histogramdd_edges(self, bins, *, range=None, weight=None, density=False):
+    return [self.new_empty(count + 1) for count in bins]
+
+
+def _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    """The alphas are as wide as the longest target, which is known where the lengths are numbers."""
+    time, batch = log_probs.shape[:2]
+    width = max(target_lengths, default=0) if isinstance(target_lengths, list) else targets.shape[-1]
+    return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * width + 1)
+
+
+def _ctc_loss_backward(grad, log_probs, *arguments):
+    return torch.empty_like(log_probs)
+
+
+def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
+    """In evaluation no statistics are saved; torch's meta kernel says otherwise. place: of `training` among the arguments."""
+
+    def batch_norm(*args):
+        made = list(overload(*args))
+        if not args[place]:
+            made[1:3] = [args[0].new_empty(0, dtype=made[1].dtype), args[0].new_empty(0, dtype=made[2].dtype)]
+        return tuple(made)
+
+    return batch_norm
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
+    aten._softmax.default: _checked_softmax(aten._softmax.default),
+    aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram,
+    aten._histogramdd_bin_edges.default: _histogramdd_edges,
+    aten._histogramdd_from_bin_cts.default: _histogramdd,
+    aten._histogramdd_from_bin_tensors.default: _histogramdd,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    aten.native_batch_norm.default: _batch_norm(aten.native_batch_norm.default, 5),
     aten._fused_sgd_.default: _in_place,
     aten._fused_sgd_.tensor_lr: _in_place,
     aten._fused_adam_.default: _in_place,

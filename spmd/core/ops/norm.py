@@ -173,7 +173,8 @@ def _towards(running, value, momentum):
 def aten_native_batch_norm(
     input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns
 ):
-    return _like(_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3], returns)
+    output, *saved = _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
+    return _like((output, *(part[: returns[1].shape[0]] for part in saved)), returns)  # none are saved in evaluation
 
 
 @lower(aten._native_batch_norm_legit.no_stats)

@@ -377,9 +377,9 @@ def aten_round_decimals(self, *, decimals):
 # -- Selection.
 
 
-@lower(aten.where.self)
+@lower(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
 def aten_where(condition, self, other, *, returns):
-    return jnp.where(condition, self.astype(returns.dtype), other.astype(returns.dtype))
+    return jnp.where(condition, jnp.asarray(self).astype(returns.dtype), jnp.asarray(other).astype(returns.dtype))
 
 
 @lower(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

@@ -376,3 +376,49 @@ def aten_median_dim(self, dim, keepdim=False):
 @lower(aten.median.default)
 def aten_median(self):
     return aten_median_dim(self.reshape(-1), 0)[0]
+
+
+@lower(aten.nanmedian.dim)
+def aten_nanmedian_dim(self, dim, keepdim=False):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    if not jnp.issubdtype(self.dtype, jnp.inexact):
+        return aten_median_dim(self, dim, keepdim)
+    # NaN sorts last, so the median of the rest stands in the middle of what comes before.
+    axis = dim % self.ndim
+    count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
+    middle = jnp.maximum(count - 1, 0) // 2
+    picked = (jnp.take_along_axis(part, middle, axis) for part in _sort(self, axis, False))
+    return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
+
+
+@lower(aten.nanmedian.default)
+def aten_nanmedian(self):
+    return aten_nanmedian_dim(self.reshape(-1), 0)[0]
+
+
+@lower(aten.mode.default)
+def aten_mode(self, dim=-1, keepdim=False):
+    """The smallest of the most frequent values, and the last place where it stands."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    values, indices = _sort(self, axis, False)
+    place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    before = jnp.roll(values, 1, axis)
+    starts = jnp.where((values != before) | (place == 0), place, 0)
+    length = place - lax.cummax(starts, axis=axis)  # how many equals came before, which is greatest at a run's end
+    best = jnp.argmax(length, axis=axis, keepdims=True)
+    picked = (jnp.take_along_axis(part, best, axis) for part in (values, indices))
+    return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
+
+
+@lower(aten.hash_tensor.default)
+def aten_hash_tensor(self, dim=(), *, keepdim=False, mode=0):
+    """The exclusive or of all elements' bits, floats as float64."""
+    if jnp.issubdtype(self.dtype, jnp.floating):
+        words = lax.bitcast_convert_type(self.astype(jnp.float64), jnp.uint64)
+    else:
+        words = self.astype(jnp.int64).astype(jnp.uint64)
+    made = lax.reduce(words, np.uint64(0), lax.bitwise_xor, _axes(self, dim))
+    return jnp.expand_dims(made, _axes(self, dim)) if keepdim else made

@@ -280,6 +280,26 @@ def _write_as_complex(base, new):
     return jnp.stack([new.real, new.imag], axis=-1)
 
 
+@lower(aten._conj.default)
+def aten__conj(self):
+    return jnp.conj(self)
+
+
+@lower(aten._neg_view.default)
+def aten__neg_view(self):
+    return -self
+
+
+@write_back(aten._conj.default)
+def _write_conj(base, new):
+    return jnp.conj(new)
+
+
+@write_back(aten._neg_view.default)
+def _write_neg(base, new):
+    return -new
+
+
 # --- rearrangements that copy ----------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,133 @@
+"""Ops written with other torch ops, because they need a tensor's layout, the host, or are a block of a model."""
+
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+aten = torch.ops.aten
+
+
+# --- linear algebra: torch's gradient formulas expect the factors of the transpose for a contiguous real matrix ---------
+
+
+def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+    transposed = matrix.is_contiguous() and not matrix.is_complex()
+    packed, pivots, info = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
+    return packed, pivots, info, transposed
+
+
+def _solve_ex(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    matrix, right = args[0], args[1]
+    is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
+    packed, pivots, info, transposed = _factor(matrix)
+    right = right.unsqueeze(-1) if is_vector else right
+    made = aten.linalg_lu_solve(packed, pivots, right, left=kwargs.get("left", True), adjoint=transposed)
+    return made.squeeze(-1) if is_vector else made, packed, pivots, info
+
+
+def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
+    return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
+
+
+def _det(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    packed, pivots, _, _ = _factor(args[0])
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
+
+
+def _slogdet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    packed, pivots, _, _ = _factor(args[0])
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
+    return sign, diagonal.abs().log().sum(-1), packed, pivots
+
+
+def _check_errors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Reads `info`, which is a barrier, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
+    func(args[0].cpu(), *args[1:], **kwargs)
+
+
+def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    upper = args[1] if len(args) > 1 else kwargs.get("upper", False)
+    factor, info = aten.linalg_cholesky_ex(args[0], upper=upper)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=args[0].dim() == 2)
+    return factor
+
+
+# --- transformer blocks without gradients ------------------------------------------------------------------------------
+
+
+def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:
+    return x.unflatten(-1, (num_head, -1)).transpose(-2, -3)
+
+
+def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor:
+    """True forbids. mask_type: 0 [query, key], 1 [batch, key], 2 as the scores."""
+    if mask is None:
+        return scores
+    mask = mask.bool()
+    if mask_type == 1:
+        mask = mask[:, None, None, :]
+    elif mask.dim() == 3:
+        mask = mask.unflatten(0, scores.shape[:2])
+    return scores.masked_fill(mask, float("-inf"))
+
+
+def _attention_block(
+    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    if query is key and key is value:
+        parts = F.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+    else:
+        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+        parts = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+    q, k, v = (_heads(part, num_head) for part in parts)
+    scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-1, -2)
+    weights = _masked(scores, mask, mask_type).softmax(-1)
+    output = F.linear((weights @ v).transpose(-2, -3).flatten(-2), proj_weight, proj_bias)
+    if not need_weights:
+        return output, None
+    return output, weights.mean(1) if average_attn_weights else weights
+
+
+def _native_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _attention_block(*args, **kwargs)
+
+
+def _encoder_block(
+    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
+    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
+    norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
+
+    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    attended, _ = _attention_block(
+        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+    )
+    x = src + attended
+    x = x if norm_first else norm(x, norm_weight_1, norm_bias_1)
+    inner = F.linear(norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1)
+    x = x + F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
+    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
+
+
+def _encoder_layer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return _encoder_block(*args, **kwargs)
+
+
+COMPOSED: dict[Any, Any] = {
+    aten._linalg_solve_ex.default: _solve_ex,
+    aten._linalg_det.default: _det,
+    aten._linalg_slogdet.default: _slogdet,
+    aten._linalg_check_errors.default: _check_errors,
+    aten.cholesky.default: _cholesky,
+    aten._native_multi_head_attention.default: _native_attention,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+}

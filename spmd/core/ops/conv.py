@@ -1,0 +1,135 @@
+"""Convolution of one, two and three dimensions, its transpose, and the gradients of both."""
+
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+_SPECS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
+# The gradient of the kernel convolves the input with the output's gradient, batch and feature having changed places.
+_KERNEL_SPECS = {1: ("CNW", "IOW", "CNW"), 2: ("CNHW", "IOHW", "CNHW"), 3: ("CNDHW", "IODHW", "CNDHW")}
+
+
+def _accumulator(x):
+    return jnp.float32 if x.dtype in (jnp.bfloat16, jnp.float16) else x.dtype
+
+
+def _per_dim(values, rank):
+    """One value per spatial dim; torch lets a single one stand for all."""
+    return tuple(values) * rank if len(values) == 1 else tuple(values)
+
+
+def _convolve(x, kernel, stride, pads, dilation, groups):
+    """The plain convolution: x [N, C, ...], kernel [O, C / groups, ...], pads one (low, high) per dim."""
+    return lax.conv_general_dilated(
+        x, kernel, stride, pads, rhs_dilation=dilation, dimension_numbers=_SPECS[x.ndim - 2],
+        feature_group_count=groups, preferred_element_type=_accumulator(x),
+    )  # fmt: skip
+
+
+def _spread(x, kernel, stride, padding, dilation, groups, sizes):
+    """The transpose of `_convolve` in x: x [N, O, ...], kernel [O, C / groups, ...], result [N, C, *sizes]."""
+    rank, (features, inner, *window) = x.ndim - 2, kernel.shape
+    # Within each group input and output features change places; space is flipped.
+    flipped = jnp.flip(kernel, tuple(range(2, kernel.ndim))).reshape(groups, features // groups, inner, *window)
+    flipped = jnp.swapaxes(flipped, 1, 2).reshape(groups * inner, features // groups, *window)
+    pads = []
+    for dim in range(rank):
+        reach = dilation[dim] * (window[dim] - 1)
+        low = reach - padding[dim]
+        pads.append((low, sizes[dim] + reach - low - (x.shape[2 + dim] - 1) * stride[dim] - 1))
+    return lax.conv_general_dilated(
+        x, flipped, (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation, dimension_numbers=_SPECS[rank],
+        feature_group_count=groups, preferred_element_type=_accumulator(x),
+    )  # fmt: skip
+
+
+def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
+    """The gradient of `_convolve` in its kernel: x [N, C, ...], grad [N, O, ...], result [O, C / groups, *window]."""
+    rank, pads = x.ndim - 2, []
+    for dim in range(rank):
+        covered = (window[dim] - 1) * dilation[dim] + (grad.shape[2 + dim] - 1) * stride[dim] + 1
+        pads.append((padding[dim], covered - x.shape[2 + dim] - padding[dim]))
+    return lax.conv_general_dilated(
+        x, grad, dilation, pads, rhs_dilation=stride, dimension_numbers=_KERNEL_SPECS[rank],
+        batch_group_count=groups, preferred_element_type=_accumulator(x),
+    )  # fmt: skip
+
+
+def _channel(bias, rank):
+    return bias.reshape(1, -1, *[1] * rank)
+
+
+@lower(aten.convolution.default)
+def aten_convolution(
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns
+):
+    rank = weight.ndim - 2
+    stride, padding, dilation = (_per_dim(values, rank) for values in (stride, padding, dilation))
+    if 0 in returns.shape or input.size == 0 or weight.size == 0:
+        made = jnp.zeros(returns.shape, _accumulator(input))
+    elif transposed:
+        made = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
+    else:
+        made = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
+    return (made if bias is None else made + _channel(bias, rank)).astype(returns.dtype)
+
+
+@lower(aten._convolution.default)
+def aten_convolution_flags(
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic,
+    cudnn_enabled, allow_tf32, *, returns,
+):  # fmt: skip
+    return aten_convolution(
+        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, returns=returns
+    )
+
+
+@lower(aten.convolution_backward.default)
+def aten_convolution_backward(
+    grad_output, input, weight, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, output_mask,
+    *, returns,
+):  # fmt: skip
+    rank = weight.ndim - 2
+    stride, padding, dilation = (_per_dim(values, rank) for values in (stride, padding, dilation))
+    is_empty = grad_output.size == 0 or input.size == 0 or weight.size == 0
+    grad_input = grad_weight = grad_bias = None
+    if output_mask[0]:
+        if is_empty:
+            grad_input = jnp.zeros(input.shape)
+        elif transposed:
+            # Only as much of the gradient as the input reaches: output padding made the rest.
+            reach = [_reach(input.shape[2 + d], weight.shape[2 + d], stride[d], padding[d], dilation[d]) for d in range(rank)]
+            pads = [(padding[d], reach[d] - grad_output.shape[2 + d] + padding[d]) for d in range(rank)]
+            grad_input = _convolve(grad_output, weight, stride, pads, dilation, groups)
+        else:
+            grad_input = _spread(grad_output, weight, stride, padding, dilation, groups, input.shape[2:])
+    if output_mask[1]:
+        window = weight.shape[2:]
+        x, grad = (grad_output, input) if transposed else (input, grad_output)
+        empty = jnp.zeros(weight.shape) if is_empty else None
+        grad_weight = empty if is_empty else _kernel_grad(x, grad, window, stride, padding, dilation, groups)
+    if output_mask[2]:
+        axes = (0, *range(2, grad_output.ndim))
+        grad_bias = jnp.sum(grad_output, axis=axes, dtype=_accumulator(grad_output))
+    return tuple(
+        None if promised is None else grad.astype(promised.dtype)
+        for grad, promised in zip((grad_input, grad_weight, grad_bias), returns, strict=True)
+    )
+
+
+def _reach(size, window, stride, padding, dilation):
+    """The length of a transposed convolution's result without output padding."""
+    return (size - 1) * stride - 2 * padding + dilation * (window - 1) + 1
+
+
+@lower(aten.conv_tbc.default)
+def aten_conv_tbc(self, weight, bias, pad=0):
+    made = lax.conv_general_dilated(
+        self, weight, (1,), [(pad, pad)], dimension_numbers=("WNC", "WIO", "WNC"),
+        preferred_element_type=_accumulator(self),
+    )  # fmt: skip
+    return (made + bias).astype(self.dtype)

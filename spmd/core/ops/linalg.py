@@ -1,0 +1,383 @@
+"""Dense linear algebra: factorizations, solvers and spectra with LAPACK's conventions, batched over leading dims.
+
+A factorization that fails says so in its `info`, as in torch; who must raise reads `info` (see `core.specials`).
+Gradients are torch's own formulas, written with these and ordinary ops.
+"""
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+from jax.scipy import linalg as scipy_linalg
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+
+def _adjoint(x):
+    return jnp.conj(x.mT)
+
+
+def _zeros(promised):
+    return jnp.zeros(promised.shape, promised.dtype)
+
+
+def _as_promised(values, returns):
+    """Each value in the dtype that torch promises; what torch leaves empty stays empty."""
+    return tuple(
+        _zeros(promised) if value is None else value.reshape(promised.shape).astype(promised.dtype)
+        for value, promised in zip(values, returns, strict=True)
+    )
+
+
+def _is_empty(returns):
+    return all(0 in promised.shape for promised in returns)
+
+
+def _batch(*arrays):
+    """The arrays with their leading dims broadcast against each other."""
+    lead = jnp.broadcast_shapes(*(array.shape[:-2] for array in arrays))
+    return [jnp.broadcast_to(array, lead + array.shape[-2:]) for array in arrays]
+
+
+def _square(x, size):
+    """x with zero columns appended to `size` of them."""
+    pads = [(0, 0, 0)] * (x.ndim - 1) + [(0, size - x.shape[-1], 0)]
+    return lax.pad(x, jnp.zeros((), x.dtype), pads)
+
+
+# -- Cholesky.
+
+
+def _cholesky(x, upper):
+    """(factor, info). XLA fills the factor of a matrix that is not positive-definite with NaN; info is then the order of
+    the first leading minor that is not, found from the elimination without pivoting."""
+    lower_half = _adjoint(x) if upper else x
+    factor = lax.linalg.cholesky(lower_half, symmetrize_input=False)
+    failed = jnp.isnan(jnp.real(jnp.diagonal(factor, axis1=-2, axis2=-1))).any(-1)
+    return _adjoint(factor) if upper else factor, failed
+
+
+def _first_bad_minor(x, upper):
+    """The order of the first leading minor with a pivot that is not positive (0: none)."""
+    size = x.shape[-1]
+    below = jnp.tril(_adjoint(x) if upper else x)
+    matrix = below + _adjoint(jnp.tril(below, -1))
+
+    def step(k, state):
+        matrix, info = state
+        pivot = jnp.real(matrix[..., k, k])
+        info = jnp.where((info == 0) & ~(pivot > 0), k + 1, info)
+        column = matrix[..., :, k]
+        scale = jnp.where(pivot > 0, pivot, jnp.ones_like(pivot))[..., None, None]
+        return matrix - column[..., :, None] * jnp.conj(column)[..., None, :] / scale, info
+
+    return lax.fori_loop(0, size, step, (matrix, jnp.zeros(x.shape[:-2], jnp.int32)))[1]
+
+
+@lower(aten.linalg_cholesky_ex.default)
+def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
+    if 0 in self.shape:
+        return _zeros(returns[0]), _zeros(returns[1])
+    factor, failed = _cholesky(self, upper)
+    info = lax.cond(
+        failed.any(), lambda: jnp.where(failed, jnp.maximum(_first_bad_minor(self, upper), 1), 0), lambda: jnp.zeros(failed.shape, jnp.int32)
+    )  # fmt: skip
+    return _as_promised((factor, info), returns)
+
+
+@lower(aten.cholesky_solve.default)
+def aten_cholesky_solve(self, input2, upper=False):
+    return _cholesky_solve(self, input2, upper)
+
+
+@lower(aten._cholesky_solve_helper.default)
+def aten_cholesky_solve_helper(self, A, upper):
+    return _cholesky_solve(self, A, upper)
+
+
+def _cholesky_solve(b, factor, upper):
+    b, factor = _batch(b, factor)
+    if b.size == 0 or factor.size == 0:
+        return jnp.zeros(b.shape, b.dtype)
+    first = lax.linalg.triangular_solve(
+        factor, b, left_side=True, lower=not upper, transpose_a=upper, conjugate_a=upper
+    )
+    return lax.linalg.triangular_solve(
+        factor, first, left_side=True, lower=not upper, transpose_a=not upper, conjugate_a=not upper
+    )
+
+
+@lower(aten.cholesky_inverse.default)
+def aten_cholesky_inverse(self, upper=False):
+    eye = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
+    return _cholesky_solve(eye, self, upper)
+
+
+# -- QR and Householder reflectors.
+
+
+@lower(aten.linalg_qr.default)
+def aten_linalg_qr(A, mode="reduced", *, returns):
+    if A.size == 0:
+        q = jnp.broadcast_to(jnp.eye(*returns[0].shape[-2:]), returns[0].shape) if returns[0].ndim > 1 else None
+        return _as_promised((q, None), returns)
+    if mode == "r":
+        return _as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
+    q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
+    return _as_promised((q, jnp.triu(r)), returns)
+
+
+@lower(aten.geqrf.default)
+def aten_geqrf(self, *, returns):
+    if self.size == 0:
+        return tuple(map(_zeros, returns))
+    packed, tau = jnp.linalg.qr(self, mode="raw")
+    return _as_promised((packed.mT, tau), returns)
+
+
+@lower(aten.linalg_householder_product.default)
+def aten_linalg_householder_product(input, tau):
+    if input.size == 0:
+        return input
+    if tau.shape[-1] == 0:
+        return jnp.broadcast_to(jnp.eye(*input.shape[-2:], dtype=input.dtype), input.shape)
+    return lax.linalg.householder_product(input, tau)
+
+
+@lower(aten.ormqr.default)
+def aten_ormqr(self, input2, input3, left=True, transpose=False, *, returns):
+    size = self.shape[-2] if left else self.shape[-1]
+    if self.size == 0 or input3.size == 0:
+        return jnp.broadcast_to(self, returns.shape)
+    q = lax.linalg.householder_product(_square(input2, size), input3)
+    q = _adjoint(q) if transpose else q
+    return (q @ self if left else self @ q).astype(returns.dtype)
+
+
+# -- LU.
+
+
+def _lu(x):
+    """(packed factors, pivots counted from 1, info: the first zero on U's diagonal)."""
+    packed, pivots, _ = lax.linalg.lu(x)
+    diagonal = jnp.diagonal(packed, axis1=-2, axis2=-1)
+    zero = (diagonal == 0) | jnp.isnan(jnp.real(diagonal))
+    info = jnp.where(zero.any(-1), jnp.argmax(zero, axis=-1) + 1, 0).astype(jnp.int32)
+    return packed, pivots + 1, info
+
+
+def _lu_in_place(x):
+    """Elimination without pivoting."""
+    steps, rows, columns = min(x.shape[-2:]), jnp.arange(x.shape[-2]), jnp.arange(x.shape[-1])
+
+    def step(k, matrix):
+        below = rows > k
+        factors = jnp.where(below, matrix[..., :, k] / matrix[..., k, k][..., None], 0)
+        row = jnp.where(columns > k, matrix[..., k, :], 0)
+        made = matrix - factors[..., :, None] * row[..., None, :]
+        return jnp.where(below[:, None] & (columns == k), factors[..., :, None], made)
+
+    return lax.fori_loop(0, steps, step, x)
+
+
+@lower(aten.linalg_lu_factor_ex.default)
+def aten_linalg_lu_factor_ex(A, *, pivot=True, check_errors=False, returns):
+    if A.size == 0:
+        return tuple(map(_zeros, returns))
+    if pivot:
+        return _as_promised(_lu(A), returns)
+    packed = _lu_in_place(A)
+    pivots = jnp.broadcast_to(jnp.arange(1, returns[1].shape[-1] + 1), returns[1].shape)
+    return _as_promised((packed, pivots, None), returns)
+
+
+def _permutation(pivots, size):
+    """P of A = P L U from pivots counted from 1."""
+    order = lax.linalg.lu_pivots_to_permutation(pivots.astype(jnp.int32) - 1, size)
+    return jnp.swapaxes(jax.nn.one_hot(order, size), -1, -2)
+
+
+def _unpacked(packed, size):
+    rows, columns = packed.shape[-2:]
+    left = jnp.tril(packed[..., :, :size], -1) + jnp.eye(rows, size, dtype=packed.dtype)
+    return left, jnp.triu(packed[..., :size, :])
+
+
+@lower(aten.linalg_lu.default)
+def aten_linalg_lu(A, *, pivot=True, returns):
+    if A.size == 0:
+        eye = jnp.broadcast_to(jnp.eye(A.shape[-2]), returns[0].shape) if pivot else None
+        return _as_promised((eye, None, None), returns)
+    packed, pivots, _ = _lu(A) if pivot else (_lu_in_place(A), None, None)
+    permutation = _permutation(pivots, A.shape[-2]) if pivot else None
+    return _as_promised((permutation, *_unpacked(packed, min(A.shape[-2:]))), returns)
+
+
+@lower(aten.lu_unpack.default)
+def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, returns):
+    rows, columns = LU_data.shape[-2:]
+    if LU_data.size == 0:
+        eye = jnp.broadcast_to(jnp.eye(rows), returns[0].shape) if unpack_pivots else None
+        return _as_promised((eye, None, None), returns)
+    left, right = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
+    return _as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, left, right), returns)
+
+
+@lower(aten.linalg_lu_solve.default)
+def aten_linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False, returns):
+    if B.size == 0 or LU.size == 0:
+        return _zeros(returns)
+    permutation = _permutation(pivots, LU.shape[-1]).astype(LU.dtype)
+    LU, permutation, B = _batch(LU, permutation, B)
+    if not left:  # X A = B is A^H X^H = B^H
+        B, adjoint = _adjoint(B), not adjoint
+    if adjoint:
+        made = _triangular(LU, B, lower=False, unit=False, adjoint=True)
+        made = permutation @ _triangular(LU, made, lower=True, unit=True, adjoint=True)
+    else:
+        made = _triangular(LU, permutation.mT @ B, lower=True, unit=True)
+        made = _triangular(LU, made, lower=False, unit=False)
+    return (made if left else _adjoint(made)).astype(returns.dtype)
+
+
+def _triangular(a, b, *, lower, unit, adjoint=False, left=True):
+    return lax.linalg.triangular_solve(
+        a, b, left_side=left, lower=lower, unit_diagonal=unit, transpose_a=adjoint, conjugate_a=adjoint
+    )
+
+
+@lower(aten.linalg_inv_ex.default)
+def aten_linalg_inv_ex(A, *, check_errors=False, returns):
+    if A.size == 0:
+        return tuple(map(_zeros, returns))
+    packed, pivots, info = _lu(A)
+    made = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
+    return _as_promised((_triangular(packed, made, lower=False, unit=False), info), returns)
+
+
+@lower(aten.linalg_solve_triangular.default)
+def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False, returns):
+    if B.size == 0 or self.size == 0:
+        return _zeros(returns)
+    a, b = _batch(self, B)
+    return _triangular(a, b, lower=not upper, unit=unitriangular, left=left)
+
+
+@lower(aten.triangular_solve.default)
+def aten_triangular_solve(self, A, upper=True, transpose=False, unitriangular=False, *, returns):
+    b, a = _batch(self, A)
+    if b.size == 0 or a.size == 0:
+        return _zeros(returns[0]), a.reshape(returns[1].shape)
+    made = lax.linalg.triangular_solve(
+        a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
+    )
+    return made, a
+
+
+# -- Spectra.
+
+
+@lower(aten._linalg_svd.default)
+def aten_linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, returns):
+    if A.size == 0:
+        return tuple(
+            jnp.broadcast_to(jnp.eye(*r.shape[-2:], dtype=r.dtype), r.shape) if r.ndim > 1 and i != 1 else _zeros(r)
+            for i, r in enumerate(returns)
+        )
+    if not compute_uv:
+        return _as_promised((None, jnp.linalg.svd(A, compute_uv=False), None), returns)
+    return _as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)
+
+
+@lower(aten._linalg_eigh.default)
+def aten_linalg_eigh(A, UPLO="L", compute_v=True, *, returns):
+    if A.size == 0:
+        return tuple(map(_zeros, returns))
+    values, vectors = jnp.linalg.eigh(A, UPLO=UPLO.upper(), symmetrize_input=False)
+    return _as_promised((values, vectors if compute_v else None), returns)
+
+
+@lower(aten.linalg_eig.default)
+def aten_linalg_eig(self, *, returns):
+    if self.size == 0:
+        return tuple(map(_zeros, returns))
+    return _as_promised(jnp.linalg.eig(self), returns)
+
+
+@lower(aten._linalg_eigvals.default, aten.linalg_eigvals.default)
+def aten_linalg_eigvals(self, *, returns):
+    return _zeros(returns) if self.size == 0 else jnp.linalg.eigvals(self).astype(returns.dtype)
+
+
+# -- Functions of a matrix, least squares.
+
+
+@lower(aten.linalg_matrix_exp.default)
+def aten_linalg_matrix_exp(self):
+    if self.size == 0:
+        return self
+    flat = self.reshape(-1, *self.shape[-2:])
+    return jax.vmap(scipy_linalg.expm)(flat).reshape(self.shape).astype(self.dtype)
+
+
+def _tolerance(atol, rtol, largest, shape, dtype):
+    """What counts as zero beside the largest singular value: torch's defaults where none is given."""
+    if rtol is None:
+        rtol = float(jnp.finfo(dtype).eps) * max(shape[-2:])
+        rtol = rtol if atol is None else jnp.where(jnp.asarray(atol) > 0, 0.0, rtol)
+    bound = jnp.asarray(rtol, largest.dtype) * largest
+    return bound if atol is None else jnp.maximum(jnp.asarray(atol, largest.dtype), bound)
+
+
+def _pseudo_inverse(x, atol, rtol, hermitian):
+    if hermitian:
+        values, vectors = jnp.linalg.eigh(x, symmetrize_input=False)
+        size = jnp.abs(values)
+        left, right = vectors, _adjoint(vectors)
+    else:
+        u, values, vh = jnp.linalg.svd(x, full_matrices=False)
+        size = values
+        left, right = _adjoint(vh), _adjoint(u)
+    bound = _tolerance(atol, rtol, size.max(-1), x.shape, values.dtype)
+    kept = size > bound[..., None]
+    inverse = jnp.where(kept, 1 / jnp.where(kept, values, 1), 0)
+    return (left * inverse[..., None, :]) @ right
+
+
+@lower(aten.linalg_pinv.atol_rtol_tensor)
+def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
+    if self.size == 0:
+        return _zeros(returns)
+    return _pseudo_inverse(self, atol, rtol, hermitian).astype(returns.dtype)
+
+
+@lower(aten.linalg_lstsq.default)
+def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
+    """Residuals are given for every overdetermined system; torch leaves them out when it finds the rank deficient."""
+    is_vector = b.ndim == self.ndim - 1
+    if self.size == 0 or b.size == 0:
+        return tuple(map(_zeros, returns))
+    right = b[..., None] if is_vector else b
+    singular = jnp.linalg.svd(self, compute_uv=False)
+    bound = _tolerance(None, rcond, singular.max(-1), self.shape, singular.dtype)
+    rank = (singular > bound[..., None]).sum(-1)
+    if driver == "gels":
+        bound = jnp.zeros_like(bound)
+    made = _pseudo_inverse(self, bound, 0.0, False) @ right
+    residuals = jnp.sum(jnp.abs(self @ made - right) ** 2, axis=-2)
+    made = made[..., 0] if is_vector else made
+    values = (made, residuals, rank, singular)
+    return _as_promised(
+        tuple(None if 0 in promised.shape else value for value, promised in zip(values, returns, strict=True)), returns
+    )
+
+
+@lower(aten.linalg_cross.default)
+def aten_linalg_cross(self, other, *, dim=-1):
+    self, other = jnp.broadcast_arrays(self, other)
+    first = [lax.index_in_dim(self, i, dim % self.ndim, keepdims=True) for i in range(3)]
+    second = [lax.index_in_dim(other, i, dim % other.ndim, keepdims=True) for i in range(3)]
+    parts = [first[(i + 1) % 3] * second[(i + 2) % 3] - first[(i + 2) % 3] * second[(i + 1) % 3] for i in range(3)]
+    return jnp.concatenate(parts, axis=dim)

@@ -1,0 +1,425 @@
+"""Pooling: maximum, average, adaptive, fractional, and unpooling, with their gradients.
+
+Windows are separable: a maximum or a sum is taken along one dim after the other, so that the work grows with the sum of the
+window's sides and not with its area. Indices are torch's: positions in the flattened plane of one channel.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+# Past this many window places a gradient is scattered instead of summed place by place.
+_MOST_PLACES = 32
+
+
+def _wide(x):
+    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def _all_dims(values, rank):
+    return tuple(values) * rank if len(values) == 1 else tuple(values)
+
+
+def _lowest(dtype):
+    return -jnp.inf if jnp.issubdtype(dtype, jnp.inexact) else jnp.iinfo(dtype).min
+
+
+# -- Maximum with indices.
+
+
+def _better(value, best):
+    """torch takes the first of equal values, and any NaN over what came before."""
+    above = value > best
+    return above | jnp.isnan(value) if jnp.issubdtype(value.dtype, jnp.inexact) else above
+
+
+def _along(values, axis, ndim):
+    return jnp.asarray(values).reshape([-1 if dim == axis else 1 for dim in range(ndim)])
+
+
+def _max_step(best, indices, axis, places, scale):
+    """The maximum along one axis: `places` lists, for each place in the window, (positions, which are inside)."""
+    made = chosen = None
+    for take, positions, inside in places:
+        value = take(best)
+        # `scale` counts the elements of the plane that one step along this axis skips.
+        index = _along(positions * scale, axis, best.ndim)
+        index = index if indices is None else index + take(indices)
+        valid = _along(inside, axis, best.ndim)
+        if made is None:
+            first = None
+            made, chosen = jnp.where(valid, value, jnp.asarray(_lowest(value.dtype), value.dtype)), index
+            started = valid
+        else:
+            first = valid & ~started
+            better = (valid & _better(value, made)) | first
+            made, chosen = jnp.where(better, value, made), jnp.where(better, index, chosen)
+            started = started | valid
+    return made, jnp.broadcast_to(chosen, made.shape)
+
+
+def _strided_places(axis, size, window, stride, padding, dilation, count):
+    """The places of a sliding window, each a strided slice of the padded axis."""
+    places = []
+    high = max(0, (count - 1) * stride + (window - 1) * dilation - padding - size + 1)
+    for place in range(window):
+        start = place * dilation
+        positions = np.arange(count) * stride + start - padding
+
+        def take(x, start=start):
+            pads = [(padding, high, 0) if dim == axis else (0, 0, 0) for dim in range(x.ndim)]
+            padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
+            return lax.slice_in_dim(padded, start, start + (count - 1) * stride + 1, stride, axis)
+
+        places.append((take, positions, (positions >= 0) & (positions < size)))
+    return places
+
+
+def _adaptive_bounds(size, count):
+    return [(i * size // count, -((-(i + 1) * size) // count)) for i in range(count)]
+
+
+def _adaptive_places(axis, size, count):
+    """The places of windows whose starts and sizes vary: each a gather with known indices."""
+    bounds = _adaptive_bounds(size, count)
+    places = []
+    for place in range(max((end - start for start, end in bounds), default=0)):
+        positions = np.array([start + place for start, _ in bounds])
+        inside = np.array([start + place < end for start, end in bounds])
+        kept = np.minimum(positions, size - 1)
+        places.append((lambda x, kept=kept: jnp.take(x, kept, axis=axis), kept, inside))
+    return places
+
+
+def _max_pool(x, places_of, rank, returns):
+    """(values, indices): `places_of(axis, spatial dim)` gives the window's places along one axis."""
+    if 0 in returns[0].shape:
+        return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+    sizes = x.shape[x.ndim - rank :]
+    best, indices = x, None
+    for dim in reversed(range(rank)):
+        axis = x.ndim - rank + dim
+        best, indices = _max_step(best, indices, axis, places_of(axis, dim), math.prod(sizes[dim + 1 :]))
+    return best, indices.astype(returns[1].dtype)
+
+
+def _sliding_max(self, kernel_size, stride, padding, dilation, rank, returns):
+    window = _all_dims(kernel_size, rank)
+    stride = _all_dims(stride, rank) if stride else window
+    padding, dilation = _all_dims(padding, rank), _all_dims(dilation, rank)
+    sizes, counts = self.shape[self.ndim - rank :], returns[0].shape[self.ndim - rank :]
+
+    def places(axis, dim):
+        return _strided_places(axis, sizes[dim], window[dim], stride[dim], padding[dim], dilation[dim], counts[dim])
+
+    return _max_pool(self, places, rank, returns)
+
+
+@lower(aten.max_pool2d_with_indices.default)
+def aten_max_pool2d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
+    return _sliding_max(self, kernel_size, stride, _listed(padding), _listed(dilation), 2, returns)
+
+
+@lower(aten.max_pool3d_with_indices.default)
+def aten_max_pool3d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
+    return _sliding_max(self, kernel_size, stride, _listed(padding), _listed(dilation), 3, returns)
+
+
+def _listed(value):
+    return (value,) if isinstance(value, int) else tuple(value)
+
+
+def _adaptive_max(self, output_size, rank, returns):
+    sizes = self.shape[self.ndim - rank :]
+    return _max_pool(
+        self, lambda axis, dim: _adaptive_places(axis, sizes[dim], output_size[dim]), rank, returns
+    )
+
+
+@lower(aten.adaptive_max_pool2d.default)
+def aten_adaptive_max_pool2d(self, output_size, *, returns):
+    return _adaptive_max(self, output_size, 2, returns)
+
+
+@lower(aten.adaptive_max_pool3d.default)
+def aten_adaptive_max_pool3d(self, output_size, *, returns):
+    return _adaptive_max(self, output_size, 3, returns)
+
+
+def _scattered(grad, indices, shape, rank):
+    """grad added into planes of `shape` at flat indices; planes are independent, so a sharded batch stays sharded."""
+    lead = shape[: len(shape) - rank]
+    plane = math.prod(shape[len(shape) - rank :])
+    values = _wide(grad).reshape(math.prod(lead), -1)
+    places = indices.reshape(values.shape)
+    made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].add(v))(values, places)
+    return made.reshape(shape).astype(grad.dtype)
+
+
+def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indices, rank):
+    window = _all_dims(kernel_size, rank)
+    if math.prod(window) > _MOST_PLACES or grad.size == 0:
+        return _scattered(grad, indices, self.shape, rank)
+    stride = _all_dims(stride, rank) if stride else window
+    padding, dilation = _all_dims(padding, rank), _all_dims(dilation, rank)
+    lead = self.ndim - rank
+    sizes, counts = self.shape[lead:], grad.shape[lead:]
+    wide, total = _wide(grad), None
+    zero = jnp.zeros((), wide.dtype)
+    for place in np.ndindex(*window):
+        # Where this place of the window holds the maximum, its gradient goes to one position; strides spread them.
+        position, pads = jnp.zeros((), indices.dtype), [(0, 0, 0)] * lead
+        for dim in range(rank):
+            start = place[dim] * dilation[dim] - padding[dim]
+            along = np.arange(counts[dim]) * stride[dim] + start
+            along = np.where((along >= 0) & (along < sizes[dim]), along * math.prod(sizes[dim + 1 :]), -(2**40))
+            position = position + _along(along, lead + dim, self.ndim)
+            end = start + (counts[dim] - 1) * stride[dim] + 1
+            pads.append((start, sizes[dim] - end, stride[dim] - 1))
+        part = lax.pad(jnp.where(indices == position, wide, zero), zero, pads)
+        total = part if total is None else total + part
+    return total.astype(grad.dtype)
+
+
+@lower(aten.max_pool2d_with_indices_backward.default)
+def aten_max_pool2d_with_indices_backward(
+    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
+):
+    return _sliding_max_grad(grad_output, self, kernel_size, stride, padding, dilation, indices, 2)
+
+
+@lower(aten.max_pool3d_with_indices_backward.default)
+def aten_max_pool3d_with_indices_backward(
+    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
+):
+    return _sliding_max_grad(grad_output, self, kernel_size, stride, padding, dilation, indices, 3)
+
+
+@lower(aten.adaptive_max_pool2d_backward.default)
+def aten_adaptive_max_pool2d_backward(grad_output, self, indices):
+    return _scattered(grad_output, indices, self.shape, 2)
+
+
+@lower(aten.adaptive_max_pool3d_backward.default)
+def aten_adaptive_max_pool3d_backward(grad_output, self, indices):
+    return _scattered(grad_output, indices, self.shape, 3)
+
+
+# -- Fractional maximum: where the windows start is drawn, so it is known only when the program runs.
+
+
+def _starts(samples, size, count, window):
+    """[..., count] window starts of one dim; the last window ends at the edge."""
+    if count == 1:
+        return jnp.full((*samples.shape, 1), size - window, jnp.int32)
+    alpha = jnp.asarray((size - window) / (count - 1), samples.dtype)
+    steps = jnp.arange(count - 1, dtype=samples.dtype)
+    starts = jnp.floor((steps + samples[..., None]) * alpha) - jnp.floor(samples * alpha)[..., None]
+    last = jnp.full((*samples.shape, 1), size - window, jnp.int32)
+    return jnp.concatenate([starts.astype(jnp.int32), last], axis=-1)
+
+
+def _fractional_max(self, kernel_size, output_size, random_samples, rank, order, returns):
+    window, lead = _all_dims(kernel_size, rank), self.ndim - rank
+    sizes = self.shape[lead:]
+    samples = random_samples.reshape(*((1,) * (2 - lead)), *random_samples.shape[2 - lead :])
+    samples = random_samples[0] if lead == 1 else samples
+    flat = jnp.zeros(self.shape[:lead] + (1,) * (2 * rank), jnp.int32)
+    for dim in range(rank):
+        starts = _starts(samples[..., order[dim]], sizes[dim], output_size[dim], window[dim])
+        positions = starts[..., None] + jnp.arange(window[dim], dtype=jnp.int32)
+        shape = [1] * (2 * rank)
+        shape[dim], shape[rank + dim] = output_size[dim], window[dim]
+        flat = flat + positions.reshape(*self.shape[:lead], *shape) * math.prod(sizes[dim + 1 :])
+    flat = flat.reshape(*self.shape[:lead], math.prod(output_size), math.prod(window))
+    plane = self.reshape(*self.shape[:lead], 1, -1)
+    values = jnp.take_along_axis(plane, flat, axis=-1)
+    best = jnp.argmax(values, axis=-1, keepdims=True)
+    shape = returns[0].shape
+    indices = jnp.take_along_axis(flat, best, axis=-1).reshape(shape).astype(returns[1].dtype)
+    return jnp.take_along_axis(values, best, axis=-1).reshape(shape), indices
+
+
+@lower(aten.fractional_max_pool2d.default)
+def aten_fractional_max_pool2d(self, kernel_size, output_size, random_samples, *, returns):
+    return _fractional_max(self, kernel_size, output_size, random_samples, 2, (1, 0), returns)
+
+
+@lower(aten.fractional_max_pool3d.default)
+def aten_fractional_max_pool3d(self, kernel_size, output_size, random_samples, *, returns):
+    return _fractional_max(self, kernel_size, output_size, random_samples, 3, (0, 1, 2), returns)
+
+
+@lower(aten.fractional_max_pool2d_backward.default)
+def aten_fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
+    return _scattered(grad_output, indices, self.shape, 2)
+
+
+@lower(aten.fractional_max_pool3d_backward.default)
+def aten_fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
+    return _scattered(grad_output, indices, self.shape, 3)
+
+
+# -- Unpooling writes each value to its index; the last of equal indices wins, as in a plain loop.
+
+
+def _unpooled(self, indices, shape, rank):
+    lead = shape[: len(shape) - rank]
+    plane = math.prod(shape[len(shape) - rank :])
+    values, places = self.reshape(math.prod(lead), -1), indices.reshape(math.prod(lead), -1)
+    made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
+    return made.reshape(shape)
+
+
+@lower(aten.max_unpool2d.default)
+def aten_max_unpool2d(self, indices, output_size, *, returns):
+    return _unpooled(self, indices, returns.shape, 2)
+
+
+@lower(aten.max_unpool3d.default)
+def aten_max_unpool3d(self, indices, output_size, stride, padding, *, returns):
+    return _unpooled(self, indices, returns.shape, 3)
+
+
+# -- Averages.
+
+
+def _divisors(sizes, window, stride, padding, counts, include_pad, override):
+    """How many elements each window's sum is divided by: one number, or one for each window."""
+    if override is not None:
+        return np.asarray(override)
+    made = np.ones((), np.int64)
+    for size, side, step, pad, count in zip(sizes, window, stride, padding, counts, strict=True):
+        start = np.arange(count) * step - pad
+        end = np.minimum(start + side, size + pad)
+        covered = end - start if include_pad else np.minimum(end, size) - np.maximum(start, 0)
+        made = made[..., None] * covered
+    return made
+
+
+def _window_sum(x, rank, window, stride, padding, counts):
+    lead = x.ndim - rank
+    pads = [(0, 0, 0)] * lead
+    for dim in range(rank):
+        needed = (counts[dim] - 1) * stride[dim] + window[dim]
+        pads.append((padding[dim], needed - padding[dim] - x.shape[lead + dim], 0))
+    padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
+    zero = np.zeros((), x.dtype)
+    return lax.reduce_window(padded, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, "VALID")
+
+
+def _divided(x, divisors):
+    divisors = jnp.asarray(divisors).astype(x.dtype)
+    return x / divisors if jnp.issubdtype(x.dtype, jnp.inexact) else lax.div(x, jnp.broadcast_to(divisors, x.shape))
+
+
+def _average(x, kernel_size, stride, padding, count_include_pad, override, rank, shape):
+    """(the sum over windows as a function of x, what the sums are divided by)."""
+    window = _all_dims(kernel_size, rank)
+    stride = _all_dims(stride, rank) if stride else window
+    padding, lead = _all_dims(_listed(padding), rank), x.ndim - rank
+    counts = shape[lead:]
+    divisors = _divisors(x.shape[lead:], window, stride, padding, counts, count_include_pad, override)
+    return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
+
+
+def _avg_pool(x, kernel_size, stride, padding, count_include_pad, override, rank, returns):
+    if 0 in returns.shape:
+        return jnp.zeros(returns.shape, returns.dtype)
+    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, returns.shape)
+    return _divided(total(_wide(x)), divisors).astype(x.dtype)
+
+
+def _avg_pool_grad(grad, x, kernel_size, stride, padding, count_include_pad, override, rank):
+    if grad.size == 0:
+        return jnp.zeros(x.shape, x.dtype)
+    wide = _wide(grad)
+    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, grad.shape)
+    (made,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(x.shape, wide.dtype))(_divided(wide, divisors))
+    return made.astype(grad.dtype)
+
+
+@lower(aten.avg_pool2d.default)
+def aten_avg_pool2d(
+    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
+):
+    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 2, returns)
+
+
+@lower(aten.avg_pool3d.default)
+def aten_avg_pool3d(
+    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
+):
+    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 3, returns)
+
+
+@lower(aten.avg_pool2d_backward.default)
+def aten_avg_pool2d_backward(
+    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+):
+    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 2)
+
+
+@lower(aten.avg_pool3d_backward.default)
+def aten_avg_pool3d_backward(
+    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+):
+    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 3)
+
+
+# -- Adaptive averages: a reshape where the sizes divide, else a small matrix along each dim.
+
+
+def _averaging_matrix(size, count):
+    made = np.zeros((count, size))
+    for row, (start, end) in enumerate(_adaptive_bounds(size, count)):
+        made[row, start:end] = 1 / (end - start)
+    return made
+
+
+def _adaptive_axis(x, axis, count):
+    size = x.shape[axis]
+    if size % count == 0:
+        return jnp.mean(x.reshape(*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]), axis=axis + 1)
+    matrix = jnp.asarray(_averaging_matrix(size, count), x.dtype)
+    return jnp.moveaxis(jnp.tensordot(x, matrix, (axis, 1), precision=lax.Precision.HIGHEST), -1, axis)
+
+
+def _adaptive_average(x, output_size):
+    for dim, count in enumerate(output_size):
+        x = _adaptive_axis(x, x.ndim - len(output_size) + dim, count)
+    return x
+
+
+@lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
+def aten_adaptive_avg_pool(self, output_size, *, returns):
+    if 0 in returns.shape:
+        return jnp.zeros(returns.shape, returns.dtype)
+    return _adaptive_average(_wide(self), tuple(output_size)).astype(self.dtype)
+
+
+def _adaptive_average_grad(grad, x, rank):
+    if grad.size == 0:
+        return jnp.zeros(x.shape, grad.dtype)
+    wide, sizes = _wide(grad), grad.shape[grad.ndim - rank :]
+    like = jax.ShapeDtypeStruct(x.shape, wide.dtype)
+    (made,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
+    return made.astype(grad.dtype)
+
+
+@lower(aten._adaptive_avg_pool2d_backward.default)
+def aten_adaptive_avg_pool2d_backward(grad_output, self):
+    return _adaptive_average_grad(grad_output, self, 2)
+
+
+@lower(aten._adaptive_avg_pool3d_backward.default)
+def aten_adaptive_avg_pool3d_backward(grad_output, self):
+    return _adaptive_average_grad(grad_output, self, 3)

@@ -1,0 +1,230 @@
+"""Recurrent cells, and a whole layer's time loop as one scan with its gradient.
+
+The layer's op is ours: torch unrolls its layers into a cell op per step, which would make the program as long as the
+sequence. `gates` are the inputs' share of the gates, one product for all steps; the gradient of the recurrent weight is one
+product as well, taken after the loop. Gate order is torch's: i, f, g, o for LSTM; r, z, n for GRU.
+"""
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from .registry import lower
+
+aten = torch.ops.aten
+
+_library = torch.library.Library("spmd", "FRAGMENT")
+# cell: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: the row keeps its state).
+# Returns output [T, B, H], the final state, and what the gradient needs.
+_library.define(
+    "recurrence(str cell, Tensor gates, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, Tensor? mask, "
+    "bool reverse) -> Tensor[]"
+)
+# Returns the gradients of gates, state, weight, bias (where there is one) and projection (where there is one).
+_library.define(
+    "recurrence_backward(str cell, Tensor[] grads, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, "
+    "Tensor? mask, Tensor output, Tensor[] saved, bool reverse) -> Tensor[]"
+)
+
+NUM_GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+
+
+def _wide(x):
+    return x.astype(jnp.float32) if x is not None and x.dtype in (jnp.bfloat16, jnp.float16) else x
+
+
+def _parts(x, count):
+    return jnp.split(x, count, axis=-1)
+
+
+def _joined(*parts):
+    return jnp.concatenate(parts, axis=-1)
+
+
+# -- One step of each cell: (new state, what its gradient needs).
+
+
+def _lstm_forward(gates, c):
+    i, f, g, o = _parts(gates, 4)
+    i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
+    new = f * c + i * g
+    return o * jnp.tanh(new), new, _joined(i, f, g, o)
+
+
+def _lstm_backward(grad_h, grad_c, c, new, saved):
+    """(gradient of the gates before their activation, gradient of c)."""
+    i, f, g, o = _parts(saved, 4)
+    bent = jnp.tanh(new)
+    grad_c = grad_c + grad_h * o * (1 - bent * bent)
+    grad_gates = _joined(
+        grad_c * g * i * (1 - i), grad_c * c * f * (1 - f), grad_c * i * (1 - g * g), grad_h * bent * o * (1 - o)
+    )
+    return grad_gates, grad_c * f
+
+
+def _gru_forward(gates, hidden, h):
+    (xr, xz, xn), (hr, hz, hn) = _parts(gates, 3), _parts(hidden, 3)
+    r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)
+    n = jnp.tanh(xn + r * hn)
+    return (h - n) * z + n, _joined(r, z, n, hn)
+
+
+def _gru_backward(grad, h, saved):
+    """(gradient of the inputs' gates, of the hidden gates, of h but for what comes through the hidden gates)."""
+    r, z, n, hn = _parts(saved, 4)
+    grad_n = grad * (1 - z) * (1 - n * n)
+    grad_r, grad_z = grad_n * hn * r * (1 - r), grad * (h - n) * z * (1 - z)
+    return _joined(grad_r, grad_z, grad_n), _joined(grad_r, grad_z, grad_n * r), grad * z
+
+
+# -- Cells as torch's ops.
+
+
+def _summed(*parts):
+    given = [_wide(part) for part in parts if part is not None]
+    return sum(given[1:], given[0])
+
+
+def _like(values, returns):
+    return tuple(
+        None if value is None or promised is None else value.astype(promised.dtype)
+        for value, promised in zip(values, returns, strict=True)
+    )
+
+
+@lower(aten._thnn_fused_lstm_cell.default)
+def aten_thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None, *, returns):
+    gates = _summed(input_gates, hidden_gates, input_bias, hidden_bias)
+    return _like(_lstm_forward(gates, _wide(cx)), returns)
+
+
+@lower(aten._thnn_fused_lstm_cell_backward_impl.default)
+def aten_thnn_fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias, *, returns):
+    zero = jnp.zeros(cx.shape, _wide(cx).dtype)
+    grad_h, grad_c = (zero if grad is None else _wide(grad) for grad in (grad_hy, grad_cy))
+    grad_gates, grad_c = _lstm_backward(grad_h, grad_c, _wide(cx), _wide(cy), _wide(workspace))
+    return _like((grad_gates, grad_c, grad_gates.sum(0) if has_bias else None), returns)
+
+
+@lower(aten._thnn_fused_gru_cell.default)
+def aten_thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None, *, returns):
+    hidden, h = _summed(hidden_gates, hidden_bias), _wide(hx)
+    made, saved = _gru_forward(_summed(input_gates, input_bias), hidden, h)
+    return _like((made, _joined(saved, h)), returns)
+
+
+@lower(aten._thnn_fused_gru_cell_backward.default)
+def aten_thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias, *, returns):
+    saved, h = jnp.split(_wide(workspace), [4 * grad_hy.shape[-1]], axis=-1)
+    grad_input, grad_hidden, grad_h = _gru_backward(_wide(grad_hy), h, saved)
+    biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
+    return _like((grad_input, grad_hidden, grad_h, *biases), returns)
+
+
+# -- A layer.
+
+
+def _kept(mask, new, old):
+    return new if mask is None else jnp.where(mask[:, None], new, old)
+
+
+def _stored(x, like):
+    return x.astype(like.dtype)
+
+
+def _hidden_gates(h, weight, bias):
+    made = jnp.matmul(h, weight.T, preferred_element_type=_wide(h).dtype)
+    return made if bias is None else made + _wide(bias)
+
+
+def _forward_step(cell, weight, bias, projection):
+    def step(state, inputs):
+        gates, mask = inputs
+        h, *rest = state
+        hidden = _hidden_gates(h, weight, bias)
+        if cell == "lstm":
+            new, c, saved = _lstm_forward(_wide(gates) + hidden, _wide(rest[0]))
+            if projection is not None:
+                new = jnp.matmul(_stored(new, h), projection.T, preferred_element_type=new.dtype)
+            state = (_kept(mask, _stored(new, h), h), _kept(mask, _stored(c, h), rest[0]))
+            return state, (*state, _stored(saved, gates))
+        if cell == "gru":
+            new, saved = _gru_forward(_wide(gates), hidden, _wide(h))
+            saved = (_stored(saved, gates),)
+        else:
+            total = _wide(gates) + hidden
+            new, saved = jnp.tanh(total) if cell == "tanh" else jnp.maximum(total, 0), ()
+        new = _kept(mask, _stored(new, h), h)
+        return (new,), (new, *saved)
+
+    return step
+
+
+@lower(torch.ops.spmd.recurrence.default)
+def spmd_recurrence(cell, gates, state, weight, bias, projection, mask, reverse):
+    step = _forward_step(cell, weight, bias, projection)
+    last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse)
+    return (output, *last, *saved)
+
+
+def _before(sequence, initial, reverse):
+    """What the state was before each step."""
+    if reverse:
+        return jnp.concatenate([sequence[1:], initial[None]])
+    return jnp.concatenate([initial[None], sequence[:-1]])
+
+
+def _backward_step(cell, weight, projection, mask):
+    """One step of the gradient: the carry is the gradient of the state, in the wide dtype."""
+
+    def back_h(grad_hidden):
+        return jnp.matmul(_stored(grad_hidden, weight), weight, preferred_element_type=grad_hidden.dtype)
+
+    def step(carry, inputs):
+        grad_output, active, h, *rest = inputs
+        total = carry[0] + _wide(grad_output)
+        grad = total if active is None else jnp.where(active[:, None], total, 0)
+        passed = 0 if active is None else jnp.where(active[:, None], 0, total)
+        if cell == "lstm":
+            c, new, saved = rest
+            grad_c = carry[1] if active is None else jnp.where(active[:, None], carry[1], 0)
+            passed_c = 0 if active is None else jnp.where(active[:, None], 0, carry[1])
+            inner = grad if projection is None else jnp.matmul(grad, _wide(projection))
+            grad_gates, grad_c = _lstm_backward(inner, grad_c, _wide(c), _wide(new), _wide(saved))
+            return (back_h(grad_gates) + passed, grad_c + passed_c), (grad_gates, grad)
+        if cell == "gru":
+            grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(rest[0]))
+            return (back_h(grad_hidden) + grad_h + passed,), (grad_input, grad_hidden)
+        made = _wide(rest[0])
+        grad_gates = grad * (1 - made * made) if cell == "tanh" else jnp.where(made > 0, grad, 0)
+        return (back_h(grad_gates) + passed,), (grad_gates,)
+
+    return step
+
+
+@lower(torch.ops.spmd.recurrence_backward.default)
+def spmd_recurrence_backward(
+    cell, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns
+):
+    grad_output, *grad_state = grads
+    before = _before(output, state[0], reverse)
+    sequences = [before]
+    if cell == "lstm":
+        sequences += [_before(saved[0], state[1], reverse), saved[0], saved[1]]
+    else:
+        sequences += [saved[0] if cell == "gru" else output]
+    step = _backward_step(cell, weight, projection, mask)
+    carry = tuple(_wide(grad) for grad in grad_state)
+    carry, made = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
+    grad_gates = made[0]
+    grad_hidden = made[1] if cell == "gru" else grad_gates
+    # With a row kept as it was its gates have gradient zero, so masked steps add nothing here.
+    grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(before))
+    results = [grad_gates, *carry, grad_weight]
+    if bias is not None:
+        results.append(grad_hidden.sum((0, 1)))
+    if projection is not None:
+        o = _parts(_wide(saved[1]), 4)[3]
+        results.append(jnp.einsum("tbp,tbh->ph", made[1], o * jnp.tanh(_wide(saved[0]))))
+    return tuple(result.astype(promised.dtype) for result, promised in zip(results, returns, strict=True))

@@ -1,0 +1,363 @@
+"""Every op of torch's own operator database, on `xla` against CPU: values, dtypes, shapes and gradients.
+
+    python tests/sweep/sweep.py                                   # every op, two samples, float32 where it has it
+    python tests/sweep/sweep.py --ops '^linalg' --dtypes float32,bfloat16,int64 --samples 20
+    python tests/sweep/sweep.py --samples 0                       # all samples
+
+An op is recorded for all its samples and run as one program. A command works in processes of a few ops each, so that a
+crash or a hang costs one op. `expected.py` says which ops are not right, and why; `test_sweep.py` holds both to it.
+"""
+
+import argparse
+import itertools
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.testing._internal import common_methods_invocations as database
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_flatten, tree_map
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from support import TOLERANCE
+
+import spmd
+
+LOWERED, HOST, WRONG, ERROR, UNTRIED = "lowered", "host", "wrong", "error", "untried"
+OUTCOMES = {
+    LOWERED: "right and lowered on the device",
+    HOST: "right, visited the host",
+    WRONG: "wrong",
+    ERROR: "error",
+    UNTRIED: "no samples of this dtype",
+}
+
+USUAL = "usual"
+
+# What these return is memory as it was found: only its shape and dtype can be compared.
+UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
+
+
+# Their index tensors must be on the CPU on any device.
+CPU_ARGUMENTS = frozenset({"tensor_split"})
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How one op of the database did in one dtype."""
+
+    op: str
+    dtype: str
+    outcome: str
+    message: str = ""
+    samples: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the values agree with CPU, wherever they were computed."""
+        return self.outcome in (LOWERED, HOST, UNTRIED)
+
+
+def full_name(op: Any) -> str:
+    """The op's name with its variant, which together are unique in the database."""
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+OPS = {full_name(op): op for op in op_db}
+
+# The database fixes the seed around random ops; here two draws on CPU must differ, which is how a random op is known.
+database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
+
+
+def usual_dtype(op: Any) -> torch.dtype:
+    """float32, or what the op takes instead."""
+    supported = op.supported_dtypes("cpu")
+    return next(dtype for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64, *supported) if dtype in supported)
+
+
+def run_op(op: Any, dtype: torch.dtype | None = None, samples: int = 2) -> Result:
+    """Compares the first `samples` samples (0: all) of one op of the database with CPU, forward and backward.
+
+    dtype: None stands for float32, or for what the op takes instead.
+    """
+    began = time.perf_counter()
+    dtype = dtype or usual_dtype(op)
+    name, kind = full_name(op), str(dtype).removeprefix("torch.")
+    if dtype not in op.supported_dtypes("cpu"):
+        return Result(name, kind, UNTRIED)
+    torch.manual_seed(0)
+    with_gradient = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
+    given = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=with_gradient), samples or None))
+    if not given:
+        return Result(name, kind, UNTRIED)
+    visits = _host_visits()
+    messages = _run_together(op, given)
+    visited = visits != messages.visits
+    seconds = time.perf_counter() - began
+    if messages.errors:
+        return Result(name, kind, ERROR, messages.errors[0], len(given), seconds)
+    if messages.differences:
+        return Result(name, kind, WRONG, messages.differences[0], len(given), seconds)
+    return Result(name, kind, HOST if visited else LOWERED, "", len(given), seconds)
+
+
+def _host_visits() -> int:
+    return spmd.metrics.counter("host_ops") + spmd.metrics.counter("host_reads")
+
+
+@dataclass(slots=True)
+class _Messages:
+    errors: list[str]
+    differences: list[str]
+    visits: int = 0
+
+
+def _run_together(op: Any, given: list[Any]) -> _Messages:
+    """Records every sample, runs them as one program, compares; one by one when that program fails."""
+    messages = _Messages([], [])
+    cases = []
+    for index, sample in enumerate(given):
+        expected, again = _compute(op, sample, "cpu", 0), _compute(op, sample, "cpu", 1)
+        is_random = not _agree(expected, again)
+        try:
+            actual = _compute(op, sample, "xla", 0)
+        except Exception as error:
+            messages.errors.append(f"sample {index}: {_head(error)}")
+            continue
+        cases.append((index, actual, expected, is_random))
+    messages.visits = _host_visits()
+    try:
+        spmd.sync()
+    except Exception:
+        pass  # reading below says which sample it was
+    for index, actual, expected, is_random in cases:
+        try:
+            _compare(op, actual, expected, is_random)
+        except AssertionError as error:
+            messages.differences.append(f"sample {index}: {_head(error)}")
+        except Exception as error:
+            messages.errors.append(f"sample {index}: {_head(error)}")
+    return messages
+
+
+def _head(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' | '.join(lines[:5])[:400]}"
+
+
+def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
+    """The results of one sample on one device, then the gradients of the tensors that ask for one."""
+    leaves: list[torch.Tensor] = []
+
+    def move(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            moved = value.detach().clone().to(device)
+            if value.requires_grad:
+                leaves.append(moved.requires_grad_())
+            return moved
+        if isinstance(value, torch.device) or (type(value) is str and value == "cpu"):
+            return torch.device(device)
+        return value
+
+    first, args, kwargs = tree_map(move, (sample.input, () if op.name in CPU_ARGUMENTS else sample.args, sample.kwargs))
+    args = sample.args if op.name in CPU_ARGUMENTS else args
+    torch.manual_seed(seed)
+    result = op.op(first, *args, **kwargs)
+    outputs = [*tree_flatten(sample.output_process_fn_grad(result))[0]]
+    wanted = [output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad]
+    if not wanted or not leaves:
+        return outputs
+    return outputs + list(torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True))
+
+
+def _cotangent(output: torch.Tensor) -> torch.Tensor:
+    ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float64, device="cpu")[: output.numel()]
+    return ramp.reshape(output.shape).to(output.dtype).to(output.device)
+
+
+def _agree(one: list[Any], other: list[Any]) -> bool:
+    return len(one) == len(other) and all(_same(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _same(one: Any, other: Any) -> bool:
+    if not isinstance(one, torch.Tensor) or one.layout is not torch.strided:
+        return True
+    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool) -> None:
+    assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+    for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
+        if not isinstance(other, torch.Tensor):
+            assert type(one) is type(other), f"result {index}: {one!r}, expected {other!r}"
+            assert one == other or is_random or one != one or _close(one, other), f"result {index}: {one!r}, expected {other!r}"
+            continue
+        assert isinstance(one, torch.Tensor), f"result {index}: {one!r}, expected a tensor"
+        assert one.device.type == "xla", f"result {index} is on {one.device}, expected xla"
+        assert one.dtype == other.dtype, f"result {index}: {one.dtype}, expected {other.dtype}"
+        assert one.shape == other.shape, f"result {index}: {tuple(one.shape)}, expected {tuple(other.shape)}"
+        one, other = one.detach().cpu(), other.detach()
+        if op.name in UNINITIALISED:
+            continue
+        if is_random:
+            _compare_moments(one, other)
+            continue
+        rtol, atol = TOLERANCE.get(other.dtype, (0, 0))
+        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text, i=index: f"result {i}: {text}")
+
+
+def _close(one: Any, other: Any) -> bool:
+    rtol, atol = TOLERANCE[torch.float32]
+    return isinstance(one, float) and abs(one - other) <= atol + rtol * abs(other)
+
+
+def _compare_moments(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Means of two draws differ by less than six standard errors; both are finite where the other is."""
+    if not other.dtype.is_floating_point or other.numel() < 8:
+        return
+    one, other = one.double().flatten(), other.double().flatten()
+    if not other.isfinite().all():
+        return
+    assert one.isfinite().all(), "a draw is not finite"
+    error = 6 * max(one.std().item(), other.std().item()) * (2 / other.numel()) ** 0.5
+    assert abs(one.mean() - other.mean()) <= error + 1e-6, f"means of the draws: {one.mean():.4f}, expected {other.mean():.4f}"
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Runs the sweep in processes of a few ops each, prints the table, and returns 1 when `expected.py` says otherwise."""
+    options = _options()
+    if options.worker:
+        return _work(options)
+    names = [name for name in OPS if re.search(options.ops, name)]
+    dtypes = options.dtypes.split(",")
+    tasks = [(names[i : i + options.chunk], dtype) for dtype in dtypes for i in range(0, len(names), options.chunk)]
+    results: list[Result] = []
+    lock = threading.Lock()
+
+    def run(task: tuple[list[str], str]) -> None:
+        for result in _in_processes(*task, options):
+            with lock:
+                results.append(result)
+                if sys.stderr.isatty():
+                    print(f"\r{len(results)} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(run, tasks))
+    results.sort(key=lambda result: (result.dtype, result.op))
+    _report(results, dtypes)
+    if options.write:
+        options.write.write_text(json.dumps([asdict(result) for result in results], indent=1))
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", default="", help="regular expression that chooses ops by name")
+    parser.add_argument("--dtypes", default=USUAL, help="torch dtypes, separated by commas; the default is float32 wherever the op takes it")
+    parser.add_argument("--samples", type=int, default=2, help="samples of each op; 0 for all of them")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
+    parser.add_argument("--chunk", type=int, default=60, help="ops per process")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds one op may take")
+    parser.add_argument("--write", type=Path, metavar="FILE", help="write every result as JSON")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def _work(options: argparse.Namespace) -> None:
+    """The child: reads op names, says which it starts, and prints each result as a line of JSON."""
+    warnings.simplefilter("ignore")
+    out = sys.stdout
+    sys.stdout = sys.stderr
+    dtype = None if options.dtypes == USUAL else getattr(torch, options.dtypes)
+    for name in json.loads(sys.stdin.read()):
+        print(json.dumps({"start": name}), file=out, flush=True)
+        try:
+            result = run_op(OPS[name], dtype, options.samples)
+        except Exception as error:
+            result = Result(name, options.dtypes, ERROR, f"outside the op: {_head(error)}")
+        print(json.dumps(asdict(result)), file=out, flush=True)
+
+
+def _in_processes(names: list[str], dtype: str, options: argparse.Namespace) -> Iterator[Result]:
+    """Results of the ops, in a process that is replaced when one op ends it or takes too long."""
+    left = list(names)
+    while left:
+        command = [sys.executable, __file__, "--worker", "--dtypes", dtype, "--samples", str(options.samples)]
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(json.dumps(left))
+        child.stdin.close()
+        running, was_late = "", False
+
+        def stop(child: Any = child) -> None:
+            nonlocal was_late
+            was_late = True
+            child.kill()
+
+        timer = threading.Timer(options.timeout, stop)
+        timer.start()
+        for line in child.stdout:
+            said = json.loads(line)
+            timer.cancel()
+            timer = threading.Timer(options.timeout, stop)
+            timer.start()
+            if "start" in said:
+                running = said["start"]
+            else:
+                left.remove(said["op"])
+                running = ""
+                yield Result(**said)
+        timer.cancel()
+        code = child.wait()
+        if left:
+            culprit = running or left[0]
+            left.remove(culprit)
+            why = f"took more than {options.timeout:.0f} s" if was_late else f"the process ended with code {code}"
+            yield Result(culprit, dtype, ERROR, why)
+
+
+def _report(results: list[Result], dtypes: list[str]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    table = Table(title="operators of torch.testing, xla against CPU")
+    for column in ("dtype", "ops", "right", *OUTCOMES, "seconds"):
+        table.add_column(column, justify="left" if column == "dtype" else "right")
+    for dtype in dtypes:
+        mine = [result for result in results if result.dtype == dtype or dtype == USUAL]
+        counts = Counter(result.outcome for result in mine)
+        right = sum(result.is_right for result in mine) - counts[UNTRIED]
+        row = [len(mine), right, *(counts[outcome] for outcome in OUTCOMES)]
+        table.add_row(dtype, *map(str, row), f"{sum(result.seconds for result in mine):.0f}")
+    console.print(table)
+    failures = Table(title="not right", show_lines=False)
+    for column in ("op", "dtype", "outcome", "message"):
+        failures.add_column(column, overflow="fold")
+    for result in results:
+        if not result.is_right:
+            failures.add_row(result.op, result.dtype, result.outcome, result.message)
+    if failures.row_count:
+        console.print(failures)
+    visited = [f"{result.op} ({result.dtype})" for result in results if result.outcome == HOST]
+    if visited:
+        console.print(f"visited the host: {', '.join(visited)}")
+
+
+if __name__ == "__main__":
+    main()
