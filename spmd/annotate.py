@@ -1,6 +1,7 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
 import copy
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -41,14 +42,20 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
     core.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
-    if target.is_leaf and target.requires_grad and not target.__dict__.get("_pins_grad"):
-        target.__dict__["_pins_grad"] = _pin_gradient
-        hooks = target._post_accumulate_grad_hooks
-        # Module.to() swaps what autograd knows of a parameter, but leaves it this dict: set again, autograd sees it again.
-        target._post_accumulate_grad_hooks = hooks
-        if hooks is None or _pin_gradient not in hooks.values():
-            target.register_post_accumulate_grad_hook(_pin_gradient)
+    _watch_gradient(target)
     return tensor
+
+
+def _watch_gradient(leaf: XlaTensor) -> None:
+    """From now on the gradient of a marked leaf lies like it."""
+    if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
+        return
+    leaf.__dict__["_pins_grad"] = _pin_gradient
+    hooks = leaf._post_accumulate_grad_hooks
+    # Module.to() swaps what autograd knows of a parameter, but leaves it this dict: set again, autograd sees it again.
+    leaf._post_accumulate_grad_hooks = hooks
+    if hooks is None or _pin_gradient not in hooks.values():
+        leaf.register_post_accumulate_grad_hook(_pin_gradient)
 
 
 def _pin_gradient(parameter: torch.Tensor) -> None:
@@ -96,12 +103,13 @@ class use_sharding:
             use = Use(target._cell, mesh.sharding(spec, tensor.dim(), "use_sharding"))
             target._cell.use = use
             self._uses.append(use)
-        groups: dict[Any, list[Use]] = {}
+        groups: dict[Any, list[weakref.ref[Cell]]] = {}
         for use in self._uses:
-            cut = cut_of(use.cell.meta, use.cell.sharding)
-            if cut is not None and use.rule.read.sharding.is_replicated() and use.cell.meta.numel <= JOINED_NUMEL:
-                use.group = groups.setdefault((cut.rows, use.cell.meta.dtype), [])
-                use.group.append(use)
+            cell = use.cell
+            cut = cut_of(cell.meta, cell.sharding)
+            if cut is not None and use.rule.read.sharding.is_replicated() and cell.meta.numel <= JOINED_NUMEL:
+                use.group = groups.setdefault((cut.rows, cell.meta.dtype), [])
+                use.group.append(use.owner)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
@@ -113,6 +121,8 @@ class use_sharding:
             use.active = True
             if is_stale:
                 use.stamp = -1
+        for tensor in self._tensors:
+            _watch_gradient(tensor)  # one that was frozen when it was marked may have been thawed since
         return self
 
     def __exit__(self, *_: object) -> None:

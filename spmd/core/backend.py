@@ -12,7 +12,7 @@ import torch
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from . import random, runtime
+from . import random, recurrent, runtime
 from .dispatch import PLANS, dispatch
 from .entries import make_plan, new_entry
 from .ir import Node
@@ -307,6 +307,8 @@ def _register_factories() -> None:
     }.items():
         library.impl(name, function, "PrivateUse1")
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    for name, function in recurrent.KERNELS.items():
+        library.impl(name, function, "AutogradPrivateUse1")
     _libraries.append(library)
 
 

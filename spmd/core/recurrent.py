@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from . import ops as ops  # defines torch.ops.spmd
+from .ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
 
 aten = torch.ops.aten
 
@@ -16,7 +16,7 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def forward(cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any):
         state = [h] if c is None else [h, c]
-        made = torch.ops.spmd.recurrence(cell, gates, state, weight, bias, projection, mask, reverse)
+        made = RECURRENCE(cell, gates, state, weight, bias, projection, mask, reverse)
         return tuple(made)
 
     @staticmethod
@@ -31,7 +31,7 @@ class _Recurrence(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         state = [h] if c is None else [h, c]
-        made = torch.ops.spmd.recurrence_backward(
+        made = RECURRENCE_BACKWARD(
             ctx.cell, list(grads[: 1 + ctx.num_state]), state, weight, bias, projection, mask, output, saved, ctx.reverse
         )
         gates, *rest = made

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import metrics
+from . import metrics, recurrent
+from .composed import COMPOSED
 from .ir import Leaf
 from .runtime import host_array, host_tensor
 from .tensor import LOCK, XlaTensor, host_value, wrap
@@ -274,3 +275,6 @@ for _overload in (
     aten.empty_like.default,
 ):  # fmt: skip
     SPECIALS[_overload] = _elsewhere
+
+SPECIALS.update(COMPOSED)
+SPECIALS.update(recurrent.HANDLERS)

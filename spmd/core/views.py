@@ -1,5 +1,6 @@
 """Aliasing and write-back: a tensor is a chain of views over a cell. The only file that knows mutation."""
 
+import weakref
 from types import CodeType
 from typing import Any
 
@@ -123,16 +124,23 @@ def _strided_write(base: Meta, meta: Meta) -> Entry:
 class Use(View):
     """How forward and backward ops read a whole cell that is stored in another layout; writes go to the cell itself.
 
-    active: set while ops outside backward read through it. Cells of one `group` are gathered by one op.
+    active: set while ops outside backward read through it. Cells of one `group` are gathered by one op. All cells are held
+    weakly: a cell holds its use.
     """
 
-    __slots__ = ("active", "cell", "group")
+    __slots__ = ("active", "group", "owner")
 
     def __init__(self, cell: Cell, sharding: Sharding):
         super().__init__(ViewRule(mark_entry(cell.meta, sharding), None), None, None, 0)
-        self.cell = cell
+        self.owner = weakref.ref(cell)
         self.active = False
-        self.group: list[Use] = []
+        self.group: list[weakref.ref[Cell]] = []
+
+    @property
+    def cell(self) -> Cell:
+        cell = self.owner()
+        assert cell is not None, "a use is read through its cell"
+        return cell
 
 
 def read_use(use: Use) -> Value:
@@ -140,17 +148,18 @@ def read_use(use: Use) -> Value:
     cell = use.cell
     if use.stamp == cell.stamp:
         return use.value  # type: ignore[return-value]
-    if len(use.group) < 2:
+    group = [member for ref in use.group if (member := ref()) is not None and member.use is not None]
+    if len(group) < 2:
         return read_view(use, cell)
-    node = Node(_gather_entry(tuple(use.group)), tuple(member.cell.value for member in use.group))
-    for member, value in zip(use.group, results(node), strict=True):
-        member.value, member.stamp = value, member.cell.stamp
+    node = Node(_gather_entry(group), tuple(member.value for member in group))
+    for member, value in zip(group, results(node), strict=True):
+        member.use.value, member.use.stamp = value, member.stamp
     return use.value  # type: ignore[return-value]
 
 
-def _gather_entry(group: tuple[Use, ...]) -> Entry:
+def _gather_entry(group: list[Cell]) -> Entry:
     """One all-gather for many small arrays."""
-    parts = tuple((use.cell.meta, use.cell.sharding) for use in group)
+    parts = tuple((cell.meta, cell.sharding) for cell in group)
     found = _GATHERS.get(parts)
     if found is None:
         cuts = [cut_of(meta, sharding) for meta, sharding in parts]
@@ -160,7 +169,7 @@ def _gather_entry(group: tuple[Use, ...]) -> Entry:
             lambda operands, numbers: tuple(gather(operands, cuts)),
             metas,
             statics=f"{len(metas)} arrays",
-            sharding=group[0].rule.read.sharding,
+            sharding=group[0].use.rule.read.sharding,
         )
     return found
 

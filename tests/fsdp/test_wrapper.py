@@ -599,3 +599,34 @@ class TestLifetime:
             assert gone() is None
         finally:
             gc.enable()
+
+    def test_parameters_go_with_the_model(self, mesh8):
+        def build() -> nn.Module:
+            model = FSDP(Net().to("xla"), mesh=mesh8, auto_wrap_policy=POLICY)
+            model(torch.randn(8, 16, device="xla")).sum().backward()
+            spmd.sync()
+            return model
+
+        build()  # the first use of an op keeps frames until the collector runs
+        gc.collect()
+        gc.disable()
+        try:
+            model = build()
+            cells = [weakref.ref(parameter._cell) for parameter in model.parameters()]
+            del model
+            assert [cell() for cell in cells if cell() is not None] == []
+        finally:
+            gc.enable()
+
+
+class TestFrozen:
+    """A parameter that was frozen when the model was wrapped and is trained later has a split gradient, too."""
+
+    def test_thawed(self, mesh8):
+        module = nn.Linear(16, 8).requires_grad_(False)
+        model = FSDP(module, mesh=mesh8)
+        model.requires_grad_(True)
+        model(torch.randn(8, 16, device="xla")).sum().backward()
+        spmd.sync()
+        for parameter in model.parameters():
+            assert spmd.get_sharding(parameter.grad) is spmd.get_sharding(parameter)

@@ -9,6 +9,7 @@ crash or a hang costs one op. `expected.py` says which ops are not right, and wh
 """
 
 import argparse
+import copy
 import itertools
 import json
 import re
@@ -85,7 +86,8 @@ database.wrapper_set_seed = lambda op, *args, **kwargs: op(*args, **kwargs)
 def usual_dtype(op: Any) -> torch.dtype:
     """float32, or what the op takes instead."""
     supported = op.supported_dtypes("cpu")
-    return next(dtype for dtype in (torch.float32, torch.int64, torch.bool, torch.complex64, *supported) if dtype in supported)
+    usual = (torch.float32, torch.int64, torch.bool, torch.complex64, *supported)
+    return next((dtype for dtype in usual if dtype in supported), torch.float32)
 
 
 def run_op(op: Any, dtype: torch.dtype | None = None, samples: int = 2) -> Result:
@@ -147,6 +149,8 @@ def _run_together(op: Any, given: list[Any]) -> _Messages:
         try:
             _compare(op, actual, expected, is_random)
         except AssertionError as error:
+            if _is_rounding(op, given[index], actual, expected):
+                continue
             messages.differences.append(f"sample {index}: {_head(error)}")
         except Exception as error:
             messages.errors.append(f"sample {index}: {_head(error)}")
@@ -181,6 +185,54 @@ def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
     if not wanted or not leaves:
         return outputs
     return outputs + list(torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True))
+
+
+_WIDER = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex64: torch.complex128,
+}
+
+
+def _is_rounding(op: Any, sample: Any, actual: list[Any], expected: list[Any]) -> bool:
+    """Whether CPU itself is that far from the result in float64: of an ill-conditioned sample nothing better can be asked.
+
+    Every result of the device must then be within the table, or within twice CPU's own error (the greatest of a tensor).
+    """
+
+    def widen(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.dtype in _WIDER:
+            return value.detach().to(_WIDER[value.dtype]).requires_grad_(value.requires_grad)
+        return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
+
+    wide = copy.copy(sample)
+    wide.input, wide.args, wide.kwargs = tree_map(widen, (sample.input, sample.args, sample.kwargs))
+    try:
+        exact = _compute(op, wide, "cpu", 0)
+    except Exception:
+        return False
+    if not len(actual) == len(expected) == len(exact):
+        return False
+    return all(_is_as_exact(*three) for three in zip(actual, expected, exact, strict=True))
+
+
+def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
+    if not isinstance(expected, torch.Tensor):
+        return type(actual) is type(expected)
+    if expected.dtype not in _WIDER:
+        return actual.dtype == expected.dtype and torch.equal(actual.cpu(), expected)
+    if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
+        return False
+    one, other, exact = actual.detach().cpu().to(exact.dtype), expected.detach().to(exact.dtype), exact.detach()
+    rtol, atol = TOLERANCE[expected.dtype]
+    if torch.allclose(one, other, rtol=rtol, atol=atol, equal_nan=True):
+        return True
+    finite = exact.isfinite() & other.isfinite()
+    if not torch.equal(finite, one.isfinite()):
+        return False
+    allowed = 2 * (other - exact)[finite].abs().max()
+    return bool(((one - exact)[finite].abs() <= allowed).all())
 
 
 def _cotangent(output: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from . import embedding as embedding
 from . import fft as fft
 from . import histogram as histogram
 from . import index as index
+from . import ldl as ldl
 from . import linalg as linalg
 from . import loss as loss
 from . import matmul as matmul
@@ -20,6 +21,7 @@ from . import pool as pool
 from . import random as random
 from . import reduce as reduce
 from . import resample as resample
+from . import rnn as rnn
 from . import segment as segment
 from . import shape as shape
 from . import special as special

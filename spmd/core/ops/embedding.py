@@ -105,6 +105,16 @@ def aten_embedding_bag_dense_backward(
     return zeros.at[indices].add(rows, mode="drop").astype(grad.dtype)
 
 
+@lower(aten._embedding_bag_backward.default)
+def aten_embedding_bag_backward(
+    grad, indices, offsets, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, sparse,
+    per_sample_weights, padding_idx=-1,
+):  # fmt: skip
+    return aten_embedding_bag_dense_backward(
+        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+    )
+
+
 @lower(aten._embedding_bag_per_sample_weights_backward.default)
 def aten_embedding_bag_per_sample_weights_backward(grad, weight, indices, offsets, offset2bag, mode, padding_idx=-1):
     made = jnp.sum(_take(grad, offset2bag) * _take(weight, indices), axis=-1)

@@ -10,27 +10,30 @@ from .registry import lower
 aten = torch.ops.aten
 
 
-def _bounds(self, low, high):
+def _bounds(self, low, high, room):
     """The outermost edges; where none are given those of the data, and a little room where these coincide."""
     if low == high and self.size:
         low, high = jnp.min(self), jnp.max(self)
     low, high = jnp.asarray(low, self.dtype), jnp.asarray(high, self.dtype)
     same = low == high
-    return jnp.where(same, low - 1, low), jnp.where(same, high + 1, high)
+    return jnp.where(same, low - room, low), jnp.where(same, high + room, high)
 
 
 @lower(aten.histc.default)
 def aten_histc(self, bins=100, min=0, max=0):
     flat = self.reshape(-1)
-    low, high = _bounds(flat, min, max)
+    low, high = _bounds(flat, min, max, 1)
     inside = (flat >= low) & (flat <= high)
-    place = jnp.floor((flat - low) * (bins / (high - low))) if jnp.issubdtype(flat.dtype, jnp.floating) else (flat - low) * bins // (high - low)
+    if jnp.issubdtype(flat.dtype, jnp.floating):
+        place = jnp.floor((flat - low) * (bins / (high - low)))
+    else:
+        place = (flat - low) * bins // (high - low)
     place = jnp.where(inside, jnp.minimum(jnp.where(inside, place, 0).astype(jnp.int64), bins - 1), bins)  # past the end: dropped
     return jnp.zeros((bins,), self.dtype).at[place].add(jnp.ones((), self.dtype), mode="drop")
 
 
 def _edges(column, bins, low, high):
-    low, high = _bounds(column, low, high)
+    low, high = _bounds(column, low, high, 0.5)
     steps = jnp.arange(bins + 1, dtype=column.dtype)
     step = (high - low) / bins
     # From both ends, as torch's linspace, so that the last edge is exactly `high`.

@@ -151,7 +151,8 @@ def aten_ormqr(self, input2, input3, left=True, transpose=False, *, returns):
     size = self.shape[-2] if left else self.shape[-1]
     if self.size == 0 or input3.size == 0:
         return jnp.broadcast_to(self, returns.shape)
-    q = lax.linalg.householder_product(_square(input2, size), input3)
+    reflectors, tau = (input2[:, None], input3.reshape(1)) if input2.ndim == 1 else (input2, input3)
+    q = lax.linalg.householder_product(_square(reflectors, size), tau)
     q = _adjoint(q) if transpose else q
     return (q @ self if left else self @ q).astype(returns.dtype)
 

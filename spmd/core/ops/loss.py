@@ -154,3 +154,36 @@ def aten_soft_margin_loss(self, target, reduction=MEAN):
 @lower(aten.soft_margin_loss_backward.default, promote=Promote.DEFAULT)
 def aten_soft_margin_loss_backward(grad_output, self, target, reduction):
     return -target * lax.logistic(-target * self) * _share(grad_output, self, target, reduction)
+
+
+# -- Margins between classes, of which torch decomposes the losses but not their gradients.
+
+
+@lower(aten.multi_margin_loss_backward.default)
+def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
+    rows, goals = self.reshape(-1, self.shape[-1]), target.reshape(-1, 1)
+    gap = margin - jnp.take_along_axis(rows, goals, 1, mode="promise_in_bounds") + rows
+    slope = (gap > 0).astype(rows.dtype) if p == 1 else 2 * jnp.maximum(gap, 0)
+    if weight is not None:
+        slope = slope * weight.at[goals].get(mode="promise_in_bounds")
+    is_goal = jnp.arange(rows.shape[1])[None, :] == goals
+    slope = jnp.where(is_goal, jnp.zeros((), slope.dtype), slope) / rows.shape[1]
+    slope = jnp.where(is_goal, -jnp.sum(slope, axis=1, keepdims=True), slope)
+    share = grad_output.reshape(-1, 1) / (rows.shape[0] if reduction == MEAN else 1)
+    return (slope * share).reshape(self.shape).astype(self.dtype)
+
+
+@lower(aten.multilabel_margin_loss_backward.default)
+def aten_multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
+    rows = self.reshape(-1, self.shape[-1])
+    goals, hit = target.reshape(rows.shape), is_target.reshape(rows.shape) != 0
+    # Goals stand before the first -1.
+    counts = jnp.cumsum(goals < 0, axis=1) == 0
+    safe = jnp.where(counts, goals, jnp.zeros((), goals.dtype))
+    gap = 1 - jnp.take_along_axis(rows, safe, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
+    active = ((gap > 0) & counts[:, :, None] & ~hit[:, None, :]).astype(rows.dtype) / rows.shape[1]
+    slope = jnp.sum(active, axis=1)
+    batch = jnp.arange(rows.shape[0])[:, None]
+    slope = slope.at[batch, safe].add(-jnp.sum(active, axis=2))
+    share = grad_output.reshape(-1, 1) / (rows.shape[0] if reduction == MEAN else 1)
+    return (slope * share).reshape(self.shape).astype(self.dtype)

@@ -6,6 +6,8 @@ from typing import Any
 import torch
 from torch._prims_common import canonicalize_dim
 
+from . import rnn
+
 aten = torch.ops.aten
 
 
@@ -67,6 +69,10 @@ def _ctc_loss_backward(grad, log_probs, *arguments):
     return torch.empty_like(log_probs)
 
 
+def _gradient_of_self(grad_output, self, *arguments):
+    return torch.empty_like(self)
+
+
 def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
     """In evaluation no statistics are saved; torch's meta kernel says otherwise. place: of `training` among the arguments."""
 
@@ -77,6 +83,68 @@ def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
         return tuple(made)
 
     return batch_norm
+
+
+def _geqrf(self):
+    return torch.empty_like(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
+
+
+def _lstsq(self, b, rcond=None, *, driver=None):
+    """(solution, residuals, rank, singular values), empty where the driver (gelsy by default) does not give them."""
+    rows, columns = self.shape[-2:]
+    driver = driver or "gelsy"
+    is_vector = b.dim() == self.dim() - 1
+    lead = torch.broadcast_shapes(self.shape[:-2], b.shape[:-1] if is_vector else b.shape[:-2])
+    width = () if is_vector else b.shape[-1:]
+    real = self.real.dtype if self.is_complex() else self.dtype
+    residuals = (*lead, *(width or (1,))) if rows > columns else (0,)
+    singular = (*self.shape[:-2], min(rows, columns)) if driver in ("gelsd", "gelss") else (0,)
+    return (
+        self.new_empty((*lead, columns, *width)),
+        self.new_empty(residuals if driver != "gelsy" or rows > columns else (0,), dtype=real),
+        self.new_empty(self.shape[:-2] if driver != "gels" else (0,), dtype=torch.int64),
+        self.new_empty(singular, dtype=real),
+    )
+
+
+def _pool_backward(grad_output, self, *arguments):
+    return torch.empty_like(self)
+
+
+def _lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
+
+
+def _lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    bias = workspace.new_empty(workspace.shape[1]) if has_bias else None
+    return torch.empty_like(workspace), torch.empty_like(cx), bias
+
+
+def _gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _gru_cell_backward(grad_hy, workspace, has_bias):
+    gates = grad_hy.new_empty(grad_hy.shape[0], 3 * grad_hy.shape[1])
+    bias = gates.new_empty(gates.shape[1]) if has_bias else None
+    return gates, torch.empty_like(gates), torch.empty_like(grad_hy), bias, bias
+
+
+def _recurrence(cell, gates, state, weight, bias, projection, mask, reverse):
+    """(output, final state, what the gradient reads): the LSTM keeps its cells and gates, the GRU its gates."""
+    h = state[0]
+    made = [h.new_empty(*gates.shape[:2], h.shape[-1]), *(torch.empty_like(part) for part in state)]
+    if cell == "lstm":
+        made += [gates.new_empty(*gates.shape[:2], state[1].shape[-1]), torch.empty_like(gates)]
+    if cell == "gru":
+        made.append(gates.new_empty(*gates.shape[:2], 4 * h.shape[-1]))
+    return [part.contiguous() for part in made]
+
+
+def _recurrence_backward(cell, grads, state, weight, bias, projection, mask, output, saved, reverse):
+    gates = output.new_empty(*output.shape[:2], weight.shape[0])
+    given = [*state, weight, bias, projection]
+    return [gates, *(torch.empty_like(tensor) for tensor in given if tensor is not None)]
 
 
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
@@ -93,6 +161,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,
     aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    aten.multi_margin_loss_backward.default: _gradient_of_self,
+    aten.multilabel_margin_loss_backward.default: _gradient_of_self,
     aten.native_batch_norm.default: _batch_norm(aten.native_batch_norm.default, 5),
     aten._fused_sgd_.default: _in_place,
     aten._fused_sgd_.tensor_lr: _in_place,
@@ -100,4 +170,13 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._fused_adam_.tensor_lr: _in_place,
     aten._fused_adamw_.default: _in_place,
     aten._fused_adamw_.tensor_lr: _in_place,
+    aten.geqrf.default: _geqrf,
+    aten.linalg_lstsq.default: _lstsq,
+    aten.fractional_max_pool3d_backward.default: _pool_backward,
+    aten._thnn_fused_lstm_cell.default: _lstm_cell,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
+    aten._thnn_fused_gru_cell.default: _gru_cell,
+    aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    rnn.RECURRENCE: _recurrence,
+    rnn.RECURRENCE_BACKWARD: _recurrence_backward,
 }

@@ -42,6 +42,34 @@ def _digamma(self):
     return jnp.where(self == 0, jnp.copysign(jnp.asarray(jnp.inf, self.dtype), -self), special.digamma(self))
 
 
+def _trigamma(self):
+    # Left of 1/2 by reflection; JAX's own polygamma is NaN there.
+    left = self < 0.5
+    right = special.zeta(jnp.asarray(2.0, self.dtype), jnp.where(left, 1 - self, self))
+    sine = jnp.sin(math.pi * jnp.where(left, self, jnp.asarray(0.5, self.dtype)))
+    return jnp.where(left, (math.pi / sine) ** 2 - right, right)
+
+
+_SHIFTS = 4096
+
+
+def _hurwitz_zeta(s, q):
+    """zeta(s, q) for whole s: terms of negative q are summed one by one, up to where JAX's function is defined."""
+
+    def more(state):
+        _, at, count = state
+        return jnp.any(at <= 0) & (count < _SHIFTS)
+
+    def add(state):
+        total, at, count = state
+        below = at <= 0
+        return jnp.where(below, total + jnp.power(at, -s), total), jnp.where(below, at + 1, at), count + 1
+
+    total, at, _ = lax.while_loop(more, add, (jnp.zeros_like(q), q, 0))
+    pole = (q <= 0) & (q == jnp.floor(q))
+    return jnp.where(pole, jnp.asarray(jnp.inf, q.dtype), total + special.zeta(s, at))
+
+
 def _erfcx(self):
     # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction's asymptotic series is exact enough.
     big = jnp.maximum(self, 5.0)
@@ -440,7 +468,12 @@ def aten_logit_backward(grad_output, self, eps=None):
 
 @lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)
 def aten_polygamma(n, self):
-    return special.polygamma(n, self)
+    if n == 0:
+        return _digamma(self)
+    if n == 1:
+        return _trigamma(self)
+    sign = 1.0 if n % 2 else -1.0
+    return sign * jnp.exp(lax.lgamma(jnp.asarray(n + 1.0, self.dtype))) * _hurwitz_zeta(jnp.asarray(n + 1.0, self.dtype), self)
 
 
 @lower(aten.nextafter.default)

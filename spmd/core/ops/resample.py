@@ -428,7 +428,9 @@ def _pair(values):
 
 @lower(aten.im2col.default)
 def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
-    batched = self.reshape(-1, *self.shape[-3:]) if self.size else jnp.zeros((0, *self.shape[-3:]), self.dtype)
+    if 0 in returns.shape:
+        return jnp.zeros(returns.shape, returns.dtype)
+    batched = self.reshape(-1, *self.shape[-3:])
     made = _windows(batched, *map(_pair, (kernel_size, dilation, padding, stride)))
     return made.reshape(returns.shape)
 
@@ -437,6 +439,8 @@ def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
 def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, returns):
     kernel_size, dilation, padding, stride = map(_pair, (kernel_size, dilation, padding, stride))
     shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
+    if self.size == 0:
+        return jnp.zeros(returns.shape, returns.dtype)
     wide = _wide(self)
     like = jax.ShapeDtypeStruct(shape, wide.dtype)
     function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731

@@ -27,7 +27,8 @@ _library.define(
     "Tensor? mask, Tensor output, Tensor[] saved, bool reverse) -> Tensor[]"
 )
 
-NUM_GATES = {"lstm": 4, "gru": 3, "tanh": 1, "relu": 1}
+RECURRENCE = torch.ops.spmd.recurrence.default
+RECURRENCE_BACKWARD = torch.ops.spmd.recurrence_backward.default
 
 
 def _wide(x):
@@ -161,7 +162,7 @@ def _forward_step(cell, weight, bias, projection):
     return step
 
 
-@lower(torch.ops.spmd.recurrence.default)
+@lower(RECURRENCE)
 def spmd_recurrence(cell, gates, state, weight, bias, projection, mask, reverse):
     step = _forward_step(cell, weight, bias, projection)
     last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse)
@@ -203,7 +204,7 @@ def _backward_step(cell, weight, projection, mask):
     return step
 
 
-@lower(torch.ops.spmd.recurrence_backward.default)
+@lower(RECURRENCE_BACKWARD)
 def spmd_recurrence_backward(
     cell, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns
 ):
