@@ -19,25 +19,24 @@ def plan_units(
     if policy is None:
         return []
     units: list[tuple[str, nn.Module]] = []
-    seen: set[nn.Module] = set(ignored_modules)
-
-    def visit(name: str, current: nn.Module, is_root: bool) -> int:
-        """Returns how many parameter elements below `current` units have taken."""
-        numel = sum(parameter.numel() for parameter in current.parameters())
-        if not policy(current, True, numel):
-            return 0
-        taken = 0
-        for child_name, child in current.named_children():
-            if child not in seen:
-                seen.add(child)
-                taken += visit(f"{name}.{child_name}" if name else child_name, child, False)
-        if not is_root and policy(current, False, numel - taken):
-            units.append((name, current))
-            return numel
-        return taken
-
-    visit("", module, True)
+    _visit("", module, policy, units, set(ignored_modules))
     return units
+
+
+def _visit(name: str, module: nn.Module, policy: Policy, units: list[tuple[str, nn.Module]], seen: set[nn.Module]) -> int:
+    """Adds the units at and below a module; returns how many parameter elements they have taken."""
+    numel = sum(parameter.numel() for parameter in module.parameters())
+    if not policy(module, True, numel):
+        return 0
+    taken = 0
+    for child_name, child in module.named_children():
+        if child not in seen:
+            seen.add(child)
+            taken += _visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen)
+    if name and policy(module, False, numel - taken):  # the root has no name, and is a unit whatever the policy says
+        units.append((name, module))
+        return numel
+    return taken
 
 
 def parameter_spec(shape: Sequence[int], axis: str, size: int) -> PartitionSpec:
