@@ -78,7 +78,9 @@ def code_lines(path: Path) -> list[str]:
     text = path.read_text()
     hidden = docstring_ranges(ast.parse(text))
     return [
-        line for number, line in enumerate(text.splitlines(), 1) if number not in hidden and not line.strip().startswith("#")
+        line
+        for number, line in enumerate(text.splitlines(), 1)
+        if number not in hidden and not line.strip().startswith("#")
     ]
 
 
@@ -171,15 +173,23 @@ class TestShape:
     def test_doors_only_open(self) -> None:
         for path in FILES:
             if path.name == "__init__.py":
-                body = [node for node in ast.parse(path.read_text()).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
-                assert len(body) == 1 and isinstance(body[0], ast.Expr), f"{path.relative_to(ROOT)} holds more than imports"
+                body = [
+                    node
+                    for node in ast.parse(path.read_text()).body
+                    if not isinstance(node, (ast.Import, ast.ImportFrom))
+                ]
+                assert len(body) == 1 and isinstance(body[0], ast.Expr), (
+                    f"{path.relative_to(ROOT)} holds more than imports"
+                )
 
 
 class TestOneOwner:
     """One file reads the environment, one file spells shardings, one file uploads."""
 
     def test_only_config_reads_the_environment(self) -> None:
-        readers = {module_name(path) for path in FILES for line in code_lines(path) if "environ" in line or "getenv" in line}
+        readers = {
+            module_name(path) for path in FILES for line in code_lines(path) if "environ" in line or "getenv" in line
+        }
         assert readers == {"spmd.core.config"}
 
     def test_only_sharding_spells_shardings(self) -> None:

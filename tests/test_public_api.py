@@ -87,7 +87,9 @@ class TestPublicApi:
     def test_names(self, module: ModuleType) -> None:
         assert public(module) == set(NAMES[module].split())
 
-    @pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: f"{function.__module__}.{function.__qualname__}")
+    @pytest.mark.parametrize(
+        "function", SIGNATURES, ids=lambda function: f"{function.__module__}.{function.__qualname__}"
+    )
     def test_signature(self, function: object) -> None:
         assert bare(function) == SIGNATURES[function]
 

@@ -31,7 +31,9 @@ class TestTour:
         x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh2x4, ("fsdp", None))
         y = spmd.mark_sharding(x * 2, mesh2x4, spmd.P("data", "fsdp"))
         assert spmd.get_sharding(x).text(2) == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
-        attribute = 'mhlo.sharding = "{devices=[2,4]<=[8]}"' if spmd.config.partitioner == "gspmd" else '[{"data"}, {"fsdp"}]'
+        attribute = (
+            'mhlo.sharding = "{devices=[2,4]<=[8]}"' if spmd.config.partitioner == "gspmd" else '[{"data"}, {"fsdp"}]'
+        )
         assert attribute in spmd.get_stablehlo([y])
         assert [shard.data.shape for shard in spmd.local_shards(y)] == [(4, 1)] * 8
         assert (y == 2).all()

@@ -8,21 +8,22 @@ from torch.nn import functional as F
 aten = torch.ops.aten
 
 
-# --- linear algebra: torch's gradient formulas expect the factors of the transpose for a contiguous real matrix ---------
+# --- linear algebra ----------------------------------------------------------------------------------------------------
 
 
-def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool]:
+def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch's gradient formula of a determinant expects: the factors of the transpose, for a contiguous real matrix."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
-    packed, pivots, info = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
-    return packed, pivots, info, transposed
+    packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
+    return packed, pivots
 
 
 def _solve_ex(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     matrix, right = args[0], args[1]
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
-    packed, pivots, info, transposed = _factor(matrix)
+    packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
     right = right.unsqueeze(-1) if is_vector else right
-    made = aten.linalg_lu_solve(packed, pivots, right, left=kwargs.get("left", True), adjoint=transposed)
+    made = aten.linalg_lu_solve(packed, pivots, right, left=kwargs.get("left", True))
     return made.squeeze(-1) if is_vector else made, packed, pivots, info
 
 
@@ -32,13 +33,13 @@ def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _det(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    packed, pivots, _, _ = _factor(args[0])
+    packed, pivots = _factor(args[0])
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
 
 
 def _slogdet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    packed, pivots, _, _ = _factor(args[0])
+    packed, pivots = _factor(args[0])
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
     return sign, diagonal.abs().log().sum(-1), packed, pivots
@@ -122,6 +123,11 @@ def _encoder_layer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return _encoder_block(*args, **kwargs)
 
 
+def _is_left_aligned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an encoder may pack its batch into a nested tensor: never on this device."""
+    return False
+
+
 COMPOSED: dict[Any, Any] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten._linalg_det.default: _det,
@@ -130,4 +136,5 @@ COMPOSED: dict[Any, Any] = {
     aten.cholesky.default: _cholesky,
     aten._native_multi_head_attention.default: _native_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
 }

@@ -49,7 +49,7 @@ class TestDevicesMixed:
             lambda x, c: nn.functional.linear(x, c),
             lambda x, c: torch.add(x, x, out=c),
         ],
-        ids="add radd matmul cat where add_ foreach linear out".split(),
+        ids=["add", "radd", "matmul", "cat", "where", "add_", "foreach", "linear", "out"],
     )
     def test_refused(self, function) -> None:
         x, c = torch.ones(3, 3, device="xla"), torch.ones(3, 3)
@@ -62,7 +62,7 @@ class TestDevicesMixed:
         x, c = torch.ones(3, device="xla"), torch.ones(3)
         message, _ = raised(RuntimeError, lambda: x * c)
         assert message == (
-            "aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] is on cpu; move it with .to(\"xla\") "
+            'aten.mul.Tensor: expected all tensors on xla:0, but one of shape [3] is on cpu; move it with .to("xla") '
             "(only 0-dim CPU tensors and CPU index tensors may be mixed in)"
         )
 
@@ -72,7 +72,9 @@ class TestDevicesMixed:
         assert (x * two).tolist() == (two * x).tolist() == [0.0, 2.0, 4.0, 6.0]
         assert torch.where(x > two, x, two).tolist() == [2.0, 2.0, 2.0, 3.0]
         assert x.clone().add_(two).tolist() == [2.0, 3.0, 4.0, 5.0]
-        assert (x + torch.tensor(1)).dtype == torch.float32 and (x + torch.tensor(1.0, dtype=torch.float64)).dtype == torch.float32
+        assert (x + torch.tensor(1)).dtype == torch.float32 and (
+            x + torch.tensor(1.0, dtype=torch.float64)
+        ).dtype == torch.float32
         assert torch._foreach_mul([x, x], two)[1].tolist() == [0.0, 2.0, 4.0, 6.0]
         assert (x.int() + torch.tensor(True)).tolist() == [1, 2, 3, 4]
         assert (x * torch.tensor(2.0, dtype=torch.bfloat16)).tolist() == [0.0, 2.0, 4.0, 6.0]
@@ -107,11 +109,27 @@ class TestShapes:
             (lambda x: x.transpose(0, 9), IndexError),
             (lambda x: x.expand(3, 3), RuntimeError),
             (lambda x: nn.functional.linear(x, torch.ones(4, 4, device=x.device)), RuntimeError),
-            (lambda x: nn.functional.cross_entropy(x, torch.zeros(5, dtype=torch.int64, device=x.device)), (RuntimeError, ValueError)),
+            (
+                lambda x: nn.functional.cross_entropy(x, torch.zeros(5, dtype=torch.int64, device=x.device)),
+                (RuntimeError, ValueError),
+            ),
             (lambda x: x.reshape(5), RuntimeError),
             (lambda x: x.softmax(4), IndexError),
         ],
-        ids="add matmul view sum index cat transpose expand linear cross_entropy reshape softmax".split(),
+        ids=[
+            "add",
+            "matmul",
+            "view",
+            "sum",
+            "index",
+            "cat",
+            "transpose",
+            "expand",
+            "linear",
+            "cross_entropy",
+            "reshape",
+            "softmax",
+        ],
     )
     def test_torchs_error(self, function, error) -> None:
         raised(error, lambda: function(torch.ones(2, 3)))
@@ -128,7 +146,9 @@ class TestNoRule:
         library.define("nothing(Tensor x) -> Tensor")
         x = torch.ones(3, 3, device="xla")
         message, lines = raised(NotImplementedError, lambda: torch.ops.spmd_test.nothing(x))
-        assert message.startswith("spmd_test.nothing.default has no lowering rule on xla, and torch has no decomposition of it.")
+        assert message.startswith(
+            "spmd_test.nothing.default has no lowering rule on xla, and torch has no decomposition of it."
+        )
         assert ".cpu()" in message and any("spmd_test.nothing(x)" in line for line in lines)
         assert x.sum().item() == 9
 
@@ -270,7 +290,10 @@ class TestReading:
 
     def test_backward_of_a_non_scalar(self) -> None:
         x = torch.ones(2, device="xla", requires_grad=True)
-        assert "grad can be implicitly created only for scalar outputs" in raised(RuntimeError, lambda: (x * 2).backward())[0]
+        assert (
+            "grad can be implicitly created only for scalar outputs"
+            in raised(RuntimeError, lambda: (x * 2).backward())[0]
+        )
 
 
 class TestBackward:

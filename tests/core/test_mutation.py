@@ -87,9 +87,13 @@ class TestInPlace:
     def test_errors_are_torchs_own(self) -> None:
         for device in ("cpu", "xla"):
             x = torch.ones(2, dtype=torch.int64, device=device)
-            with pytest.raises(RuntimeError, match="result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"):
+            with pytest.raises(
+                RuntimeError, match="result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"
+            ):
                 x.add_(0.5)
-            with pytest.raises(RuntimeError, match=r"output with shape .*\[2\].* doesn't match the broadcast shape .3, 2."):
+            with pytest.raises(
+                RuntimeError, match=r"output with shape .*\[2\].* doesn't match the broadcast shape .3, 2."
+            ):
                 x.add_(torch.ones(3, 2, dtype=torch.int64, device=device))
             assert x.tolist() == [1, 1]
 
@@ -114,7 +118,9 @@ class TestOut:
     """`out=` writes into the given tensor, which keeps its identity and dtype."""
 
     def test_values(self) -> None:
-        def into(function: Callable[..., object], *shape: int, dtype: torch.dtype = torch.float32) -> Callable[[str], object]:
+        def into(
+            function: Callable[..., object], *shape: int, dtype: torch.dtype = torch.float32
+        ) -> Callable[[str], object]:
             def program(device: str) -> torch.Tensor:
                 out = torch.full(shape, -1, dtype=dtype, device=device)
                 assert function(ramp(device), out) is out
@@ -197,7 +203,9 @@ class TestForeach:
         def program(device: str) -> torch.Tensor:
             base = torch.zeros(4, 3, device=device)
             torch._foreach_add_([base[0], base[2]], [1.0, 2.0])
-            torch._foreach_copy_([base[1], base.t()[0]], [torch.full((3,), 7.0, device=device), torch.arange(4.0, device=device)])
+            torch._foreach_copy_(
+                [base[1], base.t()[0]], [torch.full((3,), 7.0, device=device), torch.arange(4.0, device=device)]
+            )
             return base
 
         compare({"views": program})

@@ -129,7 +129,8 @@ class TestGenerators:
 
     def test_initialisers_take_it(self) -> None:
         made = [
-            nn.init.xavier_uniform_(torch.empty(4, 4, device="xla"), generator=torch.Generator().manual_seed(1)) for _ in "ab"
+            nn.init.xavier_uniform_(torch.empty(4, 4, device="xla"), generator=torch.Generator().manual_seed(1))
+            for _ in "ab"
         ]
         assert torch.equal(*made)
 
@@ -190,7 +191,9 @@ class TestDistributions:
         assert abs(kept.float().mean().item() - 0.75) < 0.02
         assert torch.equal(y.detach().cpu()[kept], torch.full((int(kept.sum()),), 4.0))
         assert torch.equal(x.grad.cpu() != 0, kept)
-        assert nn.functional.dropout(x, 0.25, training=False) is x or torch.equal(nn.functional.dropout(x, 0.25, training=False), x)
+        assert nn.functional.dropout(x, 0.25, training=False) is x or torch.equal(
+            nn.functional.dropout(x, 0.25, training=False), x
+        )
 
     def test_like(self) -> None:
         x = torch.zeros(2, 3, device="xla", dtype=torch.float64)

@@ -56,7 +56,22 @@ class TestLiftedNumbers:
             lambda x, v: torch._foreach_add([x, x], [v, v + 1]),
             lambda x, v: x * torch.tensor(v),
         ],
-        ids="add mul alpha div_ fill_ full_like masked_fill where lerp value clamp foreach foreach_list cpu_scalar".split(),
+        ids=[
+            "add",
+            "mul",
+            "alpha",
+            "div_",
+            "fill_",
+            "full_like",
+            "masked_fill",
+            "where",
+            "lerp",
+            "value",
+            "clamp",
+            "foreach",
+            "foreach_list",
+            "cpu_scalar",
+        ],
     )
     def test_is_lifted(self, step) -> None:
         assert self.count(step, [0.5, 0.25, 1.0, 0.0, -3.0]) == [1, 0, 0, 0, 0]
@@ -123,7 +138,9 @@ class TestCauses:
         assert "float32[44]" in cause() and "float32[43]" in cause()
 
     def test_a_dtype(self) -> None:
-        self.run(lambda: spmd.sync(), lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(), torch.float32, torch.float64)
+        self.run(
+            lambda: spmd.sync(), lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(), torch.float32, torch.float64
+        )
         assert "float64[3]" in cause() and "float32[3]" in cause()
 
     def test_a_sharding(self, mesh8: spmd.Mesh) -> None:

@@ -20,14 +20,19 @@ class TestPrinting:
     def test_values(self) -> None:
         assert repr(torch.tensor([1.0, 2.5], device="xla")) == "tensor([1.0000, 2.5000], device='xla:0')"
         assert str(torch.tensor([1, 2], device="xla")) == "tensor([1, 2], device='xla:0')"
-        assert repr(torch.tensor(3.0, device="xla", dtype=torch.float64)) == "tensor(3., device='xla:0', dtype=torch.float64)"
+        assert (
+            repr(torch.tensor(3.0, device="xla", dtype=torch.float64))
+            == "tensor(3., device='xla:0', dtype=torch.float64)"
+        )
         assert repr(torch.zeros(0, 3, device="xla")) == "tensor([], device='xla:0', size=(0, 3))"
 
     def test_autograd(self) -> None:
         x = torch.ones(2, device="xla", requires_grad=True)
         assert repr(x) == "tensor([1., 1.], device='xla:0', requires_grad=True)"
         assert repr(x * 2) == "tensor([2., 2.], device='xla:0', grad_fn=<MulBackward0>)"
-        assert repr(nn.Parameter(x.detach())).startswith("Parameter containing:\ntensor([1., 1.], device='xla:0', requires_grad=True)")
+        assert repr(nn.Parameter(x.detach())).startswith(
+            "Parameter containing:\ntensor([1., 1.], device='xla:0', requires_grad=True)"
+        )
 
     def test_formats(self) -> None:
         assert f"{torch.tensor(2.5, device='xla'):.2f}" == "2.50"
@@ -129,7 +134,12 @@ class TestDeepcopy:
         with torch.no_grad():
             x.add_(1)
         x.grad.zero_()
-        assert copied.tolist() == [1.0] * 3 and copied.grad.tolist() == [2.0] * 3 and copied.requires_grad and copied.is_leaf
+        assert (
+            copied.tolist() == [1.0] * 3
+            and copied.grad.tolist() == [2.0] * 3
+            and copied.requires_grad
+            and copied.is_leaf
+        )
 
     def test_module_with_ties(self) -> None:
         model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).to("xla")
@@ -164,7 +174,9 @@ class TestModules:
         model = nn.BatchNorm1d(3)
         model.weight.data.fill_(2)
         model.to("xla").to("cpu")
-        assert model.weight.device.type == "cpu" and model.weight.tolist() == [2.0] * 3 and model.num_batches_tracked == 0
+        assert (
+            model.weight.device.type == "cpu" and model.weight.tolist() == [2.0] * 3 and model.num_batches_tracked == 0
+        )
         assert isinstance(model.weight, nn.Parameter) and model.weight.requires_grad
 
     def test_parameter(self) -> None:
@@ -173,7 +185,9 @@ class TestModules:
         module = nn.Module()
         module.w = parameter
         module.register_buffer("b", torch.zeros(2, device="xla"))
-        assert [name for name, _ in module.named_parameters()] == ["w"] and [name for name, _ in module.named_buffers()] == ["b"]
+        assert [name for name, _ in module.named_parameters()] == ["w"] and [
+            name for name, _ in module.named_buffers()
+        ] == ["b"]
         assert isinstance(nn.Parameter(torch.ones(3, device="xla"), requires_grad=False), nn.Parameter)
         assert not isinstance(torch.ones(3, device="xla"), nn.Parameter)
 
@@ -279,7 +293,10 @@ class TestFunc:
     def test_grad(self) -> None:
         x = torch.arange(3.0).to("xla")
         check(torch.func.grad(lambda x: (x**3).sum())(x), 3 * torch.arange(3.0) ** 2)
-        check(torch.func.grad(torch.func.grad(lambda x: x.sin()))(torch.tensor(1.0, device="xla")), -torch.tensor(1.0).sin())
+        check(
+            torch.func.grad(torch.func.grad(lambda x: x.sin()))(torch.tensor(1.0, device="xla")),
+            -torch.tensor(1.0).sin(),
+        )
 
     def test_vmap(self) -> None:
         x, w = torch.randn(5, 3), torch.randn(3)
@@ -468,7 +485,11 @@ class TestFactories:
             check(actual, expected)
             assert actual.stride() == expected.stride() and actual.device.type == "xla"
         x = torch.ones(2, 3, device="xla")
-        assert x.new_empty(4).shape == (4,) and torch.empty_like(x).shape == (2, 3) and x.new_zeros(2, device="cpu").device.type == "cpu"
+        assert (
+            x.new_empty(4).shape == (4,)
+            and torch.empty_like(x).shape == (2, 3)
+            and x.new_zeros(2, device="cpu").device.type == "cpu"
+        )
         assert torch.zeros_like(torch.ones(2), device="xla").device.type == "xla"
 
 

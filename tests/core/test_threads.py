@@ -166,7 +166,7 @@ class TestDevices:
             ("PJRT_DEVICE", "VAX", "PJRT_DEVICE='VAX': expected one of CPU, GPU, CUDA, TPU"),
             ("CPU_NUM_DEVICES", "many", "CPU_NUM_DEVICES='many': expected a positive integer"),
         ):
-            script = f"""
+            script = """
                 import spmd
                 try:
                     spmd.device_ids()
@@ -213,7 +213,9 @@ class TestLate:
 
     def test_simulate_after_start(self) -> None:
         spmd.device_ids()
-        with pytest.raises(RuntimeError, match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device"):
+        with pytest.raises(
+            RuntimeError, match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device"
+        ):
             spmd.simulate(3)
         spmd.simulate(8)
         for wrong in (0, -1, 2.5, "8"):

@@ -72,7 +72,9 @@ class TestTensor:
         assert (w.grad == 2).all()
 
     def test_not_on_the_device(self, mesh8: Mesh) -> None:
-        with pytest.raises(TypeError, match=r'mark_sharding: expected a tensor on xla, got one on cpu; move it with .to\("xla"\) first'):
+        with pytest.raises(
+            TypeError, match=r'mark_sharding: expected a tensor on xla, got one on cpu; move it with .to\("xla"\) first'
+        ):
             spmd.mark_sharding(torch.ones(8), mesh8, ("fsdp",))
         with pytest.raises(TypeError, match="expected a spmd.Mesh, got tuple"):
             spmd.mark_sharding(torch.ones(8, device="xla"), (8,), ("fsdp",))
@@ -175,7 +177,9 @@ KEEPERS: dict[str, Callable[[torch.Tensor], object]] = {
     "copy_ cpu": lambda x: x.copy_(torch.ones(8, 8)),
     "copy_ recorded": lambda x: x.copy_(torch.ones(8, 8, device="xla") * 2),
     "copy_ host data": lambda x: x.copy_(torch.ones(8, 8).to("xla")),
-    "copy_ other sharding": lambda x: x.copy_(spmd.mark_sharding(torch.ones(8, 8).to("xla"), Mesh(range(8), (8,), ("fsdp",)), (None, "fsdp"))),
+    "copy_ other sharding": lambda x: x.copy_(
+        spmd.mark_sharding(torch.ones(8, 8).to("xla"), Mesh(range(8), (8,), ("fsdp",)), (None, "fsdp"))
+    ),
     "data =": lambda x: setattr(x, "data", torch.ones(8, 8).to("xla")),
     "data = recorded": lambda x: setattr(x, "data", torch.ones(8, 8).to("xla") + 1),
     "set_ through data": lambda x: x.data.mul_(2),
@@ -217,7 +221,7 @@ class TestKept:
             lambda p: torch.optim.AdamW(p, lr=0.1, fused=True),
             lambda p: torch.optim.AdamW(p, lr=0.1, capturable=True),
         ],
-        ids="sgd adam foreach single fused capturable".split(),
+        ids=["sgd", "adam", "foreach", "single", "fused", "capturable"],
     )
     def test_optimizer_steps(self, mesh8: Mesh, make) -> None:
         w = nn.Parameter(torch.randn(8, 8).to("xla"))

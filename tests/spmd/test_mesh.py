@@ -35,11 +35,15 @@ class TestDeviceIds:
     def test_permuted(self) -> None:
         ids = [3, 1, 0, 2, 7, 5, 4, 6]
         x = spmd.mark_sharding(torch.arange(8.0, device="xla"), Mesh(ids, (8,), ("a",)), ("a",))
-        assert {shard.device: shard.data.item() for shard in spmd.local_shards(x)} == {i: float(n) for n, i in enumerate(ids)}
+        assert {shard.device: shard.data.item() for shard in spmd.local_shards(x)} == {
+            i: float(n) for n, i in enumerate(ids)
+        }
         assert (x + x.flip(0)).tolist() == [7.0] * 8
 
     def test_unknown(self) -> None:
-        with pytest.raises(ValueError, match=r"there is no device 8, 11; this process sees 8 device\(s\).*simulate\(12\)"):
+        with pytest.raises(
+            ValueError, match=r"there is no device 8, 11; this process sees 8 device\(s\).*simulate\(12\)"
+        ):
             Mesh([0, 8, 11, 1], (4,))
         with pytest.raises(ValueError, match="there is no device -1"):
             Mesh([-1], (1,))
@@ -105,7 +109,10 @@ class TestValue:
         assert mesh != Mesh(range(8), (4, 2), ("a", "b")) and mesh != Mesh(range(8), (2, 4), ("a", "c")) and mesh != 3
         for one in (mesh, Mesh([2, 0], (2,))):
             assert pickle.loads(pickle.dumps(one)) == one
-        assert repr(mesh) == "Mesh([0, 1, 2, 3, 4, 5, 6, 7], (2, 4), ('a', 'b'))" and repr(Mesh([0], (1,))) == "Mesh([0], (1,))"
+        assert (
+            repr(mesh) == "Mesh([0, 1, 2, 3, 4, 5, 6, 7], (2, 4), ('a', 'b'))"
+            and repr(Mesh([0], (1,))) == "Mesh([0], (1,))"
+        )
         with pytest.raises(AttributeError, match="a Mesh is immutable"):
             mesh.mesh_shape = (8,)
 

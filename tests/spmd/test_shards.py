@@ -25,7 +25,14 @@ class TestPieces:
 
     @pytest.mark.parametrize(
         "spec",
-        [("data", None), (None, "fsdp"), ("data", "fsdp"), ("fsdp", "data"), (("data", "fsdp"), None), (("fsdp", "data"), None)],
+        [
+            ("data", None),
+            (None, "fsdp"),
+            ("data", "fsdp"),
+            ("fsdp", "data"),
+            (("data", "fsdp"), None),
+            (("fsdp", "data"), None),
+        ],
         ids=str,
     )
     def test_even(self, mesh2x4: Mesh, spec: tuple[object, ...]) -> None:
@@ -81,9 +88,13 @@ class TestErrors:
         with pytest.raises(ValueError, match="a view has no shards of its own; pass its base, or .clone"):
             spmd.local_shards(torch.ones(4, device="xla")[1:])
 
-    @pytest.mark.parametrize("reader", [spmd.local_shards, spmd.get_sharding, spmd.clear_sharding], ids=lambda f: f.__name__)
+    @pytest.mark.parametrize(
+        "reader", [spmd.local_shards, spmd.get_sharding, spmd.clear_sharding], ids=lambda f: f.__name__
+    )
     def test_not_on_the_device(self, reader) -> None:
-        with pytest.raises(TypeError, match=rf'{reader.__name__}: expected a tensor on xla, got one on cpu; move it with .to\("xla"\)'):
+        with pytest.raises(
+            TypeError, match=rf'{reader.__name__}: expected a tensor on xla, got one on cpu; move it with .to\("xla"\)'
+        ):
             reader(torch.ones(2))
         with pytest.raises(TypeError, match=r"expected a tensor on xla, got 'list'"):
             reader([1.0])

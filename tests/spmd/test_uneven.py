@@ -10,10 +10,18 @@ from support import check
 import spmd
 from spmd import Mesh
 
-CASES = [((10,), (8,), ("a",)), ((3,), (8,), ("a",)), ((9, 5), (2, 4), ("a", "b")), ((9, 5), (2, 4), (("a", "b"), None)), ((7, 3, 2), (2, 4), ("b", None, "a"))]
+CASES = [
+    ((10,), (8,), ("a",)),
+    ((3,), (8,), ("a",)),
+    ((9, 5), (2, 4), ("a", "b")),
+    ((9, 5), (2, 4), (("a", "b"), None)),
+    ((7, 3, 2), (2, 4), ("b", None, "a")),
+]
 
 
-def made(shape: tuple[int, ...], mesh_shape: tuple[int, ...], spec: tuple[object, ...]) -> tuple[torch.Tensor, torch.Tensor]:
+def made(
+    shape: tuple[int, ...], mesh_shape: tuple[int, ...], spec: tuple[object, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The same values on CPU and sharded; none is 0, so that a padding that leaks is seen."""
     mesh = Mesh(range(8), mesh_shape, ("a", "b")[: len(mesh_shape)])
     source = torch.arange(1.0, math.prod(shape) + 1).view(shape) + 0.5
@@ -26,8 +34,26 @@ class TestShards:
     def test_ten_rows_over_eight(self) -> None:
         source, x = made((10,), (8,), ("a",))
         shards = spmd.local_shards(x)
-        assert [shard.data.tolist() for shard in shards] == [[1.5, 2.5], [3.5, 4.5], [5.5, 6.5], [7.5, 8.5], [9.5, 10.5], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
-        assert [(s.indices[0].start, s.indices[0].stop) for s in shards] == [(0, 2), (2, 4), (4, 6), (6, 8), (8, 10), (10, 10), (10, 10), (10, 10)]
+        assert [shard.data.tolist() for shard in shards] == [
+            [1.5, 2.5],
+            [3.5, 4.5],
+            [5.5, 6.5],
+            [7.5, 8.5],
+            [9.5, 10.5],
+            [0.0, 0.0],
+            [0.0, 0.0],
+            [0.0, 0.0],
+        ]
+        assert [(s.indices[0].start, s.indices[0].stop) for s in shards] == [
+            (0, 2),
+            (2, 4),
+            (4, 6),
+            (6, 8),
+            (8, 10),
+            (10, 10),
+            (10, 10),
+            (10, 10),
+        ]
         assert [shard.unpadded_data.numel() for shard in shards] == [2, 2, 2, 2, 2, 0, 0, 0]
         assert x.shape == (10,) and torch.equal(x.cpu(), source)
 
@@ -35,7 +61,9 @@ class TestShards:
     def test_any(self, shape, mesh_shape, spec) -> None:
         source, x = made(shape, mesh_shape, spec)
         sizes = dict(zip("ab", mesh_shape, strict=False))
-        pieces = [1 if e is None else math.prod(sizes[axis] for axis in ((e,) if isinstance(e, str) else e)) for e in spec]
+        pieces = [
+            1 if e is None else math.prod(sizes[axis] for axis in ((e,) if isinstance(e, str) else e)) for e in spec
+        ]
         expected = tuple(math.ceil(dim / cut) for dim, cut in zip(shape, pieces, strict=True))
         shards = spmd.local_shards(x)
         assert {tuple(shard.data.shape) for shard in shards} == {expected}

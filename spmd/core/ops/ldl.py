@@ -90,7 +90,7 @@ def _factored(x, conjugate):
 
     state = (jnp.asarray(0), full, jnp.zeros_like(x), jnp.zeros((size,), jnp.int32), jnp.asarray(0, jnp.int32))
     _, _, packed, pivots, info = lax.while_loop(lambda state: state[0] < size, step, state)
-    return jnp.tril(packed) + jnp.triu(x, 1), pivots, info
+    return jnp.tril(packed), pivots, info
 
 
 def _solved(packed, pivots, b, conjugate):

@@ -148,13 +148,12 @@ def aten_linalg_householder_product(input, tau):
 
 @lower(aten.ormqr.default)
 def aten_ormqr(self, input2, input3, left=True, transpose=False, *, returns):
-    size = self.shape[-2] if left else self.shape[-1]
-    if self.size == 0 or input3.size == 0:
-        return jnp.broadcast_to(self, returns.shape)
-    reflectors, tau = (input2[:, None], input3.reshape(1)) if input2.ndim == 1 else (input2, input3)
-    q = lax.linalg.householder_product(_square(reflectors, size), tau)
+    """Q times `input3` (or its transpose, from either side); `self` holds the reflectors of Q, `input2` their factors."""
+    if input3.size == 0 or input2.size == 0:
+        return jnp.broadcast_to(input3, returns.shape)
+    q = lax.linalg.householder_product(_square(self, self.shape[-2]), input2)
     q = _adjoint(q) if transpose else q
-    return (q @ self if left else self @ q).astype(returns.dtype)
+    return (q @ input3 if left else input3 @ q).astype(returns.dtype)
 
 
 # -- LU.

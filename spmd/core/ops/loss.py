@@ -161,7 +161,7 @@ def aten_soft_margin_loss_backward(grad_output, self, target, reduction):
 
 @lower(aten.multi_margin_loss_backward.default)
 def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight=None, reduction=MEAN):
-    rows, goals = self.reshape(-1, self.shape[-1]), target.reshape(-1, 1)
+    rows, goals = self.reshape(-1, self.shape[-1] if self.ndim else 1), target.reshape(-1, 1)
     gap = margin - jnp.take_along_axis(rows, goals, 1, mode="promise_in_bounds") + rows
     slope = (gap > 0).astype(rows.dtype) if p == 1 else 2 * jnp.maximum(gap, 0)
     if weight is not None:
@@ -175,7 +175,7 @@ def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight
 
 @lower(aten.multilabel_margin_loss_backward.default)
 def aten_multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
-    rows = self.reshape(-1, self.shape[-1])
+    rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
     goals, hit = target.reshape(rows.shape), is_target.reshape(rows.shape) != 0
     # Goals stand before the first -1.
     counts = jnp.cumsum(goals < 0, axis=1) == 0

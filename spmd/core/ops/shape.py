@@ -125,6 +125,14 @@ def _slice(rank: int, size: int, dim: int, start: int | None, end: int | None, s
     return (slice(None),) * _dim(dim, rank) + (slice(*slice(start, end).indices(size)[:2], step),)
 
 
+def _update(base: jax.Array, new: jax.Array, start: int, axis: int) -> jax.Array:
+    """The base with the run of elements from `start` along `axis` replaced."""
+    # Not `.at[].set`: XLA partitions that scatter wrongly after a reshape (jaxlib 0.10.2, both partitioners).
+    if not new.size:
+        return base
+    return jax.lax.dynamic_update_slice_in_dim(base, new.astype(base.dtype), start, axis)
+
+
 @lower(aten.slice.Tensor)
 def aten_slice(self, dim=0, start=None, end=None, step=1):
     return self[_slice(self.ndim, self.shape[dim], dim, start, end, step)]
@@ -132,6 +140,9 @@ def aten_slice(self, dim=0, start=None, end=None, step=1):
 
 @write_back(aten.slice.Tensor)
 def _write_slice(base, new, dim=0, start=None, end=None, step=1):
+    if step == 1:
+        start = slice(start, end).indices(base.shape[dim])[0]
+        return _update(base, new, start, _dim(dim, base.ndim))
     return base.at[_slice(base.ndim, base.shape[dim], dim, start, end, step)].set(new)
 
 
@@ -147,7 +158,8 @@ def aten_select(self, dim, index):
 
 @write_back(aten.select.int)
 def _write_select(base, new, dim, index):
-    return base.at[(slice(None),) * _dim(dim, base.ndim) + (index,)].set(new)
+    axis = _dim(dim, base.ndim)
+    return _update(base, jnp.expand_dims(new, axis), _dim(index, base.shape[axis]), axis)
 
 
 @lower(aten.select_scatter.default)
