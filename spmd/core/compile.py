@@ -1,5 +1,6 @@
 """Graph key -> executable: the program cache, the words for why a program was compiled, and running it on PJRT."""
 
+import dataclasses
 import re
 import threading
 from collections import Counter, OrderedDict
@@ -158,6 +159,10 @@ def _compile(graph: Graph, name: str, line: Line) -> Program:
             executable = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         raise explain_failure(Program(name, line, graph, None, []), error) from error
+    except ValueError as error:
+        if type(error).__name__ != "IndivisibleError":
+            raise
+        return _compile(_evenly(graph), name, line)
     for node, sharding in chosen:
         _compare(describe(node), node.meta, node.entry.sharding, sharding)
     results = _chosen(graph, executable)
@@ -166,6 +171,17 @@ def _compile(graph: Graph, name: str, line: Line) -> Program:
     metrics.record_compile(program.record)
     metrics.add_time("compile", program.record.seconds)
     return program
+
+
+def _evenly(graph: Graph) -> Graph:
+    """The graph with results that the mesh does not divide kept whole: the compiler may cut them, jax takes no such array."""
+    mesh = next(s for s in (*graph.pinned, *(leaf.sharding for leaf in graph.leaves)) if s is not None).replicated()
+    devices = len(mesh.device_ids)
+    pinned = [
+        mesh if asked is None and any(dim % devices for dim in root.meta.shape) else asked
+        for root, asked in zip(graph.roots, graph.pinned, strict=True)
+    ]
+    return dataclasses.replace(graph, pinned=pinned)
 
 
 def _chosen(graph: Graph, executable: Any) -> list[Sharding]:

@@ -77,6 +77,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                 if name not in plan.ignored:
                     key.append(name)
                     _scan(value, name in plan.lifted_names, key, operands, numbers, plan)
+                elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
+                    key.append(value)
         signature = tuple(key)
         entry = plan.entries.get(signature)
         if entry is None:

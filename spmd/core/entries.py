@@ -69,7 +69,7 @@ class Plan:
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
         self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
         self.draws = self.rule is not None and self.rule.wants_draw
-        self.ignores_operands = _constant_of(self) is not None or base in SHAPE_ONLY_DRAWS or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS
+        self.ignores_operands = not is_foreach(overload) and (_constant_of(self) is not None or base in SHAPE_ONLY_DRAWS or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS)
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
         self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
         self.handler = handlers.get(overload)
