@@ -1,6 +1,5 @@
 """Global-view SPMD for PyTorch: write for one big device, say where tensors live, XLA partitions the program."""
 
-from .core import backend as _backend  # first: it claims the device name before anything makes a tensor
 from . import metrics as metrics
 from .annotate import Shard as Shard
 from .annotate import clear_sharding as clear_sharding

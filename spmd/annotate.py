@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from .core import barrier
 from .core import tensor as core
 from .core.pieces import cut_of
 from .core.runtime import host_tensor
@@ -94,7 +95,7 @@ class use_sharding:
     def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
         self._tensors, self._mesh, self._spec = tuple(tensors), mesh, partition_spec
         self._uses = []
-        self._runs = core.RUNS
+        self._runs = barrier.RUNS
         for tensor in self._tensors:
             target = _on_device(tensor, "use_sharding")
             if target._view is not None:
@@ -116,7 +117,7 @@ class use_sharding:
 
     def __enter__(self) -> "use_sharding":
         # What an evaluation has gathered is read anew, or else the step after it would be another program.
-        is_stale, self._runs = self._runs != core.RUNS, core.RUNS
+        is_stale, self._runs = self._runs != barrier.RUNS, barrier.RUNS
         for use in self._uses:
             use.active = True
             if is_stale:
@@ -194,7 +195,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     target = _on_device(tensor, "local_shards")
     if target._view is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
-    leaf = core.placed(target._cell)
+    leaf = barrier.placed(target._cell)
     shape = leaf.meta.shape
     shards = []
     for piece in sorted(leaf.buffer.addressable_shards, key=lambda piece: piece.device.id):

@@ -4,8 +4,7 @@ from collections.abc import Iterable
 
 import torch
 
-from .core import random
-from .core import tensor as core
+from .core import barrier, random
 from .core.runtime import devices
 from .core.runtime import simulate as simulate
 from .core.tensor import XlaTensor
@@ -48,12 +47,12 @@ def sync(wait: bool = False) -> None:
     >>> x = torch.ones(2, device="xla") + 1
     >>> spmd.sync()
     """
-    core.sync(wait=wait)
+    barrier.sync(wait=wait)
 
 
 def mark_step(wait: bool = False) -> None:
     """`sync` under the name that older PyTorch/XLA scripts use."""
-    core.sync(wait=wait)
+    barrier.sync(wait=wait)
 
 
 def manual_seed(seed: int) -> None:
@@ -74,10 +73,10 @@ def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     True
     """
     if tensors is None:
-        return core.pending_stablehlo()
+        return barrier.pending_stablehlo()
     cells = []
     for tensor in tensors:
         if not isinstance(tensor, XlaTensor):
             raise TypeError(f"get_stablehlo: expected tensors on xla, got one on {getattr(tensor, 'device', type(tensor))}")
         cells.append(tensor._cell)
-    return core.pending_stablehlo(cells)
+    return barrier.pending_stablehlo(cells)

@@ -12,6 +12,7 @@ import torch
 from torch._ops import OpOverload
 
 from . import metrics, random
+from .barrier import sync
 from .config import config
 from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
 from .foreach import entry_for
@@ -20,7 +21,7 @@ from .ops.shape import PARTS, part
 from .runtime import host_array
 from .source import RING, _forward, _is_library, is_library, user_frame
 from .specials import SPECIALS
-from .tensor import LOCK, Cell, XlaTensor, _threads, enter_thread, sync, wrap
+from .tensor import LOCK, Cell, XlaTensor, _threads, enter_thread, wrap
 from .views import View, read_use, read_view, strided_rule, write
 
 aten = torch.ops.aten

@@ -40,7 +40,7 @@ CONSTANTS: dict[str, Any] = {
     "empty": 0, "empty_like": 0, "new_empty": 0, "new_empty_strided": 0, "empty_strided": 0,
 }  # fmt: skip
 # Draws and constants that look only at the shape and dtype of the tensor they are given.
-SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random"}
+SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random", "geometric"}
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
 INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_"}
 

@@ -6,18 +6,30 @@ import torch
 from torch.utils._pytree import tree_map_only
 
 from . import metrics, recurrent
+from .barrier import host_value
 from .composed import COMPOSED
 from .ir import Leaf
 from .runtime import host_array, host_tensor
-from .tensor import LOCK, XlaTensor, host_value, wrap
+from .tensor import LOCK, XlaTensor, wrap
 from .views import write
 
 aten = torch.ops.aten
 
 
+def _changes_values(view: Any) -> bool:
+    """Whether a view in the chain shows other numbers than memory holds (a conjugate, a negative)."""
+    while view is not None:
+        if view.rule.read.name in ("aten._conj", "aten._neg_view"):
+            return True
+        view = view.parent
+    return False
+
+
 def host_copy(tensor: XlaTensor) -> torch.Tensor:
     """The tensor's value as a CPU tensor of its own; a barrier."""
     cell, meta = tensor._cell, tensor._meta
+    if _changes_values(tensor._view):
+        return host_copy(aten.clone.default(tensor))
     base = host_tensor(host_value(cell))
     if tensor._view is None:
         # The device's own layout is dense; give the copy the strides that torch would give a copy.

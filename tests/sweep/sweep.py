@@ -51,6 +51,9 @@ USUAL = "usual"
 UNINITIALISED = frozenset({"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"})
 
 
+# Of equal values these may name any; what they name must be equal. The position of their argument dim.
+TIES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1}
+
 # Their index tensors must be on the CPU on any device.
 CPU_ARGUMENTS = frozenset({"tensor_split"})
 
@@ -181,10 +184,23 @@ def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
     torch.manual_seed(seed)
     result = op.op(first, *args, **kwargs)
     outputs = [*tree_flatten(sample.output_process_fn_grad(result))[0]]
+    if op.name in TIES and first.dim():
+        outputs[-1] = _named(first.detach(), outputs[-1], *_dim_of(op, sample))
     wanted = [output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad]
     if not wanted or not leaves:
         return outputs
     return outputs + list(torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True))
+
+
+def _dim_of(op: Any, sample: Any) -> tuple[int, bool]:
+    place = TIES[op.name]
+    keeps = op.name != "kthvalue" or sample.kwargs.get("keepdim", sample.args[2] if len(sample.args) > 2 else False)
+    return sample.kwargs.get("dim", sample.args[place] if len(sample.args) > place else -1), keeps
+
+
+def _named(values: torch.Tensor, index: torch.Tensor, dim: int, keeps: bool) -> torch.Tensor:
+    assert index.dtype == torch.int64, index.dtype
+    return values.gather(dim, index if keeps else index.unsqueeze(dim))
 
 
 _WIDER = {

@@ -81,6 +81,8 @@ def _erfcx(self):
 def _angle(self):
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
         return jnp.angle(self)
+    if _is_exact(self):
+        return jnp.where(self < 0, jnp.float32(math.pi), jnp.float32(0))
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.asarray(math.pi, self.dtype), 0))
 
 

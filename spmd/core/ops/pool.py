@@ -156,6 +156,8 @@ def aten_adaptive_max_pool3d(self, output_size, *, returns):
 
 def _scattered(grad, indices, shape, rank):
     """grad added into planes of `shape` at flat indices; planes are independent, so a sharded batch stays sharded."""
+    if 0 in shape or grad.size == 0:
+        return jnp.zeros(shape, grad.dtype)
     lead = shape[: len(shape) - rank]
     plane = math.prod(shape[len(shape) - rank :])
     values = _wide(grad).reshape(math.prod(lead), -1)
@@ -228,6 +230,8 @@ def _starts(samples, size, count, window):
 
 
 def _fractional_max(self, kernel_size, output_size, random_samples, rank, order, returns):
+    if 0 in returns[0].shape:
+        return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
     window, lead = _all_dims(kernel_size, rank), self.ndim - rank
     sizes = self.shape[lead:]
     samples = random_samples.reshape(*((1,) * (2 - lead)), *random_samples.shape[2 - lead :])

@@ -124,6 +124,13 @@ def aten_exponential(self, lambd=1.0, *, draw):
     return (-jnp.log1p(-uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))) / lambd).astype(self.dtype)
 
 
+@lower(aten.geometric.default)
+def aten_geometric(self, p, *, draw):
+    # 1 - u is never 0, so neither is its logarithm infinite.
+    wide = jnp.log1p(-uniform(draw, self.shape, jnp.float64)) / math.log1p(-p)
+    return (jnp.floor(wide) + 1).astype(self.dtype)
+
+
 @lower(getattr(aten.random, "from"))
 def aten_random_from(self, from_, to, *, draw):
     return _integers(draw, self.shape, from_, 2**63 - 1 if to is None else to, self.dtype)
@@ -167,5 +174,6 @@ def aten_native_dropout(input, p, train, *, draw):
 
 
 @lower(aten.native_dropout_backward.default)
-def aten_native_dropout_backward(grad_output, mask, scale):
-    return jnp.where(mask, grad_output * jnp.asarray(scale, grad_output.dtype), jnp.zeros((), grad_output.dtype))
+def aten_native_dropout_backward(grad_output, mask, scale, *, returns):
+    grad = grad_output.astype(returns.dtype)
+    return jnp.where(mask, grad * jnp.asarray(scale, grad.dtype), jnp.zeros((), grad.dtype))

@@ -1,0 +1,189 @@
+"""The barrier: what is pending becomes a program and runs; reads of values wait for it. Failed barriers give up no more than they must."""
+
+import weakref
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from . import compile as compiling
+from . import metrics, runtime
+from .birth import give_birth
+from .config import config
+from .ir import Leaf, Line, Node, Value, origin, topological
+from .lower import Graph
+from .placement import MeshesError, assign, common_mesh, is_overwritten, pinned_sharding, upload_leaves, wanted
+from .source import user_line
+from .tensor import LIVE, LOCK, Cell, pending
+
+# Programs run so far: what was read before the last run is not in the graph that is recorded now.
+RUNS = 0
+
+
+def sync(*, wait: bool = False) -> None:
+    """Runs everything that is pending, as one program, and returns at once unless `wait`.
+
+    State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
+    `wait` it returns when the devices are done. Errors: see `spmd.sync`.
+    """
+    with LOCK:
+        cells = pending()
+        if cells:
+            line = user_line()
+            metrics.add("syncs")
+            _barrier(cells, line)
+        for ref in LIVE:
+            if (cell := ref()) is not None:
+                cell.listed = False
+        LIVE.clear()
+        metrics.synced_ops = metrics.recorded_ops
+    if wait:
+        for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
+            device_array.block_until_ready()
+
+
+def materialise(cell: Cell) -> Leaf:
+    """The cell's value as a leaf: at once when it has one, else after a barrier."""
+    if type(cell.value) is not Leaf:
+        if config.sync_on_read == "needed":
+            with LOCK:
+                _run([cell], user_line(), donate=False)
+        else:
+            sync()
+    leaf = cell.value
+    assert type(leaf) is Leaf
+    leaf.check()
+    return leaf
+
+
+def placed(cell: Cell) -> Leaf:
+    """The cell's value as a device buffer; host data is uploaded now."""
+    leaf = materialise(cell)
+    with LOCK:
+        if leaf.host is not None:
+            leaf.sharding = wanted(leaf) or runtime.default_sharding()
+            leaf.buffer, leaf.host = runtime.upload(leaf.host, leaf.sharding), None
+            cell.home = leaf.sharding
+    return leaf
+
+
+def host_value(cell: Cell) -> np.ndarray:
+    """The whole value of a cell as a host array of the logical shape."""
+    with LOCK:
+        leaf = materialise(cell)
+        if leaf.host is not None:
+            return leaf.host
+        leaf.shared += 1  # another thread's barrier must not donate what this one waits for
+    metrics.add("host_reads")
+    try:
+        return runtime.download(leaf.buffer, leaf.meta.shape)
+    except jax.errors.JaxRuntimeError as error:
+        program = compiling.last_program()
+        raise (compiling.explain_failure(program, error) if program else error) from error
+    finally:
+        with LOCK:
+            leaf.shared -= 1
+
+
+def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
+    """The StableHLO that the next barrier would compile, with its sharding attributes; nothing runs."""
+    with LOCK:
+        chosen = [cell for cell in (pending() if cells is None else cells) if type(cell.value) is not Leaf]
+        if not chosen:
+            return ""
+        return str(compiling.lower_graph(_graph(chosen, donate=cells is None)).as_text())
+
+
+def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> None:
+    global RUNS
+    if not cells:
+        return
+    RUNS += 1
+    graph = _graph(cells, donate=donate)
+    upload_leaves(graph)
+    program = compiling.program_for(graph, name, line)
+    try:
+        leaves = compiling.run(program, graph)
+    except BaseException:
+        for leaf, donated in zip(graph.leaves, graph.donated, strict=True):
+            if donated and leaf.buffer is not None and leaf.buffer.is_deleted():
+                leaf.gone = f"its buffer was donated to the run at {line}, which did not finish"
+        raise
+    for leaf, donated in zip(graph.leaves, graph.donated, strict=True):
+        if donated:
+            leaf.gone, leaf.buffer = "it was overwritten in place", None
+    for cell, leaf in zip(cells, leaves, strict=True):
+        cell.settle(leaf)
+
+
+def _barrier(cells: list[Cell], line: Line) -> None:
+    """Runs these cells as one program; as several where they lie on different meshes and have nothing in common."""
+    try:
+        give_birth(cells, line)
+        _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=True)
+    except MeshesError as error:
+        groups = _unconnected([cell for cell in cells if type(cell.value) is not Leaf])
+        if len(groups) < 2:
+            _abandon(cells, error)
+            raise
+        for group in groups:
+            _barrier(group, line)
+    except Exception as error:
+        _abandon(cells, error)
+        raise
+
+
+def _unconnected(cells: list[Cell]) -> list[list[Cell]]:
+    """The cells in groups that share neither an op nor an input."""
+    owner: dict[Value, int] = {}
+    groups: dict[int, list[Cell]] = {}
+    for number, cell in enumerate(cells):
+        nodes, leaves = topological([cell.value])
+        met = {owner[value] for value in (*nodes, *leaves) if value in owner}
+        groups[number] = [member for old in sorted(met) for member in groups.pop(old)] + [cell]
+        for value, old in owner.items():
+            if old in met:
+                owner[value] = number
+        owner.update(dict.fromkeys((*nodes, *leaves), number))
+    return list(groups.values())
+
+
+def _abandon(cells: list[Cell], error: Exception) -> None:
+    """After a failed barrier: a tensor that had data before keeps that data, one that had none says what failed.
+
+    Where the error names the op that failed, only what depends on it is given up; the rest stays pending.
+    """
+    nodes, leaves = topological([cell.value for cell in cells])
+    failed = getattr(error, "node", None)
+    gone = {leaf for leaf in leaves if leaf.gone is not None}
+    everything = failed is None and not gone
+    lost: set[Node] = set()
+    for node in nodes:
+        if everything or node is failed or any(value in gone or origin(value) in lost for value in node.operands):
+            lost.add(node)
+    before = {leaf.holder(): leaf for leaf in leaves if leaf.holder is not None and leaf.gone is None}
+    for cell in cells:
+        if origin(cell.value) not in lost:
+            continue
+        old = before.get(cell)
+        if old is None:
+            old = Leaf(cell.meta)
+            old.gone = str(error)
+        cell.value, cell.past = old, None
+        cell.stamp += 1
+        old.holder = weakref.ref(cell)
+
+
+def _graph(cells: list[Cell], *, donate: bool) -> Graph:
+    roots = [cell.value for cell in cells]
+    nodes, leaves = topological(roots)
+    for leaf in leaves:
+        if leaf.gone is not None:
+            leaf.check()
+    mesh = common_mesh(cells, nodes, leaves)
+    for leaf in leaves:
+        assign(leaf, mesh)
+    pinned = [pinned_sharding(cell, mesh) for cell in cells]
+    asked = {cell: sharding for cell, sharding in zip(cells, pinned, strict=True)}
+    donated = tuple(donate and is_overwritten(leaf, asked) for leaf in leaves)
+    return Graph(nodes, leaves, roots, pinned, donated)

@@ -1,0 +1,103 @@
+"""The birth of state: initial values run before the step, sharded, so that the first step is the same program as all others."""
+
+import weakref
+from typing import Any
+
+from . import compile as compiling
+from . import runtime
+from .ir import Leaf, Line, Node, Pick, Value, topological
+from .lower import Graph
+from .placement import common_mesh, pinned_sharding
+from .tensor import Cell
+
+
+def give_birth(cells: list[Cell], line: Line) -> None:
+    """Gives state its initial value before the step runs, so that the first step is the same program as all others.
+
+    Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
+    parameter or buffer, runs as one program.
+    """
+    born: dict[Value, Leaf] = {}
+    known: dict[Value, bool] = {}
+    fixed: dict[Cell, list[Value]] = {}
+    for cell in cells:
+        history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
+        for value in history:
+            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
+                fixed.setdefault(cell, []).append(value)
+    if not fixed:
+        return
+    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the initial
+    # value is the one that the rest of the step reads first.
+    read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
+    initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
+    mesh = common_mesh(initial, topological(list(initial.values()))[0], ())
+    rest: list[tuple[Cell, Value]] = []
+    for cell, node in initial.items():
+        constant = _constant(node)
+        if constant is None:
+            rest.append((cell, node))
+            continue
+        sharding = cell.sharding or mesh
+        buffer = runtime.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
+        born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
+    if rest:
+        roots: list[Value] = [node for _, node in rest]
+        nodes, leaves = topological(roots)
+        pinned = [pinned_sharding(cell, mesh) for cell, _ in rest]
+        graph = Graph(nodes, leaves, roots, pinned, (False,) * len(leaves))
+        program = compiling.program_for(graph, "init", line)
+        for (_, node), leaf in zip(rest, compiling.run(program, graph), strict=True):
+            born[node] = leaf
+    for node in topological([cell.value for cell in cells])[0]:
+        node.operands = tuple(born.get(operand, operand) for operand in node.operands)
+    for cell, node in initial.items():
+        leaf = born[node]
+        cell.home = leaf.sharding
+        if cell.value is node:
+            # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
+            cell.value, cell.past = leaf, None
+        leaf.holder = weakref.ref(cell)
+
+
+def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
+    """The candidates that are read, at first hand or through other pure values, by what is not pure."""
+    read: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [cell.value for cell in cells if not _is_pure(cell.value, known)]
+    while stack:
+        value = stack.pop()
+        if value in candidates:
+            read.add(value)
+        elif type(value) is Pick:
+            stack.append(value.node)
+        elif type(value) is Node and value not in seen:
+            seen.add(value)
+            stack.extend(value.operands)
+    return read
+
+
+def _constant(value: Value) -> Any:
+    """The number that fills a value, or None where it is more than that."""
+    if type(value) is not Node or value.entry.constant is None:
+        return None
+    return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant
+
+
+def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
+    """Whether a value depends on constants and random keys alone."""
+    stack = [value]
+    while stack:
+        top = stack[-1]
+        if top in known:
+            stack.pop()
+        elif type(top) is Leaf:
+            known[top] = False
+        else:
+            operands = (top.node,) if type(top) is Pick else top.operands
+            waiting = [operand for operand in operands if operand not in known]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                known[top] = all(known[operand] for operand in operands)
+    return known[value]

@@ -1,0 +1,108 @@
+"""Convolutions and their transposes of one, two and three dimensions, with all three gradients, against torch on CPU."""
+
+import pytest
+import torch
+from support import Batch
+from torch.nn import functional as F
+
+PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
+SIZES = {1: (9,), 2: (7, 6), 3: (5, 4, 6)}
+
+SETTINGS = [
+    {},
+    {"stride": 2},
+    {"padding": 2},
+    {"dilation": 2},
+    {"groups": 2},
+    {"stride": 2, "padding": 1, "dilation": 2, "groups": 2},
+    {"stride": 3, "padding": 1},
+]
+
+
+def plain(batch: Batch, dtype: torch.dtype, rank: int) -> None:
+    x = (torch.randn(8, 4, *SIZES[rank]) / 2).to(dtype)
+    for settings in SETTINGS:
+        groups = settings.get("groups", 1)
+        weight, bias = (torch.randn(6, 4 // groups, *[3] * rank) / 4).to(dtype), torch.randn(6).to(dtype)
+        kernel = weight[..., :2] if settings.get("dilation") else weight
+        batch.case(f"conv{rank}d {settings}", lambda x, w, b, s=settings: PLAIN[rank](x, w, b, **s), x, kernel, bias)
+
+
+def transposed(batch: Batch, dtype: torch.dtype, rank: int) -> None:
+    x = (torch.randn(8, 4, *SIZES[rank]) / 2).to(dtype)
+    for settings in [*SETTINGS, {"stride": 2, "output_padding": 1, "padding": 1}]:
+        groups = settings.get("groups", 1)
+        weight, bias = (torch.randn(4, 6 // groups, *[3] * rank) / 4).to(dtype), torch.randn(6).to(dtype)
+        batch.case(
+            f"conv_transpose{rank}d {settings}", lambda x, w, b, s=settings: TRANSPOSED[rank](x, w, b, **s), x, weight, bias
+        )
+
+
+class TestPlain:
+    """Stride, padding, dilation and groups."""
+
+    @pytest.mark.parametrize("rank", [1, 2, 3])
+    def test_float32(self, rank):
+        batch = Batch()
+        plain(batch, torch.float32, rank)
+        batch.check()
+
+    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+    def test_other_dtypes(self, dtype):
+        batch = Batch()
+        x, weight = (torch.randn(2, 3, 5, 5) / 2).to(dtype), (torch.randn(4, 3, 3, 3) / 4).to(dtype)
+        batch.case("conv2d", lambda x, w: F.conv2d(x, w, stride=2, padding=1), x, weight, gradient=dtype == torch.float64)
+        batch.check()
+
+    def test_same_padding_no_batch_and_depthwise(self):
+        batch = Batch()
+        x, weight = torch.randn(4, 6, 6), torch.randn(8, 1, 3, 3)
+        batch.case("depthwise", lambda x, w: F.conv2d(x[None], w, groups=4), x, weight)
+        batch.case("same", lambda x, w: F.conv2d(x[None], w, groups=4, padding="same"), x, weight)
+        batch.case("no batch", lambda x, w: F.conv2d(x, w, groups=4), x, weight)
+        batch.check()
+
+
+class TestTransposed:
+    """The same, and output padding."""
+
+    @pytest.mark.parametrize("rank", [1, 2, 3])
+    def test_float32(self, rank):
+        batch = Batch()
+        transposed(batch, torch.float32, rank)
+        batch.check()
+
+
+class TestOthers:
+    """Frozen weights ask for fewer gradients; second gradients; time-batch-channel layout."""
+
+    def test_gradient_of_the_weight_alone(self):
+        batch = Batch()
+        x = torch.randn(2, 3, 5, 5)
+        batch.case("weight", lambda w: F.conv2d(x.to(w.device), w), torch.randn(4, 3, 3, 3))
+        batch.case("input", lambda i: F.conv2d(i, torch.ones(4, 3, 3, 3, device=i.device)), x)
+        batch.check()
+
+    def test_second_gradient(self):
+        def penalty(x, weight):
+            (grad,) = torch.autograd.grad(F.conv2d(x, weight).square().sum(), x, create_graph=True)
+            return grad.square().mean()
+
+        batch = Batch()
+        batch.case("penalty", penalty, torch.randn(2, 2, 4, 4) / 4, torch.randn(3, 2, 2, 2) / 4)
+        batch.check()
+
+    def test_conv_tbc(self):
+        batch = Batch()
+        batch.case("conv_tbc", lambda x, w, b: torch.conv_tbc(x, w, b, 1), *map(torch.randn, ((5, 2, 3), (3, 3, 4), (4,))), gradient=False)
+        batch.check()
+
+
+class TestSharded:
+    """Batch split over eight devices; groups as well."""
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        plain(batch, torch.float32, 2)
+        batch.check()
