@@ -251,14 +251,6 @@ def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
     return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()})
 
 
-def _eye(n: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
-    return _make(aten.eye.default, (n,), {"dtype": dtype or torch.get_default_dtype()})
-
-
-def _eye_m(n: int, m: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
-    return _make(aten.eye.m, (n, m), {"dtype": dtype or torch.get_default_dtype()})
-
-
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
     return dispatch(aten.copy_.default, (), (target, source), {})
@@ -297,8 +289,6 @@ def _register_factories() -> None:
         "eye": _eye,
         "eye.m": _eye,
         "_efficientzerotensor": _zeros,
-        "eye": _eye,
-        "eye.m": _eye_m,
         "linspace": _linspace,
         "logspace": _logspace,
         "tril_indices": _tril_indices,

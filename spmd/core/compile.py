@@ -236,7 +236,7 @@ def _cause(graph: Graph, line: Line) -> str:
     same_line = [p for p in _programs.values() if p.line.code is line.code and p.line.instruction == line.instruction]
     if not same_line:
         return "first program of this barrier"
-    before = max(same_line, key=lambda program: _likeness(program, graph))
+    before = max(reversed(same_line), key=lambda program: _likeness(program, graph))  # of equals the newest
     entries = [node.entry for node in graph.nodes]
     for i, (old, new) in enumerate(zip(before.entries, entries, strict=False)):
         if old is not new:
@@ -254,7 +254,9 @@ def _cause(graph: Graph, line: Line) -> str:
 
 
 def _likeness(program: Program, graph: Graph) -> int:
-    return sum(old is node.entry for old, node in zip(program.entries, graph.nodes, strict=False))
+    """How much of a program's ops a graph repeats: the same entry counts twice, the same op with other operands once."""
+    pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
+    return sum((old is new) + (old.name == new.name) for old, new in pairs)
 
 
 def _difference(old: Entry, new: Entry) -> str:
