@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,9 +11,20 @@ from . import compile as compiling
 from . import metrics, runtime
 from .birth import give_birth
 from .config import config
-from .ir import Leaf, Line, Node, Value, origin, topological
+from .ir import Leaf, Line, Node, origin, topological
 from .lower import Graph
-from .placement import MeshesError, assign, common_mesh, is_overwritten, pinned_sharding, upload_leaves, wanted
+from .placement import (
+    MeshesError,
+    assign,
+    common_mesh,
+    crosses,
+    is_overwritten,
+    mesh_homes,
+    moved,
+    pinned_sharding,
+    upload_leaves,
+    wanted,
+)
 from .source import user_line
 from .tensor import LIVE, LOCK, Cell, pending
 
@@ -117,35 +129,52 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
 
 
 def _barrier(cells: list[Cell], line: Line) -> None:
-    """Runs these cells as one program; as several where they lie on different meshes and have nothing in common."""
+    """Runs these cells as one program; as several where they lie on different meshes."""
     try:
-        give_birth(cells, line)
-        _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=True)
-    except MeshesError as error:
-        groups = _unconnected([cell for cell in cells if type(cell.value) is not Leaf])
-        if len(groups) < 2:
-            _abandon(cells, error)
-            raise
-        for group in groups:
-            _barrier(group, line)
+        try:
+            _run_part(cells, line, donate=True)
+        except MeshesError:
+            _run_in_parts(cells, line)
     except Exception as error:
         _abandon(cells, error)
         raise
 
 
-def _unconnected(cells: list[Cell]) -> list[list[Cell]]:
-    """The cells in groups that share neither an op nor an input."""
-    owner: dict[Value, int] = {}
-    groups: dict[int, list[Cell]] = {}
-    for number, cell in enumerate(cells):
-        nodes, leaves = topological([cell.value])
-        met = {owner[value] for value in (*nodes, *leaves) if value in owner}
-        groups[number] = [member for old in sorted(met) for member in groups.pop(old)] + [cell]
-        for value, old in owner.items():
-            if old in met:
-                owner[value] = number
-        owner.update(dict.fromkeys((*nodes, *leaves), number))
-    return list(groups.values())
+def _run_part(cells: list[Cell], line: Line, *, donate: bool) -> None:
+    give_birth(cells, line)
+    _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
+
+
+def _run_in_parts(cells: list[Cell], line: Line) -> None:
+    """One program per mesh. A value that `mark_sharding` takes to another mesh is computed on its own and then moved.
+
+    Nothing is donated: what one program overwrites another may still read.
+    """
+    cells = [cell for cell in cells if type(cell.value) is not Leaf]
+    nodes, _ = topological([cell.value for cell in cells])
+    homes = mesh_homes(nodes)
+    waiting: set[Node] = set()  # nodes at or behind a crossing
+    first: list[Node] = []
+    for node in nodes:
+        behind = any(origin(operand) in waiting for operand in node.operands)
+        if behind or crosses(node, homes):
+            waiting.add(node)
+            if not behind:
+                first.append(node)
+    for node in first:
+        if type(node.operands[0]) is Leaf:
+            node.operands = (moved(node.operands[0], node.entry.sharding),)
+    sources = {node: Cell(node.operands[0], node.operands[0].meta) for node in first if type(node.operands[0]) is not Leaf}
+    groups: dict[Any, list[Cell]] = {}
+    for cell in [*(cell for cell in cells if origin(cell.value) not in waiting), *sources.values()]:
+        groups.setdefault(homes.get(origin(cell.value)), []).append(cell)
+    for group in groups.values():
+        _run_part(group, line, donate=False)
+    for node, source in sources.items():
+        node.operands = (moved(source.value, node.entry.sharding),)
+    rest = [cell for cell in cells if type(cell.value) is not Leaf]
+    if rest:
+        _run_in_parts(rest, line)
 
 
 def _abandon(cells: list[Cell], error: Exception) -> None:

@@ -82,7 +82,7 @@ def _attention_block(
     mask_type: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
     if query is key and key is value:
-        parts = F.linear(query, qkv_weight, qkv_bias).chunk(3, -1)
+        parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
     else:
         weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
         parts = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]

@@ -83,11 +83,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         signature = tuple(key)
         entry = plan.entries.get(signature)
         if entry is None:
-            entry = entry_for(plan, args, kwargs or {}, PLANS)
-            if len(plan.entries) >= config.entry_cache_size:
-                plan.entries.clear()
-                metrics.add("entry_tables_emptied")
-            plan.entries[signature] = entry
+            entry = _remember(plan, signature, entry_for(plan, args, kwargs or {}, PLANS))
         if plan.draws:
             numbers.extend(random.next_draw((kwargs or {}).get("generator")))
         if plan.ignores_operands:
@@ -122,6 +118,15 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         LOCK.release()
 
 
+def _remember(plan: Plan, signature: tuple[Any, ...], entry: Any) -> Any:
+    """Puts an entry into its op's table; a table that has grown too large is emptied first."""
+    if len(plan.entries) >= config.entry_cache_size:
+        plan.entries.clear()
+        metrics.add("entry_tables_emptied")
+    plan.entries[signature] = entry
+    return entry
+
+
 def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None) -> XlaTensor:
     """A view: a new tensor over the same cell; its op is recorded when the view is first read."""
     base = args[0]
@@ -135,7 +140,7 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
     with LOCK:
         rule = plan.entries.get(signature)
         if rule is None:
-            rule = plan.entries[signature] = new_entry(plan, args, kwargs)
+            rule = _remember(plan, signature, new_entry(plan, args, kwargs))
         cell, parent, task = base._cell, base._view, _graph_task()
         if parent is None and cell.use is not None and (cell.use.active or task != -1):
             parent = cell.use

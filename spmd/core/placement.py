@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 
 from . import runtime
-from .ir import Leaf, Node
+from .ir import Leaf, Node, Value, origin
 from .lower import Graph
 from .sharding import Sharding
+from .source import describe
 from .tensor import Cell
 
 
@@ -36,6 +37,51 @@ def common_mesh(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[L
             "the parts, and re-mark a value that crosses with mark_sharding on the other mesh."
         )
     return next(iter(found.values())).replicated() if found else default
+
+
+def mesh_homes(nodes: Iterable[Node]) -> dict[Node, tuple[int, ...]]:
+    """The devices each op must run on, where an annotation or an input says so.
+
+    Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to another.
+    """
+    homes: dict[Node, tuple[int, ...]] = {}
+    for node in nodes:
+        met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
+        if node.entry.sharding is not None:
+            met = {node.entry.sharding.device_ids}
+        if len(met) > 1:
+            shown = " and ".join(str(list(ids)) for ids in sorted(met))
+            raise MeshesError(
+                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different devices or "
+                "device orders. Take one of them to the other's mesh with mark_sharding first."
+            )
+        if met:
+            homes[node] = met.pop()
+    return homes
+
+
+def _home(value: Value, homes: dict[Node, tuple[int, ...]]) -> tuple[int, ...] | None:
+    if isinstance(value, Leaf):
+        sharding = wanted(value)
+        return None if sharding is None or sharding is runtime.default_sharding() else sharding.device_ids
+    node = origin(value)
+    return None if node is None else homes.get(node)
+
+
+def crosses(node: Node, homes: dict[Node, tuple[int, ...]]) -> bool:
+    """Whether an annotation takes its value to other devices than it is computed on."""
+    if node.entry.sharding is None:
+        return False
+    home = _home(node.operands[0], homes)
+    return home is not None and home != node.entry.sharding.device_ids
+
+
+def moved(leaf: Leaf, target: Sharding) -> Leaf:
+    """The same data on another mesh."""
+    leaf.check()
+    if leaf.host is not None:
+        return Leaf(leaf.meta, host=leaf.host, sharding=target)
+    return Leaf(leaf.meta, buffer=runtime.move(leaf.buffer, leaf.meta.shape, leaf.sharding, target), sharding=target)
 
 
 def wanted(leaf: Leaf) -> Sharding | None:

@@ -14,7 +14,9 @@ class _Recurrence(torch.autograd.Function):
     """`spmd::recurrence` with its gradient. Results: output, then the final state; then what the gradient reads."""
 
     @staticmethod
-    def forward(cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any):
+    def forward(
+        cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+    ):
         state = [h] if c is None else [h, c]
         made = RECURRENCE(cell, gates, state, weight, bias, projection, mask, reverse)
         return tuple(made)
@@ -32,7 +34,16 @@ class _Recurrence(torch.autograd.Function):
         h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         state = [h] if c is None else [h, c]
         made = RECURRENCE_BACKWARD(
-            ctx.cell, list(grads[: 1 + ctx.num_state]), state, weight, bias, projection, mask, output, saved, ctx.reverse
+            ctx.cell,
+            list(grads[: 1 + ctx.num_state]),
+            state,
+            weight,
+            bias,
+            projection,
+            mask,
+            output,
+            saved,
+            ctx.reverse,
         )
         gates, *rest = made
         grad_state, rest = rest[: ctx.num_state], rest[ctx.num_state :]
@@ -65,7 +76,9 @@ class _Packed:
         return padded.flatten(0, 1).index_select(0, self.to_packed)
 
 
-def _direction(cell: str, x: torch.Tensor, state: list[Any], weights: Any, has_biases: bool, reverse: bool, packed: Any):
+def _direction(
+    cell: str, x: torch.Tensor, state: list[Any], weights: Any, has_biases: bool, reverse: bool, packed: Any
+):
     """(output, final state) of one layer in one direction; x is [T, B, F], or packed rows."""
     w_ih, w_hh, *rest = weights
     b_ih, b_hh = (rest.pop(0), rest.pop(0)) if has_biases else (None, None)
@@ -124,7 +137,9 @@ def _on_packed(cell: str) -> Any:
     ) -> Any:  # fmt: skip
         states = list(hx) if cell == "lstm" else [hx]
         packed = _Packed(batch_sizes, data.device)
-        output, finals = _layers(cell, data, states, params, has_biases, num_layers, dropout, train, bidirectional, packed)
+        output, finals = _layers(
+            cell, data, states, params, has_biases, num_layers, dropout, train, bidirectional, packed
+        )
         return output, *finals
 
     return layer

@@ -312,6 +312,20 @@ class TestMeshes:
         spmd.mark_sharding(y, left, ("a",))
         assert (x + y).sum().item() == 16.0
 
+    def test_a_value_crosses_between_meshes(self) -> None:
+        left, right = Mesh([0, 1], (2,), ("a",)), Mesh([2, 3], (2,), ("a",))
+        x = spmd.mark_sharding(torch.arange(8.0).to("xla"), left, ("a",))
+        y = x * 2
+        z = spmd.mark_sharding(y + 1, right, ("a",))
+        w = spmd.mark_sharding(z * z, left, ("a",)) + y
+        spmd.sync()
+        expected = torch.arange(8.0)
+        check(y, expected * 2)
+        check(z, expected * 2 + 1)
+        check(w, (expected * 2 + 1) ** 2 + expected * 2)
+        assert {shard.device for shard in spmd.local_shards(z)} == {2, 3}
+        assert {shard.device for shard in spmd.local_shards(w)} == {0, 1}
+
     def test_unannotated_data_joins_the_mesh(self, rows: torch.Tensor) -> None:
         bias = torch.ones(8).to("xla")
         bias.add_(1).sum().item()  # lies on the first device now

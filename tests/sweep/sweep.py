@@ -36,6 +36,9 @@ from support import TOLERANCE
 
 import spmd
 
+if __name__ == "__main__":
+    from expected import is_expected
+
 LOWERED, HOST, WRONG, ERROR, UNTRIED = "lowered", "host", "wrong", "error", "untried"
 OUTCOMES = {
     LOWERED: "right and lowered on the device",
@@ -308,29 +311,32 @@ def _compare_moments(one: torch.Tensor, other: torch.Tensor) -> None:
 
 
 def main() -> None:
-    """Runs the sweep in processes of a few ops each, prints the table, and returns 1 when `expected.py` says otherwise."""
+    """Runs the sweep in processes of a few ops each, prints the table, and exits with 1 when `expected.py` says otherwise."""
     options = _options()
     if options.worker:
         return _work(options)
     names = [name for name in OPS if re.search(options.ops, name)]
     dtypes = options.dtypes.split(",")
     tasks = [(names[i : i + options.chunk], dtype) for dtype in dtypes for i in range(0, len(names), options.chunk)]
-    results: list[Result] = []
+    groups: dict[str, list[Result]] = {dtype: [] for dtype in dtypes}
     lock = threading.Lock()
 
     def run(task: tuple[list[str], str]) -> None:
         for result in _in_processes(*task, options):
             with lock:
-                results.append(result)
+                groups[task[1]].append(result)
                 if sys.stderr.isatty():
-                    print(f"\r{len(results)} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
+                    print(f"\r{sum(map(len, groups.values()))} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run, tasks))
-    results.sort(key=lambda result: (result.dtype, result.op))
-    _report(results, dtypes)
+    results = sorted(itertools.chain(*groups.values()), key=lambda result: (result.dtype, result.op))
+    _report(results, groups)
     if options.write:
         options.write.write_text(json.dumps([asdict(result) for result in results], indent=1))
+    surprises = [r for r in results if r.outcome != UNTRIED and r.is_right == is_expected(r.op, r.dtype)]
+    if surprises:
+        sys.exit(f"otherwise than expected.py says: {', '.join(f'{r.op} ({r.dtype})' for r in surprises)}")
 
 
 def _options() -> argparse.Namespace:
@@ -399,7 +405,7 @@ def _in_processes(names: list[str], dtype: str, options: argparse.Namespace) -> 
             yield Result(culprit, dtype, ERROR, why)
 
 
-def _report(results: list[Result], dtypes: list[str]) -> None:
+def _report(results: list[Result], groups: dict[str, list[Result]]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -407,8 +413,7 @@ def _report(results: list[Result], dtypes: list[str]) -> None:
     table = Table(title="operators of torch.testing, xla against CPU")
     for column in ("dtype", "ops", "right", *OUTCOMES, "seconds"):
         table.add_column(column, justify="left" if column == "dtype" else "right")
-    for dtype in dtypes:
-        mine = [result for result in results if result.dtype == dtype or dtype == USUAL]
+    for dtype, mine in groups.items():
         counts = Counter(result.outcome for result in mine)
         right = sum(result.is_right for result in mine) - counts[UNTRIED]
         row = [len(mine), right, *(counts[outcome] for outcome in OUTCOMES)]
@@ -419,7 +424,8 @@ def _report(results: list[Result], dtypes: list[str]) -> None:
         failures.add_column(column, overflow="fold")
     for result in results:
         if not result.is_right:
-            failures.add_row(result.op, result.dtype, result.outcome, result.message)
+            known = "expected, " if is_expected(result.op, result.dtype) else ""
+            failures.add_row(result.op, result.dtype, known + result.outcome, result.message)
     if failures.row_count:
         console.print(failures)
     visited = [f"{result.op} ({result.dtype})" for result in results if result.outcome == HOST]

@@ -64,9 +64,7 @@ def _channel(bias, rank):
 
 
 @lower(aten.convolution.default)
-def aten_convolution(
-    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns
-):
+def aten_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns):
     rank = weight.ndim - 2
     stride, padding, dilation = (_per_dim(values, rank) for values in (stride, padding, dilation))
     if 0 in returns.shape or input.size == 0 or weight.size == 0:
@@ -102,7 +100,9 @@ def aten_convolution_backward(
             grad_input = jnp.zeros(input.shape)
         elif transposed:
             # Only as much of the gradient as the input reaches: output padding made the rest.
-            reach = [_reach(input.shape[2 + d], weight.shape[2 + d], stride[d], padding[d], dilation[d]) for d in range(rank)]
+            reach = [
+                _reach(input.shape[2 + d], weight.shape[2 + d], stride[d], padding[d], dilation[d]) for d in range(rank)
+            ]
             pads = [(padding[d], reach[d] - grad_output.shape[2 + d] + padding[d]) for d in range(rank)]
             grad_input = _convolve(grad_output, weight, stride, pads, dilation, groups)
         else:

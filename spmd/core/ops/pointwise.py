@@ -130,6 +130,7 @@ _UNARY_FLOAT = {
 
 _UNARY_DEFAULT = {
     aten.bitwise_not.default: jnp.bitwise_not,
+    aten._conj_physical.default: jnp.conj,
     aten.ceil.default: _rounding(jnp.ceil),
     aten.floor.default: _rounding(jnp.floor),
     aten.frac.default: lambda self: self - jnp.trunc(self),
@@ -444,14 +445,18 @@ def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
 # -- Gradients that torch gives their own op, and functions with a static argument.
 
 
+def _conj(x):
+    return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
+
+
 @lower(aten.tanh_backward.default, promote=Promote.DEFAULT)
 def aten_tanh_backward(grad_output, output):
-    return grad_output * (1 - output * output)
+    return grad_output * _conj(1 - output * output)
 
 
 @lower(aten.sigmoid_backward.default, promote=Promote.DEFAULT)
 def aten_sigmoid_backward(grad_output, output):
-    return grad_output * (1 - output) * output
+    return grad_output * _conj((1 - output) * output)
 
 
 @lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)

@@ -139,9 +139,7 @@ def _listed(value):
 
 def _adaptive_max(self, output_size, rank, returns):
     sizes = self.shape[self.ndim - rank :]
-    return _max_pool(
-        self, lambda axis, dim: _adaptive_places(axis, sizes[dim], output_size[dim]), rank, returns
-    )
+    return _max_pool(self, lambda axis, dim: _adaptive_places(axis, sizes[dim], output_size[dim]), rank, returns)
 
 
 @lower(aten.adaptive_max_pool2d.default)

@@ -280,8 +280,26 @@ def aten_cumprod(self, dim, *, dtype=None, returns):
     return _scan(self, dim, lax.cumprod, returns)
 
 
+def _complex_cumlogsumexp(x, axis):
+    """One after another, as torch adds them: the phase of a sum is that of its greater part and a little, never wrapped."""
+
+    def add(total, value):
+        less = value.real < total.real
+        small, great = jnp.where(less, value, total), jnp.where(less, total, value)
+        made = great + jnp.log1p(jnp.exp(small - great))
+        return made, made
+
+    moved = jnp.moveaxis(x, axis, 0)
+    if moved.shape[0] < 2:
+        return x
+    _, rest = lax.scan(add, moved[0], moved[1:])
+    return jnp.moveaxis(jnp.concatenate([moved[:1], rest]), 0, axis)
+
+
 @lower(aten.logcumsumexp.default)
 def aten_logcumsumexp(self, dim, *, returns):
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return _scan(self, dim, _complex_cumlogsumexp, returns)
     return _scan(self, dim, lax.cumlogsumexp, returns)
 
 

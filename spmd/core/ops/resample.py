@@ -194,9 +194,7 @@ def aten_upsample_trilinear3d_backward(
 
 
 @lower(aten.upsample_bicubic2d_backward.default)
-def aten_upsample_bicubic2d_backward(
-    grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None
-):
+def aten_upsample_bicubic2d_backward(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
     return _interpolated_grad(grad_output, input_size, output_size, align_corners, (scales_h, scales_w), "cubic")
 
 
@@ -335,6 +333,7 @@ def _lookup(planes, positions, sizes):
 
 def _cubic_coefficients(t):
     a = -0.75
+
     def near(x):
         return ((a + 2) * x - (a + 3)) * x * x + 1
 
@@ -411,9 +410,7 @@ def _windows(x, kernel_size, dilation, padding, stride):
     """[N, C, kernel places, window places] of x [N, C, H, W]."""
     pads = [(0, 0, 0)] * 2 + [(pad, pad, 0) for pad in padding]
     padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
-    counts = [
-        (padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)
-    ]
+    counts = [(padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)]
     parts = []
     for place in np.ndindex(*kernel_size):
         start = [0, 0] + [place[d] * dilation[d] for d in range(2)]

@@ -205,9 +205,7 @@ def _backward_step(cell, weight, projection, mask):
 
 
 @lower(RECURRENCE_BACKWARD)
-def spmd_recurrence_backward(
-    cell, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns
-):
+def spmd_recurrence_backward(cell, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns):
     grad_output, *grad_state = grads
     before = _before(output, state[0], reverse)
     sequences = [before]

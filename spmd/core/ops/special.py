@@ -286,9 +286,7 @@ def _laguerre(x, n):
 
 def _legendre(x, n):
     is_edge = jnp.abs(x) == 1
-    made = _recurrence(
-        n, jnp.ones_like(x), x, lambda k, p, q: ((2 * k - 1) * x * q - (k - 1) * p) / k, ~is_edge
-    )
+    made = _recurrence(n, jnp.ones_like(x), x, lambda k, p, q: ((2 * k - 1) * x * q - (k - 1) * p) / k, ~is_edge)
     edge = jnp.where(x > 0, 1, _parity(n)).astype(x.dtype)
     return jnp.where(is_edge & (n >= 0), edge, made)
 

@@ -22,15 +22,18 @@ def maxima(batch: Batch, dtype: torch.dtype, rank: int) -> None:
         {"stride": 2, "ceil_mode": True},
         {"stride": 1, "dilation": 2, "padding": 1},
     ):
-        batch.case(
-            f"max_pool{rank}d {settings}", lambda x, s=settings: pool(x, 2, return_indices=True, **s), x
-        )
+        batch.case(f"max_pool{rank}d {settings}", lambda x, s=settings: pool(x, 2, return_indices=True, **s), x)
 
 
 def averages(batch: Batch, dtype: torch.dtype, rank: int) -> None:
     x = torch.randn(8, 2, *RANKS[rank]).to(dtype)
     pool = named("avg", rank)
-    settings = [{}, {"stride": 1, "padding": 1}, {"padding": 1, "count_include_pad": False}, {"ceil_mode": True, "padding": 1}]
+    settings = [
+        {},
+        {"stride": 1, "padding": 1},
+        {"padding": 1, "count_include_pad": False},
+        {"ceil_mode": True, "padding": 1},
+    ]
     settings += [] if rank == 1 else [{"divisor_override": 5}]
     for chosen in settings:
         batch.case(f"avg_pool{rank}d {chosen}", lambda x, s=chosen: pool(x, 3, **s), x)
@@ -76,7 +79,9 @@ class TestTies:
         x = torch.tensor([[1.0, 1.0, 0.0, 0.0], [1.0, 1.0, 0.0, float("nan")]]).expand(1, 1, 2, 4).clone()
         batch = Batch()
         batch.case("ties", lambda x: F.max_pool2d(x, 2, return_indices=True), x, gradient=False)
-        batch.case("-inf", lambda x: F.max_pool2d(x, 2, padding=1, return_indices=True), torch.full((1, 1, 2, 4), -torch.inf))
+        batch.case(
+            "-inf", lambda x: F.max_pool2d(x, 2, padding=1, return_indices=True), torch.full((1, 1, 2, 4), -torch.inf)
+        )
         batch.case("integers", lambda x: F.max_pool2d(x, 2), torch.arange(16).reshape(1, 1, 4, 4))
         batch.check()
 
@@ -100,7 +105,9 @@ class TestFractional:
         samples3 = torch.rand(2, 2, 3)
         batch.case(
             "fractional 3d",
-            lambda x: F.fractional_max_pool3d(x, 2, (3, 4, 3), return_indices=True, _random_samples=samples3.to(x.device)),
+            lambda x: F.fractional_max_pool3d(
+                x, 2, (3, 4, 3), return_indices=True, _random_samples=samples3.to(x.device)
+            ),
             distinct(2, 2, 6, 7, 6),
         )
         batch.check()

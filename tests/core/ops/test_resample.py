@@ -27,9 +27,16 @@ MODES = [
 def interpolations(batch: Batch, dtype: torch.dtype) -> None:
     for mode, sizes, settings in MODES:
         x = torch.randn(8, 2, *sizes).to(dtype)
-        for target in ({"scale_factor": 2}, {"scale_factor": 1.7}, {"size": [3] * len(sizes)}, {"size": [11] * len(sizes)}):
+        for target in (
+            {"scale_factor": 2},
+            {"scale_factor": 1.7},
+            {"size": [3] * len(sizes)},
+            {"size": [11] * len(sizes)},
+        ):
             batch.case(
-                f"{mode} {settings} {target}", lambda x, m=mode, s=settings, t=target: F.interpolate(x, mode=m, **t, **s), x
+                f"{mode} {settings} {target}",
+                lambda x, m=mode, s=settings, t=target: F.interpolate(x, mode=m, **t, **s),
+                x,
             )
 
 

@@ -1,0 +1,138 @@
+"""Recurrent layers and cells, and the blocks of a transformer without gradients, against torch on CPU."""
+
+import pytest
+import torch
+from support import Batch
+from torch import nn
+from torch.func import functional_call
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+
+LAYERS = [nn.LSTM, nn.GRU, nn.RNN]
+
+
+def with_parameters(batch: Batch, name: str, module: nn.Module, *inputs: torch.Tensor) -> None:
+    """Gradients of the inputs and of every parameter."""
+    names, values = zip(*module.named_parameters(), strict=True)
+
+    def run(*args):
+        parameters = dict(zip(names, args[len(inputs) :], strict=True))
+        made = functional_call(module, parameters, args[: len(inputs)])
+        return made if isinstance(made, torch.Tensor) else tuple(_flat(made))
+
+    batch.case(name, run, *inputs, *(value.detach() for value in values))
+
+
+def _flat(made):
+    for part in made:
+        if isinstance(part, (tuple, list)):
+            yield from _flat(part)
+        elif part is not None:
+            yield part
+
+
+def layers(batch: Batch, dtype: torch.dtype, width: int) -> None:
+    for cls in LAYERS:
+        for settings in ({}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}):
+            layer = cls(4, 6, **settings).to(dtype)
+            with_parameters(batch, f"{cls.__name__} {settings}", layer, torch.randn(width, 3, 4, dtype=dtype))
+
+
+class TestLayers:
+    """A layer is one scan; its gradient another."""
+
+    def test_against_cpu(self):
+        batch = Batch()
+        layers(batch, torch.float64, 5)
+        with_parameters(batch, "relu", nn.RNN(4, 6, nonlinearity="relu"), torch.randn(5, 3, 4))
+        with_parameters(batch, "float32", nn.LSTM(4, 6), torch.randn(5, 3, 4))
+        batch.check()
+
+    @pytest.mark.filterwarnings("ignore:LSTM with projections")
+    def test_projection_and_first_state(self):
+        batch = Batch()
+        with_parameters(
+            batch, "projection", nn.LSTM(4, 6, proj_size=2, num_layers=2).double(), torch.randn(5, 3, 4).double()
+        )
+        with_parameters(
+            batch, "state", nn.GRU(4, 6).double(), torch.randn(5, 3, 4).double(), torch.randn(1, 3, 6).double()
+        )
+        batch.check()
+
+    @pytest.mark.parametrize("cls", LAYERS)
+    def test_packed_sequences(self, cls):
+        layer = cls(4, 6, num_layers=2, bidirectional=True).double()
+        packed = pack_padded_sequence(torch.randn(5, 3, 4).double(), [5, 3, 2])
+        names, values = zip(*layer.named_parameters(), strict=True)
+
+        def run(data, *args):
+            output, state = functional_call(
+                layer, dict(zip(names, args, strict=True)), (PackedSequence(data, packed.batch_sizes),)
+            )
+            return tuple(_flat((output.data, state)))
+
+        batch = Batch()
+        batch.case(cls.__name__, run, packed.data, *(value.detach() for value in values))
+        batch.check()
+
+    def test_inference_mode(self):
+        layer, x = nn.LSTM(4, 6), torch.randn(5, 3, 4)
+        with torch.inference_mode():
+            expected = layer(x)[0]
+            actual = layer.to("xla")(x.to("xla"))[0]
+        torch.testing.assert_close(actual.cpu(), expected)
+
+    def test_dropout_between_layers(self):
+        layer = nn.LSTM(4, 6, num_layers=2, dropout=0.5).to("xla")
+        x = torch.ones(5, 3, 4, device="xla")
+        assert not torch.equal(layer(x)[0].cpu(), layer(x)[0].cpu())
+        layer.eval()
+        assert torch.equal(layer(x)[0].cpu(), layer(x)[0].cpu())
+
+
+class TestCells:
+    """One step at a time."""
+
+    def test_against_cpu(self):
+        batch = Batch()
+        for cls in (nn.LSTMCell, nn.GRUCell, nn.RNNCell):
+            for bias in (True, False):
+                with_parameters(
+                    batch, f"{cls.__name__} {bias}", cls(4, 6, bias=bias).double(), torch.randn(3, 4).double()
+                )
+        batch.check()
+
+
+class TestTransformerBlocks:
+    """What torch calls instead of the module's own code when no gradient is asked for."""
+
+    @pytest.mark.parametrize("settings", [{}, {"norm_first": True, "activation": "gelu"}])
+    def test_encoder_layer(self, settings):
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, **settings).eval()
+        x, padding = torch.randn(2, 5, 8), torch.tensor([[False] * 5, [False] * 3 + [True] * 2])
+        causal = torch.ones(5, 5).triu(1).bool()
+        with torch.no_grad():
+            expected = layer(x), layer(x, src_key_padding_mask=padding)[:, :3], layer(x, src_mask=causal)
+            layer, x = layer.to("xla"), x.to("xla")
+            actual = (
+                layer(x), layer(x, src_key_padding_mask=padding.to("xla"))[:, :3], layer(x, src_mask=causal.to("xla"))
+            )  # fmt: skip
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-5)
+
+    def test_attention(self):
+        attention, x = nn.MultiheadAttention(8, 2, batch_first=True).eval(), torch.randn(2, 5, 8)
+        with torch.no_grad():
+            expected = attention(x, x, x)
+            moved = x.to("xla")
+            actual = attention.to("xla")(moved, moved, moved)
+        for one, other in zip(actual, expected, strict=True):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-5, atol=1e-5)
+
+
+class TestSharded:
+    """The batch (dim 0 of batch-first inputs) split over eight devices."""
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        layers(batch, torch.float64, 8)
+        batch.check()
