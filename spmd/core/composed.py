@@ -8,11 +8,11 @@ from torch.nn import functional as F
 aten = torch.ops.aten
 
 
-# --- linear algebra ----------------------------------------------------------------------------------------------------
+# --- linear algebra ---------------------------------------------------------------------------------------------------
 
 
 def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's gradient formula of a determinant expects: the factors of the transpose, for a contiguous real matrix."""
+    """What torch's gradient formula of a determinant expects: for a contiguous real matrix the transpose's factors."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
     return packed, pivots
@@ -57,7 +57,7 @@ def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch
     return factor
 
 
-# --- transformer blocks without gradients ------------------------------------------------------------------------------
+# --- transformer blocks without gradients -----------------------------------------------------------------------------
 
 
 def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:

@@ -23,7 +23,7 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.cell, ctx.reverse, gates, h, c, weight, bias, projection, mask = inputs
+        ctx.cell, ctx.reverse, _, h, c, weight, bias, projection, mask = inputs
         num_state = 1 if c is None else 2
         ctx.num_state, ctx.num_saved = num_state, len(output) - 1 - num_state
         ctx.mark_non_differentiable(*output[1 + num_state :])
@@ -132,8 +132,8 @@ def _on_inputs(cell: str) -> Any:
 
 def _on_packed(cell: str) -> Any:
     def layer(
-        data: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
-        bidirectional: bool,
+        data: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
+        train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
         states = list(hx) if cell == "lstm" else [hx]
         packed = _Packed(batch_sizes, data.device)

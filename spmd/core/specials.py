@@ -165,6 +165,23 @@ def _batch_norm_legit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return aten.native_batch_norm.default(*args, **kwargs)
 
 
+def _rrelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """`rrelu_with_noise` leaves the slopes it drew in its second argument, for backward."""
+    names = ("self", "noise", "lower", "upper", "training", "generator")
+    bound = {"lower": 0.125, "upper": 1 / 3, "training": False, "generator": None} | dict(zip(names, args, strict=False)) | kwargs
+    tensor, lower, upper = bound["self"], bound["lower"], bound["upper"]
+    if not bound["training"]:
+        return torch.nn.functional.leaky_relu(tensor, (lower + upper) / 2)
+    drawn = torch.empty_like(tensor).uniform_(lower, upper, generator=bound["generator"])
+    slopes = torch.where(tensor <= 0, drawn, 1)
+    bound["noise"].copy_(slopes)
+    return tensor * slopes
+
+
+def _rrelu_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return args[0].copy_(_rrelu(func, args, kwargs))
+
+
 def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """A boolean index selects as many elements as it has True: only the host can know the shape of the result."""
     tensor, indices = args[0], args[1]
@@ -259,6 +276,8 @@ SPECIALS: dict[Any, Any] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
     aten.index.Tensor: _index,
+    aten.rrelu_with_noise.default: _rrelu,
+    aten.rrelu_with_noise_.default: _rrelu_,
     aten.nonzero.default: _on_host,
     aten.masked_select.default: _on_host,
     aten._unique.default: _on_host,

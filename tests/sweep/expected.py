@@ -34,7 +34,11 @@ _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
             "native_batch_norm",
             "native_layer_norm",
         ),
-        "of equal values another one is named than on CPU, and the gradient goes to it": ("topk",),
+    },
+    ("bfloat16",): {"of equal values another one is named than on CPU, and the gradient goes to it": ("topk",)},
+    ("float16",): {
+        "its results or operands are torch.complex32, which XLA has not": ("complex", "view_as_complex"),
+        "CPU overflows to infinity where the float32 inside the rule does not": ("nn.functional.soft_margin_loss",),
     },
 }
 

@@ -326,7 +326,8 @@ def main() -> None:
             with lock:
                 groups[task[1]].append(result)
                 if sys.stderr.isatty():
-                    print(f"\r{sum(map(len, groups.values()))} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
+                    done = sum(map(len, groups.values()))
+                    print(f"\r{done} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
 
     with ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(run, tasks))
@@ -342,7 +343,7 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ops", default="", help="regular expression that chooses ops by name")
-    parser.add_argument("--dtypes", default=USUAL, help="torch dtypes, separated by commas; the default is float32 wherever the op takes it")
+    parser.add_argument("--dtypes", default=USUAL, help="torch dtypes, by commas; else float32 where the op takes it")
     parser.add_argument("--samples", type=int, default=2, help="samples of each op; 0 for all of them")
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
     parser.add_argument("--chunk", type=int, default=60, help="ops per process")
@@ -372,7 +373,8 @@ def _in_processes(names: list[str], dtype: str, options: argparse.Namespace) -> 
     left = list(names)
     while left:
         command = [sys.executable, __file__, "--worker", "--dtypes", dtype, "--samples", str(options.samples)]
-        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        child = subprocess.Popen(command, **pipes, text=True)
         assert child.stdin is not None and child.stdout is not None
         child.stdin.write(json.dumps(left))
         child.stdin.close()

@@ -1,4 +1,4 @@
-"""Coefficients of rational and Chebyshev approximations, as published with the Cephes Mathematical Library (S. L. Moshier).
+"""Coefficients of rational and Chebyshev approximations, as published with the Cephes library (S. L. Moshier).
 
 Highest power first. P/Q is the modulus and phase of a Bessel function past 5, R and Y its value below; A is a series on
 (0, 2], B one past 2.

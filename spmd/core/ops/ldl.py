@@ -1,4 +1,4 @@
-"""The LDL factorization of symmetric and Hermitian matrices (Bunch and Kaufman 1977), as LAPACK's sytf2 and sytrs do it.
+"""The LDL factorization of symmetric and Hermitian matrices (Bunch and Kaufman 1977), as LAPACK's sytf2 and sytrs do.
 
 A block of D is 1 x 1, or 2 x 2 where the diagonal is too small; a negative pivot, given for both of its rows, says so.
 """

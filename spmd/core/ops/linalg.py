@@ -51,8 +51,7 @@ def _square(x, size):
 
 
 def _cholesky(x, upper):
-    """(factor, info). XLA fills the factor of a matrix that is not positive-definite with NaN; info is then the order of
-    the first leading minor that is not, found from the elimination without pivoting."""
+    """(factor, which matrices are not positive-definite: XLA fills their factor with NaN)."""
     lower_half = _adjoint(x) if upper else x
     factor = lax.linalg.cholesky(lower_half, symmetrize_input=False)
     failed = jnp.isnan(jnp.real(jnp.diagonal(factor, axis1=-2, axis2=-1))).any(-1)
@@ -60,7 +59,7 @@ def _cholesky(x, upper):
 
 
 def _first_bad_minor(x, upper):
-    """The order of the first leading minor with a pivot that is not positive (0: none)."""
+    """The order of the first leading minor that is not positive (0: none), by elimination without pivoting."""
     size = x.shape[-1]
     below = jnp.tril(_adjoint(x) if upper else x)
     matrix = below + _adjoint(jnp.tril(below, -1))
@@ -82,8 +81,10 @@ def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
         return _zeros(returns[0]), _zeros(returns[1])
     factor, failed = _cholesky(self, upper)
     info = lax.cond(
-        failed.any(), lambda: jnp.where(failed, jnp.maximum(_first_bad_minor(self, upper), 1), 0), lambda: jnp.zeros(failed.shape, jnp.int32)
-    )  # fmt: skip
+        failed.any(),
+        lambda: jnp.where(failed, jnp.maximum(_first_bad_minor(self, upper), 1), 0),
+        lambda: jnp.zeros(failed.shape, jnp.int32),
+    )
     return _as_promised((factor, info), returns)
 
 
@@ -148,7 +149,7 @@ def aten_linalg_householder_product(input, tau):
 
 @lower(aten.ormqr.default)
 def aten_ormqr(self, input2, input3, left=True, transpose=False, *, returns):
-    """Q times `input3` (or its transpose, from either side); `self` holds the reflectors of Q, `input2` their factors."""
+    """Q, or its transpose, times `input3` from either side; `self` holds Q's reflectors, `input2` their factors."""
     if input3.size == 0 or input2.size == 0:
         return jnp.broadcast_to(input3, returns.shape)
     q = lax.linalg.householder_product(_square(self, self.shape[-2]), input2)
@@ -200,8 +201,7 @@ def _permutation(pivots, size):
 
 
 def _unpacked(packed, size):
-    rows, columns = packed.shape[-2:]
-    left = jnp.tril(packed[..., :, :size], -1) + jnp.eye(rows, size, dtype=packed.dtype)
+    left = jnp.tril(packed[..., :, :size], -1) + jnp.eye(packed.shape[-2], size, dtype=packed.dtype)
     return left, jnp.triu(packed[..., :size, :])
 
 

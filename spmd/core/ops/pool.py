@@ -1,7 +1,7 @@
 """Pooling: maximum, average, adaptive, fractional, and unpooling, with their gradients.
 
-Windows are separable: a maximum or a sum is taken along one dim after the other, so that the work grows with the sum of the
-window's sides and not with its area. Indices are torch's: positions in the flattened plane of one channel.
+Windows are separable: a maximum or a sum is taken along one dim after the other, so that the work grows with the sum of
+the window's sides and not with its area. Indices are torch's: positions in the flattened plane of one channel.
 """
 
 import math

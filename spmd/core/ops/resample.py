@@ -1,7 +1,7 @@
-"""Resampling of planes and volumes: interpolation, grid sampling, windows as columns, padding by reflection and repetition.
+"""Resampling of planes and volumes: interpolation, grid sampling, windows as columns, reflection and replication.
 
-Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so that an infinity stays
-where it is; its gradient is a product with the small matrix of the taps, which a scatter-add would be slower than.
+Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so that an infinity
+stays where it is; its gradient is a product with the small matrix of the taps, as a scatter-add would be slower.
 """
 
 import itertools

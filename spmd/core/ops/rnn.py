@@ -1,8 +1,8 @@
 """Recurrent cells, and a whole layer's time loop as one scan with its gradient.
 
 The layer's op is ours: torch unrolls its layers into a cell op per step, which would make the program as long as the
-sequence. `gates` are the inputs' share of the gates, one product for all steps; the gradient of the recurrent weight is one
-product as well, taken after the loop. Gate order is torch's: i, f, g, o for LSTM; r, z, n for GRU.
+sequence. `gates` are the inputs' share of the gates, one product for all steps; the gradient of the recurrent weight is
+one product as well, taken after the loop. Gate order is torch's: i, f, g, o for LSTM; r, z, n for GRU.
 """
 
 import jax
@@ -15,7 +15,7 @@ from .registry import lower
 aten = torch.ops.aten
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# cell: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: the row keeps its state).
+# cell: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: a row is kept).
 # Returns output [T, B, H], the final state, and what the gradient needs.
 _library.define(
     "recurrence(str cell, Tensor gates, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, Tensor? mask, "

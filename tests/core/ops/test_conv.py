@@ -1,4 +1,4 @@
-"""Convolutions and their transposes of one, two and three dimensions, with all three gradients, against torch on CPU."""
+"""Convolutions and their transposes of one, two and three dimensions, with all gradients, against torch on CPU."""
 
 import pytest
 import torch

@@ -1,0 +1,31 @@
+"""CTC loss against torch on CPU: lengths as numbers and as tensors, empty targets, impossible ones."""
+
+import pytest
+import torch
+from support import Batch
+from torch.nn.functional import ctc_loss
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_ctc(reduction: str) -> None:
+    batch = Batch()
+    scores = torch.randn(6, 3, 5).log_softmax(2)
+    targets = torch.tensor([[1, 1, 2], [3, 4, 0], [2, 0, 0]])
+    inputs, lengths = [6, 5, 4], [3, 2, 0]
+    batch.case("numbers", lambda x, t: ctc_loss(x, t, inputs, lengths, reduction=reduction), scores, targets)
+    batch.case(
+        "tensors",
+        lambda x, t, i, n: ctc_loss(x, t, i, n, reduction=reduction),
+        scores,
+        targets,
+        torch.tensor(inputs),
+        torch.tensor(lengths),
+    )
+    batch.case("end to end", lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction), scores, targets.flatten()[:4])
+    batch.case(
+        "too short an input",
+        lambda x, t: ctc_loss(x, t, [2, 5, 4], lengths, reduction=reduction, zero_infinity=True),
+        scores,
+        targets,
+    )
+    batch.check()
