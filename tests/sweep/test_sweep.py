@@ -15,7 +15,7 @@ def test_op(name: str, request: pytest.FixtureRequest) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's own, of deprecated ops
         result = sweep.run_op(sweep.OPS[name])
-    assert result.is_right, f"{result.outcome}: {result.message}"
+    assert result.outcome in (sweep.LOWERED, sweep.HOST), f"{result.outcome}: {result.message}"
 
 
 def test_expected_failures_are_ops() -> None:
