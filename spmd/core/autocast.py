@@ -1,0 +1,51 @@
+"""Autocast on the device: which ops are cast down to the autocast dtype, and which up to float32."""
+
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+NAME = "xla"
+
+# Ops that torch casts on an accelerator: the matmul family down to the autocast dtype, these reductions up to float32.
+_LOWER_PRECISION = (
+    "addmm", "addbmm", "addmv", "addr", "baddbmm", "bmm", "mm", "mv", "matmul", "linear", "conv1d", "conv2d", "conv3d",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "scaled_dot_product_attention",
+)  # fmt: skip
+_FLOAT32 = (
+    "softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "cross_entropy_loss", "mse_loss", "l1_loss",
+    "exp", "log", "log1p", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "rsqrt", "sum", "sum.dim_IntList", "prod", "cumsum",
+    "cumprod", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "binary_cross_entropy_with_logits", "softplus",
+)  # fmt: skip
+
+_libraries: list[torch.library.Library] = []
+
+
+def register_autocast() -> None:
+    fallback = torch.library.Library("_", "IMPL")
+    fallback.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
+    library = torch.library.Library("aten", "IMPL")
+    for name in _LOWER_PRECISION:
+        library.impl(name, _autocast_kernel(name, None), "AutocastPrivateUse1")
+    for name in _FLOAT32:
+        library.impl(name, _autocast_kernel(name, torch.float32), "AutocastPrivateUse1")
+    _libraries.extend((fallback, library))
+
+
+def _autocast_kernel(name: str, dtype: torch.dtype | None) -> Any:
+    packet, _, overload_name = name.partition(".")
+    overload = getattr(getattr(aten, packet), overload_name or "default")
+
+    def convert(value: Any, target: torch.dtype) -> Any:
+        if isinstance(value, torch.Tensor):
+            narrow = value.is_floating_point() and value.dtype != torch.float64 and value.device.type == NAME
+            return value.to(target) if narrow and value.dtype != target else value
+        return [convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        target = dtype or torch.get_autocast_dtype(NAME)
+        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+            return overload(*convert(args, target), **{key: convert(value, target) for key, value in kwargs.items()})
+
+    return kernel

@@ -1,0 +1,149 @@
+"""Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
+
+from typing import Any
+
+import torch
+
+from . import random, recurrent
+from .dispatch import PLANS, dispatch
+from .entries import make_plan, new_entry
+from .ir import Node
+from .source import user_frame
+from .specials import SPECIALS
+from .tensor import LOCK, Cell, XlaTensor, enter_thread, wrap
+
+aten = torch.ops.aten
+
+
+def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """Records a factory: an op without operands."""
+    enter_thread()
+    plan = PLANS.get(overload)
+    if plan is None:
+        plan = PLANS[overload] = make_plan(overload, SPECIALS)
+    dtype = kwargs.get("dtype")
+    keywords = {"dtype": dtype} if dtype is not None else {}
+    numbers = [value for value, lifted in zip(args, plan.lifted, strict=False) if lifted]
+    key = ("factory", *(_hashable(value, lifted) for value, lifted in zip(args, plan.lifted, strict=False)), dtype)
+    with LOCK:
+        entry = plan.entries.get(key)
+        if entry is None:
+            entry = plan.entries[key] = new_entry(plan, args, {**keywords, "device": torch.device("meta")})
+        if plan.draws:
+            numbers.extend(random.next_draw(kwargs.get("generator")))
+        return wrap(entry.metas[0], Cell(Node(entry, (), numbers, *user_frame(2)), entry.metas[0]))
+
+
+def _hashable(value: Any, lifted: bool) -> Any:
+    if lifted:
+        return type(value)
+    return tuple(value) if isinstance(value, (list, tuple)) else (type(value), value)
+
+
+def _empty(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None):
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
+        return _make(aten.empty_strided.default, (list(size), list(strides)), {"dtype": dtype or torch.get_default_dtype()})
+    return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _empty_strided(size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.empty_strided.default, (list(size), list(stride)), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _empty_permuted(size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    strides, step = [0] * len(size), 1
+    for dim in reversed(physical_layout):
+        strides[dim], step = step, step * size[dim]
+    return _empty_strided(size, strides, dtype)
+
+
+def _arange_dtype(numbers: tuple[Any, ...], dtype: Any) -> Any:
+    if dtype is not None:
+        return dtype
+    return torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+
+
+def _arange(end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.arange.start_step, (0, end, 1), {"dtype": _arange_dtype((end,), dtype)})
+
+
+def _arange_start(start: Any, end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.arange.start_step, (start, end, 1), {"dtype": _arange_dtype((start, end), dtype)})
+
+
+def _arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.arange.start_step, (start, end, step), {"dtype": _arange_dtype((start, end, step), dtype)})
+
+
+def _randperm(n: int, dtype: Any = torch.int64, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64})
+
+
+def _linspace(start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.linspace.default, (start, end, steps), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+):  # fmt: skip
+    exponents = torch.linspace(start, end, steps, dtype=torch.float64, device="cpu")
+    return (base**exponents).to(dtype or torch.get_default_dtype()).to("xla")
+
+
+def _tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return torch.tril_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
+
+
+def _triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return torch.triu_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
+
+
+def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    overload = aten.eye.default if len(size) == 1 else aten.eye.m
+    return _make(overload, size, {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()})
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
+    return dispatch(aten.copy_.default, (), (target, source), {})
+
+
+def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **kwargs: Any):
+    return SPECIALS[aten.scaled_dot_product_attention.default](
+        None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
+    )
+
+
+_libraries: list[torch.library.Library] = []
+
+
+def register_factories() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    for name, function in {
+        "empty.memory_format": _empty,
+        "empty_strided": _empty_strided,
+        "empty_permuted": _empty_permuted,  # what empty_like of a meta tensor asks for
+        "arange": _arange,
+        "arange.start": _arange_start,
+        "arange.start_step": _arange_step,
+        "randperm": _randperm,
+        "eye": _eye,
+        "eye.m": _eye,
+        "_efficientzerotensor": _zeros,
+        "linspace": _linspace,
+        "logspace": _logspace,
+        "tril_indices": _tril_indices,
+        "triu_indices": _triu_indices,
+        "_copy_from": _copy_from,
+    }.items():
+        library.impl(name, function, "PrivateUse1")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    for name, function in recurrent.KERNELS.items():
+        library.impl(name, function, "AutogradPrivateUse1")
+    _libraries.append(library)

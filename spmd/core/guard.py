@@ -1,0 +1,98 @@
+"""Exceptions and Ctrl-C in places where torch's C++ takes none: the device guard, and the run of a backward pass."""
+
+import contextlib
+import itertools
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .tensor import enter_thread
+
+_TYPE = torch._C._autograd.DeviceType.PrivateUse1
+_interrupted = threading.local()  # .error: what was raised in this thread's backward pass
+_probe = ().__len__  # the cheapest call that the interpreter does not specialise
+
+
+class _Guard(torch._C._acc.DeviceGuard):
+    # torch asks this several times an op, where no exception may come out: so it runs no bytecode, which Ctrl-C could stop.
+    type_ = itertools.repeat(_TYPE).__next__
+
+
+def _type_in_backward() -> Any:
+    """What `_Guard.type_` is during a backward pass.
+
+    The engine asks it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; to leave
+    it with that exception still set would abort the process. Python turns a call made with an exception set into a
+    SystemError caused by it: so it is found and kept, for `run_backward` to raise.
+    """
+    try:
+        _probe()
+    except SystemError as error:
+        _interrupted.error = error.__cause__
+    return _TYPE
+
+
+GUARD = _Guard()
+_backward_lock = threading.Lock()
+_num_backward = 0
+
+
+@contextlib.contextmanager
+def _guarded() -> Iterator[None]:
+    global _num_backward
+    with _backward_lock:
+        _num_backward += 1
+        GUARD.type_ = _type_in_backward
+    try:
+        yield
+    finally:
+        with _backward_lock:
+            _num_backward -= 1
+            if not _num_backward:
+                del GUARD.type_
+
+
+_pressed: list[Any] = []
+
+
+def _note_ctrl_c(number: int, frame: Any) -> None:
+    _pressed.append(frame)
+
+
+@contextlib.contextmanager
+def _ctrl_c_later() -> Iterator[None]:
+    """Ctrl-C inside waits for the end: raised within `_type_in_backward` it would abort the process."""
+    handler = signal.getsignal(signal.SIGINT)
+    if not callable(handler) or handler is _note_ctrl_c or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _note_ctrl_c)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        if _pressed:
+            frame = _pressed[-1]
+            _pressed.clear()
+            handler(signal.SIGINT, frame)
+
+
+def keep_errors_of_backward() -> None:
+    """Raises what `_type_in_backward` kept; the engine itself has forgotten it by then."""
+    engine = torch.autograd._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        enter_thread()
+        try:
+            with _ctrl_c_later(), _guarded():
+                return engine(*args, **kwargs)
+        except SystemError:
+            error, _interrupted.error = getattr(_interrupted, "error", None), None
+            if error is None:
+                raise
+            raise error from None
+
+    torch.autograd._engine_run_backward = run_backward
