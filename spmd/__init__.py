@@ -8,6 +8,12 @@ from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
 from .annotate import use_sharding as use_sharding
 from .core.config import config as config
+from .core.debug import check as check
+from .core.debug import eager as eager
+from .core.debug import nan_guard as nan_guard
+from .core.host import no_host_transfer as no_host_transfer
+from .core.jax_interop import call_jax as call_jax
+from .core.jax_interop import register_lowering as register_lowering
 from .core.sharding import Sharding as Sharding
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P

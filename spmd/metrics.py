@@ -6,6 +6,7 @@ from .core.metrics import clear as clear
 from .core.metrics import compiles as compiles
 from .core.metrics import counter as counter
 from .core.metrics import counter_names as counter_names
+from .core.metrics import fallback_ops as fallback_ops
 from .core.metrics import num_compiles as num_compiles
 from .core.metrics import report as report
 from .core.metrics import timer as timer

@@ -10,7 +10,7 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec Shard Sharding clear_sharding config device device_ids get_sharding get_stablehlo local_shards "
+        "Mesh P PartitionSpec Shard Sharding call_jax check clear_sharding config device device_ids get_sharding get_stablehlo local_shards "
         "manual_seed mark_sharding mark_step simulate sync use_sharding"
     ),
     spmd.metrics: (

@@ -12,6 +12,8 @@ from . import random, runtime
 from .autocast import NAME, register_autocast
 from .factories import register_factories
 from .guard import GUARD, keep_errors_of_backward
+from .recompute import join_checkpoint
+from .saving import join_saving
 from .tensor import XlaTensor, annotate
 
 aten = torch.ops.aten
@@ -93,6 +95,8 @@ torch._C._acc.register_python_privateuseone_device_guard(GUARD)
 register_factories()
 register_autocast()
 keep_errors_of_backward()
+join_checkpoint()
+join_saving()
 random.manual_seed(torch.initial_seed())
 
 __all__ = ["NAME", "runtime", "runtime_module"]

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from . import compile as compiling
-from . import metrics, runtime
+from . import metrics, nans, runtime
 from .birth import give_birth
 from .config import config
 from .ir import Leaf, Line, Node, origin, topological
@@ -111,6 +111,9 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
     if not cells:
         return
     RUNS += 1
+    kinds = nans.looked_for()
+    if kinds:
+        return _run_watched(cells, line, name, kinds)
     graph = _graph(cells, donate=donate)
     upload_leaves(graph)
     program = compiling.program_for(graph, name, line)
@@ -128,6 +131,18 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
         cell.settle(leaf)
 
 
+def _run_watched(cells: list[Cell], line: Line, name: str, kinds: int) -> None:
+    """`_run` inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
+    graph = _graph(cells, donate=False)
+    upload_leaves(graph)
+    watched, values = nans.watch(graph)
+    leaves = compiling.run(compiling.program_for(watched, name, line), watched)
+    if values:
+        nans.blame(graph, values, np.asarray(leaves.pop().buffer), kinds)
+    for cell, leaf in zip(cells, leaves, strict=True):
+        cell.settle(leaf)
+
+
 def _barrier(cells: list[Cell], line: Line) -> None:
     """Runs these cells as one program; as several where they lie on different meshes."""
     try:
@@ -141,7 +156,8 @@ def _barrier(cells: list[Cell], line: Line) -> None:
 
 
 def _run_part(cells: list[Cell], line: Line, *, donate: bool) -> None:
-    give_birth(cells, line)
+    if not nans.looked_for():  # a guard must see initial values made, too
+        give_birth(cells, line)
     _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
 
 

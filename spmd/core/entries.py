@@ -17,8 +17,12 @@ import torch
 from torch._decomp import decomposition_table
 from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
+from torch.utils._pytree import tree_map
 
+from . import metrics
+from .config import config
 from .dtypes import to_numpy_dtype
+from .host import leaving
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import RULES, Rule, base_name, lifted_arguments
 from .ops.create import cast
@@ -218,10 +222,53 @@ def _fill_out(plan: Plan, target: Any, value: torch.Tensor) -> None:
 
 
 def _no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if config.fallback == "cpu" and _kind(func) is not VIEW:
+        return _on_cpu(func, args, kwargs)
     raise NotImplementedError(
-        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Move its inputs with .cpu(), or register "
-        "a rule (spmd/core/ops; see docs/architecture.md)."
+        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
+        'spmd.register_lowering, move its inputs with .cpu(), or set spmd.config.fallback = "cpu" to run such ops on the CPU.'
     )
+
+
+def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The CPU fallback: operands to the host, results (and what the op wrote) back to the device."""
+    leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
+    metrics.add_fallback(str(func))
+    written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
+
+    def to_cpu(value: Any) -> Any:
+        if type(value) is XlaTensor:
+            # One copy for one tensor: what the op writes is found again by it.
+            return written.setdefault(id(value), (value, value.cpu()))[1]
+        return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
+
+    copies, keywords = tree_map(to_cpu, (args, kwargs))
+    made = func(*copies, **keywords)
+    by_copy = {id(copy): tensor for tensor, copy in written.values()}
+    for argument, given, copy in _arguments(func, args, kwargs, copies, keywords):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for target, source in zip(_as_list(given), _as_list(copy), strict=True):
+                target.copy_(source)
+
+    def to_device(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return by_copy[id(value)] if id(value) in by_copy else value.to("xla")
+
+    return tree_map(to_device, made)
+
+
+def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """(schema argument, what was given for it, its copy) for each argument of a call."""
+    for argument, given, copy in zip(func._schema.arguments, args, copies, strict=False):
+        yield argument, given, copy
+    named = {argument.name: argument for argument in func._schema.arguments}
+    for name, given in kwargs.items():
+        yield named[name], given, keywords[name]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
 # --- binding arguments ------------------------------------------------------------------------------------------------

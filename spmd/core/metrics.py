@@ -48,6 +48,7 @@ _lock = threading.Lock()
 _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
 _ledger: list[CompileRecord] = []
+_fallbacks: Counter[str] = Counter()
 
 
 def add(name: str, amount: int = 1) -> None:
@@ -60,6 +61,24 @@ def add_time(name: str, seconds: float) -> None:
     """Adds to a timer."""
     with _lock:
         _timers[name] += seconds
+
+
+def add_fallback(op: str) -> None:
+    """Counts an op without a rule that ran on the CPU (`config.fallback`)."""
+    with _lock:
+        _counters["fallbacks"] += 1
+        _fallbacks[op] += 1
+
+
+def fallback_ops() -> dict[str, int]:
+    """The ops without a lowering rule that ran on the CPU, and how often (see `config.fallback`); most often first.
+
+    >>> import spmd
+    >>> spmd.metrics.clear()
+    >>> spmd.metrics.fallback_ops()
+    {}
+    """
+    return dict(_fallbacks.most_common())
 
 
 def record_compile(record: CompileRecord) -> None:
@@ -101,6 +120,7 @@ def clear() -> None:
         _counters.clear()
         _timers.clear()
         _ledger.clear()
+        _fallbacks.clear()
 
 
 def report() -> str:

@@ -54,11 +54,13 @@ def remember_forward(sequence: int, code: CodeType | None, instruction: int) -> 
 
 def node_line(node: Node) -> Line:
     """The user's line of a node; for a backward op the line of its forward op."""
-    if node.sequence >= 0:
-        found = _forward[node.sequence & (RING - 1)]
-        if found is not None and found[0] == node.sequence:
-            return Line(found[1], found[2])
-    return Line(node.code, node.instruction)
+    return forward_line(node.sequence) or Line(node.code, node.instruction)
+
+
+def forward_line(sequence: int) -> Line | None:
+    """The line of the forward op with this autograd number, where it is still known."""
+    found = _forward[sequence & (RING - 1)] if sequence >= 0 else None
+    return Line(found[1], found[2]) if found is not None and found[0] == sequence else None
 
 
 def describe(node: Node) -> str:

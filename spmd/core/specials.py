@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map_only
 from . import metrics, recurrent
 from .barrier import host_value
 from .composed import COMPOSED
+from .host import leaving
 from .ir import Leaf
 from .runtime import host_array, host_tensor
 from .tensor import LOCK, XlaTensor, wrap
@@ -25,9 +26,10 @@ def _changes_values(view: Any) -> bool:
     return False
 
 
-def host_copy(tensor: XlaTensor) -> torch.Tensor:
-    """The tensor's value as a CPU tensor of its own; a barrier."""
+def host_copy(tensor: XlaTensor, call: str = "a read") -> torch.Tensor:
+    """The tensor's value as a CPU tensor of its own; a barrier. `call` is what the user called, for messages."""
     cell, meta = tensor._cell, tensor._meta
+    leaving(call, repr(meta))
     if _changes_values(tensor._view):
         return host_copy(aten.clone.default(tensor))
     base = host_tensor(host_value(cell))
@@ -50,7 +52,7 @@ def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTens
 def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target, source = args[0], args[1]
     if type(target) is not XlaTensor:
-        return target.copy_(host_copy(source))
+        return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
         return NotImplemented
     if source.device.type != "cpu":
@@ -70,13 +72,13 @@ def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     device = kwargs.get("device")
     if device is None or torch.device(device).type == "xla":
         return NotImplemented
-    made = host_copy(args[0])
+    made = host_copy(args[0], "cpu() or to()")
     rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
     return made.to(device).to(rest.get("dtype") or made.dtype)
 
 
 def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return host_copy(args[0]).item()
+    return host_copy(args[0], "item() or bool()").item()
 
 
 def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -190,6 +192,7 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
+            leaving("a boolean index", f"a mask of shape {list(index.shape)}")
             metrics.add("host_ops")
             expanded.extend(index.cpu().nonzero().unbind(1))
         else:
@@ -199,6 +202,7 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An op whose result's shape depends on data runs on the host, and is counted."""
+    leaving(str(func), "its operands, as the result's shape depends on their values,")
     metrics.add("host_ops")
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
@@ -309,3 +313,6 @@ for _overload in (
 
 SPECIALS.update(COMPOSED)
 SPECIALS.update(recurrent.HANDLERS)
+
+# What of the above takes data to the host, for `python -m spmd where`.
+HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

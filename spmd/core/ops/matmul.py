@@ -110,6 +110,31 @@ def aten_int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
 
 
+@lower(aten._grouped_mm.default)
+def aten_grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, returns):
+    """One product a group: `offs` holds where each group's rows (columns, or inner dim when both are matrices) end."""
+    if offs is None:
+        product = _product(self, mat2)
+    elif self.ndim == 3:  # a group is a run of mat2's columns
+        product = _ragged_product(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
+    else:
+        product = _ragged_product(self, mat2, offs)
+    if bias is not None:
+        product = product + bias.astype(product.dtype)
+    return product.astype(returns.dtype)
+
+
+def _ragged_product(left, right, ends):
+    # XLA has an instruction for it on TPU; elsewhere it is a product with the rows of other groups masked.
+    sizes = jnp.diff(ends, prepend=jnp.zeros(1, ends.dtype)).astype(jnp.int32)
+    dims = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
+        lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
+        rhs_group_dimensions=[0] if right.ndim == 3 else [],
+    )
+    return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=_accumulator(left.dtype))
+
+
 @lower(aten._trilinear.default)
 def aten_trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
     """The sum over `sumdim` of the product of three arrays, each given new dims of size 1 first (`bilinear` is one)."""

@@ -147,6 +147,24 @@ def _recurrence_backward(cell, grads, state, weight, bias, projection, mask, out
     return [gates, *(torch.empty_like(tensor) for tensor in given if tensor is not None)]
 
 
+def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
+    """torch's meta kernel asks for bfloat16 and aligned strides, as its GPU kernel does; its CPU kernel takes any floats."""
+    if not {self.dim(), mat2.dim()} <= {2, 3} or self.dtype != mat2.dtype or not self.is_floating_point():
+        raise RuntimeError(
+            "grouped_mm: expected two floating-point matrices or stacks of them, of one dtype, got "
+            f"{tuple(self.shape)} {self.dtype} and {tuple(mat2.shape)} {mat2.dtype}"
+        )
+    if (offs is None) != (self.dim() == mat2.dim() == 3):
+        raise RuntimeError("grouped_mm: expected offs where an argument is a matrix, and only there")
+    if self.shape[-1] != mat2.shape[-2]:
+        raise RuntimeError(f"grouped_mm: inner sizes differ: {self.shape[-1]} and {mat2.shape[-2]}")
+    groups = {given.shape[0] for given in (self, mat2) if given.dim() == 3} | ({offs.numel()} if offs is not None else set())
+    if len(groups) != 1:
+        raise RuntimeError(f"grouped_mm: expected one number of groups, got {sorted(groups)}")
+    lead = () if self.dim() != mat2.dim() else tuple(groups)
+    return self.new_empty((*lead, self.shape[-2], mat2.shape[-1]), dtype=out_dtype or self.dtype)
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
@@ -157,6 +175,7 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._histogramdd_bin_edges.default: _histogramdd_edges,
     aten._histogramdd_from_bin_cts.default: _histogramdd,
     aten._histogramdd_from_bin_tensors.default: _histogramdd,
+    aten._grouped_mm.default: _grouped_mm,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,

@@ -1,0 +1,192 @@
+"""`torch.utils.checkpoint` that saves memory: what a recomputation reads is held back until its gradient has arrived.
+
+XLA merges a recomputation with the first computation, or schedules it right behind it; both keep what was to be dropped.
+An optimization barrier prevents the first. XLA's CPU compiler removes barriers before it schedules, so a select between
+the value and the gradient, on a number that is always 0 and that XLA cannot know, prevents the second.
+"""
+
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+import torch.utils.checkpoint as torch_checkpoint
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from . import barrier, random
+from .ir import Entry, Leaf, Meta, Node, Value, meta_of, results
+from .source import user_frame
+from .tensor import LOCK, Cell, XlaTensor, wrap
+from .views import read, read_use
+
+_graph_task = torch._C._current_graph_task_id
+
+
+class Recomputation:
+    """The checkpointed function: its first call is the forward pass, each later one a recomputation on held values.
+
+    The random state is the forward pass's again, where `same_draws`; torch itself sees to that only where a positional
+    argument is on the device.
+    """
+
+    def __init__(self, function: Callable[..., Any], same_draws: bool):
+        self.function = function
+        self.same_draws = same_draws
+        self.state: tuple[int, int] | None = None  # of the random numbers, when the forward pass began
+        self.moment: tuple[int, int] | None = None  # the run of the engine, and of the graph, that the gradients are from
+        self.gradients: dict[int, Value] = {}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.state is None:
+            self.state = random.get_state()
+            return self.function(*args, **kwargs)
+        captured = _captured(self.function)
+        args, kwargs, captured = self._hold((args, kwargs, captured))
+        function = _with_captured(self.function, captured) if captured else self.function
+        with random.fork():
+            if self.same_draws:
+                random.set_state(self.state)
+            return function(*args, **kwargs)
+
+    def watch(self, outputs: Any) -> None:
+        """Learns the gradients of these outputs when they arrive, before anything is recomputed."""
+        this = weakref.ref(self)
+        for index, output in enumerate(tree_leaves(outputs)):
+            if type(output) is XlaTensor and output.requires_grad:
+                output.register_hook(_Note(this, index))
+
+    def _hold(self, inputs: Any) -> Any:
+        given = [leaf for leaf in tree_leaves(inputs) if type(leaf) is XlaTensor]
+        known = self.gradients if self.moment == (_graph_task(), barrier.RUNS) else {}
+        self.gradients, self.moment = {}, None
+        if not given:
+            return inputs
+        held = hold(list(dict.fromkeys(given)), [known[index] for index in sorted(known)])
+        return tree_map_only(XlaTensor, lambda tensor: held[tensor], inputs)
+
+
+def _captured(function: Callable[..., Any]) -> dict[int, XlaTensor]:
+    """The tensors that a plain function reads from around it, by place."""
+    cells = function.__closure__ or () if type(function) is types.FunctionType else ()
+    return {place: cell.cell_contents for place, cell in enumerate(cells) if _holds_tensor(cell)}
+
+
+def _holds_tensor(cell: types.CellType) -> bool:
+    try:
+        return type(cell.cell_contents) is XlaTensor and not cell.cell_contents._is_param
+    except ValueError:  # not assigned yet
+        return False
+
+
+def _with_captured(function: types.FunctionType, captured: dict[int, XlaTensor]) -> types.FunctionType:
+    """The function with other tensors around it."""
+    cells = list(function.__closure__ or ())
+    for place, tensor in captured.items():
+        cells[place] = types.CellType(tensor)
+    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+class _Note:
+    """The hook on one output: keeps its gradient's value, not the tensor, which would then be kept by the barrier too."""
+
+    def __init__(self, owner: "weakref.ref[Recomputation]", index: int):
+        self.owner = owner
+        self.index = index
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        owner = self.owner()
+        if owner is None or type(gradient) is not XlaTensor:
+            return
+        moment = (_graph_task(), barrier.RUNS)
+        if owner.moment != moment:
+            owner.moment, owner.gradients = moment, {}
+        with LOCK:
+            owner.gradients[self.index] = read(gradient)
+
+
+class _Through(torch.autograd.Function):
+    """A held tensor stands for its original, to which its gradient belongs."""
+
+    @staticmethod
+    def forward(ctx: Any, original: XlaTensor, value: Value) -> XlaTensor:
+        return wrap(value.meta, Cell(value, value.meta))
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        return gradient, None
+
+
+def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
+    """Tensors of the same values that XLA can neither merge with the originals nor compute before the gradients."""
+    with LOCK:
+        entry = _entry(tuple(tensor._meta for tensor in tensors), tuple(value.meta for value in gradients))
+        node = Node(entry, [*(_read(tensor) for tensor in tensors), *gradients], (0,), *user_frame(2))
+        values = results(node)
+    return {
+        tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Cell(value, value.meta))
+        for tensor, value in zip(tensors, values, strict=True)
+    }
+
+
+def _read(tensor: XlaTensor) -> Value:
+    """The value as an op of the backward pass reads it."""
+    cell = tensor._cell
+    return read_use(cell.use) if tensor._view is None and cell.use is not None else read(tensor)
+
+
+def _entry(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> Entry:
+    found = _ENTRIES.get((metas, gradients))
+    if found is None:
+
+        def lower(operands: list[jax.Array], numbers: list[jax.Array]) -> tuple[jax.Array, ...]:
+            held = jax.lax.optimization_barrier(tuple(operands))
+            values, arrived = held[: len(metas)], held[len(metas) :]
+            return tuple(_tie(value, arrived, numbers[0] != 0) for value in values) if arrived else values
+
+        dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
+        found = _ENTRIES[metas, gradients] = Entry("spmd.recompute", lower, dense, numbers="i")
+    return found
+
+
+_ENTRIES: dict[Any, Entry] = {}
+
+
+def _tie(value: jax.Array, gradients: tuple[jax.Array, ...], never: jax.Array) -> jax.Array:
+    """The value, by an expression that needs a gradient: elementwise where shapes agree, which any sharding leaves local."""
+    for gradient in gradients:
+        if gradient.shape == value.shape:
+            return jnp.where(never, gradient.astype(value.dtype), value)
+    smallest = min(gradients, key=lambda gradient: gradient.size)
+    return jnp.where(never & jnp.any(smallest != 0), jnp.zeros((), value.dtype), value)
+
+
+def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+    disabled: list[Callable[..., Any]] = []  # what torch would have put in our place, made when first needed
+
+    def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if tensors and not any(type(tensor) is XlaTensor for tensor in tensors):
+            if not disabled:
+                disabled.append(torch._dynamo.disable(original, wrapping=False))
+            return disabled[0](function, *args, **kwargs)
+        recomputation = Recomputation(function, kwargs.get("preserve_rng_state", True))
+        outputs = original(recomputation, *args, **kwargs)
+        if torch.is_grad_enabled():
+            recomputation.watch(outputs)
+        return outputs
+
+    return checkpoint
+
+
+def join_checkpoint() -> None:
+    """Puts this in the place of `torch.utils.checkpoint.checkpoint`'s body, also for those who imported it before.
+
+    torch calls the body through an attribute of it, which is there for switching torch.compile off inside.
+    """
+    body = torch_checkpoint.checkpoint.__wrapped__  # type: ignore[attr-defined]
+    setattr(body, "__dynamo_disable", _checkpoint(body))

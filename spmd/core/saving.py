@@ -1,0 +1,100 @@
+"""Pickling, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
+
+`torch.load(path, map_location="xla")` and `model.to("xla")` bring them onto the device.
+"""
+
+from collections import OrderedDict
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from .ir import dense_meta
+from .specials import host_copy
+from .tensor import Cell, XlaTensor, wrap
+
+_OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad")
+
+# Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
+_saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
+
+
+def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
+    """How pickle and torch.save write a tensor: as the CPU tensor or parameter of the same values, with its attributes."""
+    state = {name: value for name, value in tensor.__dict__.items() if name not in _OURS}
+    if not tensor._is_param:
+        host = _host(tensor).requires_grad_(tensor.requires_grad)
+        function, arguments = host._reduce_ex_internal(protocol)[:2]
+        if state:
+            return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
+        return function, arguments
+    arguments = (_host(tensor), tensor.requires_grad, OrderedDict())
+    if state:
+        return torch._utils._rebuild_parameter_with_state, (*arguments, state)
+    return torch._utils._rebuild_parameter, arguments
+
+
+def _host(tensor: XlaTensor) -> torch.Tensor:
+    """The tensor on the CPU; while another one over the same cell is being saved, on the same storage."""
+    cell, meta = tensor._cell, tensor._meta
+    base = cell.meta
+    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or tensor.is_conj() or tensor.is_neg():
+        return host_copy(tensor, "saving")
+    storage = _known(cell)
+    if storage is None:
+        storage = host_copy(wrap(base, cell), "saving").contiguous().untyped_storage()
+        _saved[cell] = (cell.stamp, StorageWeakRef(storage))
+    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(storage, meta.offset, meta.shape, meta.strides)
+
+
+def _known(cell: Cell) -> torch.UntypedStorage | None:
+    stamp, storage = _saved.get(cell, (None, None))
+    if stamp != cell.stamp or storage is None or storage.expired():
+        return None
+    return torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+
+
+def _copy(tensor: XlaTensor) -> XlaTensor:
+    """`copy.copy`: another tensor over the same memory."""
+    made = tensor.detach().requires_grad_(tensor.requires_grad)
+    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in _OURS})
+    if tensor._is_param:
+        made._is_param = True
+    return made
+
+
+def _keep_for_device(storage: Any, location: str) -> Any:
+    """Where a storage of a file is asked for on xla, it stays on the host and remembers that: tensors move, not storages."""
+    if not location.startswith("xla"):
+        return None
+    untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+    untyped._tensors_on_xla = {}
+    return storage
+
+
+def _move_loaded() -> None:
+    """Moves a rebuilt tensor to the device where its storage was asked for there; equal tensors of a storage stay one."""
+    finish = torch._utils._restore_device_fake_mode
+
+    def restore(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = finish(tensor)
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return tensor
+        there = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
+        if there is None:
+            return tensor
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+        if key not in there:
+            there[key] = tensor.detach().to("xla")
+        return there[key].detach().requires_grad_(tensor.requires_grad)
+
+    torch._utils._restore_device_fake_mode = restore
+
+
+def join_saving() -> None:
+    """Teaches pickle, copy and torch's (de)serialisation about the device."""
+    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
+    XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
+    torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
+    _move_loaded()

@@ -1,0 +1,232 @@
+"""`torch.utils.checkpoint`, unmodified, saves memory on this device: XLA would merge a naive recomputation."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from support import check
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+import spmd
+
+
+class Block(nn.Module):
+    """A transformer block with dropout."""
+
+    def __init__(self, dim: int = 32, heads: int = 4, p: float = 0.1):
+        super().__init__()
+        self.heads, self.p = heads, p
+        self.norm1, self.norm2 = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.qkv, self.out = nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+        self.up, self.down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, dim = x.shape
+        parts = self.qkv(self.norm1(x)).chunk(3, -1)
+        q, k, v = (part.view(batch, length, self.heads, -1).transpose(1, 2) for part in parts)
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
+        x = x + nn.functional.dropout(self.out(mixed.reshape(batch, length, dim)), self.p)
+        return x + nn.functional.dropout(self.down(nn.functional.gelu(self.up(self.norm2(x)))), self.p)
+
+
+class Perceptron(nn.Module):
+    """A block without attention."""
+
+    def __init__(self, dim: int = 32):
+        super().__init__()
+        self.up, self.down = nn.Linear(dim, 8 * dim), nn.Linear(8 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(nn.functional.gelu(self.up(x)).tanh())
+
+
+Call = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+CALLS: dict[str, Call] = {
+    "reentrant": lambda block, x: checkpoint(block, x, use_reentrant=True),
+    "not reentrant": lambda block, x: checkpoint(block, x, use_reentrant=False),
+    "keyword": lambda block, x: checkpoint(block, x=x, use_reentrant=False),
+    "captured": lambda block, x: checkpoint(lambda: block(x), use_reentrant=False),
+    "wrapped": lambda block, x: checkpoint(functools.partial(lambda pair: block(pair[0])), (x, 3), use_reentrant=False),
+}
+
+
+def train(kind: type, call: Call, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Tensor]]:
+    """Temporary bytes of one forward and backward pass through eight blocks; the gradients and the output."""
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(kind() for _ in range(8)).to("xla")
+    x = torch.randn(16, 64, 32).to("xla").requires_grad_()
+    if mesh is not None:
+        spmd.mark_sharding(x, mesh, (mesh.axis_names[0], None, None))
+    spmd.sync()
+    h = x
+    for block in blocks:
+        h = call(block, h)
+    h.square().sum().backward()
+    out = h.detach()
+    del h
+    spmd.sync()
+    temporary = spmd.metrics.compiles()[-1].temp_bytes
+    return temporary, [out.cpu(), x.grad.cpu(), *(parameter.grad.cpu() for parameter in blocks.parameters())]
+
+
+@functools.cache
+def plain(kind: type) -> tuple[int, list[torch.Tensor]]:
+    return train(kind, lambda block, x: block(x))
+
+
+class TestMemory:
+    """The compiled program needs a fraction of the memory; values, masks and gradients stay the same."""
+
+    @pytest.mark.parametrize("name", CALLS)
+    def test_attention_and_dropout(self, name: str) -> None:
+        before, expected = plain(Block)
+        after, actual = train(Block, CALLS[name])
+        assert after < 0.25 * before, f"{after:,} B with checkpoint, {before:,} B without"
+        for one, other in zip(actual, expected, strict=True):
+            check(one, other)
+
+    @pytest.mark.parametrize("name", ["reentrant", "not reentrant"])
+    def test_perceptron(self, name: str) -> None:
+        before, expected = plain(Perceptron)
+        after, actual = train(Perceptron, CALLS[name])
+        assert after < 0.35 * before, f"{after:,} B with checkpoint, {before:,} B without"
+        for one, other in zip(actual, expected, strict=True):
+            check(one, other)
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        before, _ = train(Block, lambda block, x: block(x), mesh8)
+        after, actual = train(Block, CALLS["not reentrant"], mesh8)
+        assert after < 0.35 * before, f"{after:,} B with checkpoint, {before:,} B without"
+        assert set(spmd.metrics.compiles()[-1].collectives) == {"all-reduce"}
+        for one, other in zip(actual, plain(Block)[1], strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+    def test_other_shapes(self) -> None:
+        """A block whose result has another shape than its argument is held back by a reduced gradient."""
+
+        def run(call: Any) -> tuple[int, torch.Tensor]:
+            torch.manual_seed(0)
+            layers = [nn.Sequential(nn.Linear(d, 256), nn.Tanh(), nn.Linear(256, 40 - d)).to("xla") for d in (16, 24) * 4]
+            x = torch.randn(1024, 16).to("xla").requires_grad_()
+            h = x
+            for layer in layers:
+                h = call(lambda x, layer=layer: layer(x).sin(), h)
+            h.square().sum().backward()
+            del h
+            spmd.sync()
+            return spmd.metrics.compiles()[-1].temp_bytes, x.grad.cpu()
+
+        before, expected = run(lambda function, x: function(x))
+        after, actual = run(lambda function, x: checkpoint(function, x, use_reentrant=False))
+        assert after < 0.5 * before, f"{after:,} B with checkpoint, {before:,} B without"
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+
+
+def both(program: Callable[[str], list[torch.Tensor]]) -> None:
+    for actual, expected in zip(program("xla"), program("cpu"), strict=True):
+        check(actual, expected)
+
+
+class TestForms:
+    """Nesting, several results, arguments without gradients, in-place writes, sequences, second derivatives."""
+
+    def test_nested(self) -> None:
+        def program(device: str) -> list[torch.Tensor]:
+            x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
+            inner = lambda x: checkpoint(lambda y: (y * 2).sin().exp(), x, use_reentrant=False) * x  # noqa: E731
+            checkpoint(inner, x, use_reentrant=False).square().sum().backward()
+            return [x.grad]
+
+        both(program)
+
+    @pytest.mark.parametrize("use_reentrant", [True, False])
+    def test_arguments_and_results(self, use_reentrant: bool) -> None:
+        def function(x: Any, index: Any, scale: float, mask: Any) -> Any:
+            return x[index].sin() * scale, torch.where(mask, x, x * 2).exp()
+
+        def program(device: str) -> list[torch.Tensor]:
+            x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
+            index, mask = torch.tensor([2, 0]).to(device), torch.tensor([True, False, True, False]).to(device)
+            one, two = checkpoint(function, x * 1, index, 3.0, mask, use_reentrant=use_reentrant)
+            (one.sum() + two.square().sum()).backward()
+            only, _ = checkpoint(function, x * 1, index, 3.0, mask, use_reentrant=use_reentrant)
+            only.sum().backward()
+            return [x.grad]
+
+        both(program)
+
+    @pytest.mark.parametrize("use_reentrant", [True, False])
+    def test_views_and_writes(self, use_reentrant: bool) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            y = x.t() * 1
+            y[0] = 5
+            return y.exp().sin().reshape(-1)
+
+        def program(device: str) -> list[torch.Tensor]:
+            x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
+            checkpoint(function, (x * 2)[:, 1:], use_reentrant=use_reentrant).sum().backward()
+            return [x.grad]
+
+        both(program)
+
+    def test_running_statistics(self) -> None:
+        def program(device: str) -> list[torch.Tensor]:
+            norm = nn.BatchNorm1d(4).to(device)
+            x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
+            checkpoint(norm, x, use_reentrant=False).sin().sum().backward()
+            return [x.grad, norm.running_mean, norm.running_var]
+
+        both(program)
+
+    def test_sequential(self) -> None:
+        def program(device: str) -> list[torch.Tensor]:
+            torch.manual_seed(0)
+            model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4))).to(device)
+            x = torch.linspace(-1, 1, 12).view(3, 4).to(device).requires_grad_()
+            checkpoint_sequential(model, 2, x, use_reentrant=False).square().sum().backward()
+            return [x.grad, *(parameter.grad for parameter in model.parameters())]
+
+        both(program)
+
+    def test_second_derivative_and_retained_graph(self) -> None:
+        def program(device: str) -> list[torch.Tensor]:
+            x = torch.linspace(-1, 1, 4).to(device).requires_grad_()
+            y = checkpoint(lambda x: x.sin() * x, x, use_reentrant=False)
+            (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            (second,) = torch.autograd.grad(first.sum(), x, retain_graph=True)
+            (again,) = torch.autograd.grad(y.sum(), x)
+            return [first, second, again]
+
+        both(program)
+
+    def test_barrier_between_the_passes(self) -> None:
+        x = torch.ones(4, device="xla", requires_grad=True)
+        y = checkpoint(lambda x: nn.functional.dropout(x * 1, 0.5), x, use_reentrant=False)
+        spmd.sync()
+        y.sum().backward()
+        assert torch.equal(y.detach(), x.grad)
+
+    def test_no_recompilation(self) -> None:
+        model, optimizer = nn.ModuleList(Perceptron(4) for _ in range(3)).to("xla"), None
+        optimizer = torch.optim.AdamW(model.parameters())
+        compiles = []
+        for _ in range(5):
+            h = torch.ones(2, 4, device="xla")
+            for block in model:
+                h = checkpoint(block, h, use_reentrant=False)
+            h.sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            del h
+            spmd.sync()
+            compiles.append(spmd.metrics.num_compiles())
+        assert compiles[2] == compiles[-1], [str(record) for record in spmd.metrics.compiles()[-3:]]
+
+    def test_on_cpu(self) -> None:
+        x = torch.ones(4, requires_grad=True)
+        checkpoint(lambda x: x.sin().exp(), x, use_reentrant=False).sum().backward()
+        assert x.grad is not None
