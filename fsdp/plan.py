@@ -23,7 +23,9 @@ def plan_units(
     return units
 
 
-def _visit(name: str, module: nn.Module, policy: Policy, units: list[tuple[str, nn.Module]], seen: set[nn.Module]) -> int:
+def _visit(
+    name: str, module: nn.Module, policy: Policy, units: list[tuple[str, nn.Module]], seen: set[nn.Module]
+) -> int:
     """Adds the units at and below a module; returns how many parameter elements they have taken."""
     numel = sum(parameter.numel() for parameter in module.parameters())
     if not policy(module, True, numel):

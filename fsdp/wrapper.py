@@ -67,10 +67,14 @@ class FullyShardedDataParallel(nn.Module):
         if not isinstance(mesh, spmd.Mesh):
             raise TypeError(f"FullyShardedDataParallel: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
         if extra_data_axis == shard_axis:
-            raise ValueError(f"FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
+            raise ValueError(
+                f"FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice"
+            )
         for axis in (shard_axis, *([extra_data_axis] if extra_data_axis is not None else [])):
             if axis not in mesh.axis_names:
-                raise ValueError(f"FullyShardedDataParallel: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
+                raise ValueError(
+                    f"FullyShardedDataParallel: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})"
+                )
         self.module = module
         self.mesh = mesh
         self._shard_axis = shard_axis

@@ -32,7 +32,10 @@ def _where(op: str) -> int:
 def _ops(*, check: bool) -> int:
     page, tests = catalog.ROOT / "docs" / "ops.md", catalog.ROOT / "tests"
     if not tests.is_dir():
-        print(f"python -m spmd ops: no tests beside {Path(*catalog.ROOT.parts[-1:])}; run it in a checkout", file=sys.stderr)
+        print(
+            f"python -m spmd ops: no tests beside {Path(*catalog.ROOT.parts[-1:])}; run it in a checkout",
+            file=sys.stderr,
+        )
         return 1
     text = catalog.document(tests)
     if check:

@@ -11,6 +11,7 @@ import torch
 
 from .core import barrier
 from .core import tensor as core
+from .core.host import leaving
 from .core.pieces import cut_of
 from .core.runtime import host_tensor
 from .core.sharding import Sharding
@@ -195,6 +196,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     target = _on_device(tensor, "local_shards")
     if target._view is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
+    leaving("local_shards", repr(target._meta))
     leaf = barrier.placed(target._cell)
     shape = leaf.meta.shape
     shards = []

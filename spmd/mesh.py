@@ -44,13 +44,20 @@ class Mesh:
         mesh_shape: Sequence[int],
         axis_names: Sequence[str] | None = None,
     ):
-        ids = tuple(int(i) for i in np.asarray(device_ids if isinstance(device_ids, np.ndarray) else list(device_ids)).reshape(-1))
+        ids = tuple(
+            int(i)
+            for i in np.asarray(device_ids if isinstance(device_ids, np.ndarray) else list(device_ids)).reshape(-1)
+        )
         shape = tuple(int(size) for size in mesh_shape)
         names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
         if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
-            raise ValueError(f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given")
+            raise ValueError(
+                f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given"
+            )
         if len(names) != len(shape):
-            raise ValueError(f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}")
+            raise ValueError(
+                f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}"
+            )
         if len(set(names)) != len(names):
             raise ValueError(f"Mesh: axis names must differ, got {names}")
         repeated = sorted({i for i in ids if ids.count(i) > 1})
@@ -63,7 +70,12 @@ class Mesh:
                 f"Mesh: there is no device {_listed(unknown)}; this process sees {len(known)} device(s), ids "
                 f"{_listed(sorted(known))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
             )
-        for name, value in {"device_ids": ids, "mesh_shape": shape, "axis_names": names, "named": axis_names is not None}.items():
+        for name, value in {
+            "device_ids": ids,
+            "mesh_shape": shape,
+            "axis_names": names,
+            "named": axis_names is not None,
+        }.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_shardings", {})  # every spec that was checked against this mesh
 
@@ -140,7 +152,11 @@ class Mesh:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
             return NotImplemented
-        return (self.device_ids, self.mesh_shape, self.axis_names) == (other.device_ids, other.mesh_shape, other.axis_names)
+        return (self.device_ids, self.mesh_shape, self.axis_names) == (
+            other.device_ids,
+            other.mesh_shape,
+            other.axis_names,
+        )
 
     def __hash__(self) -> int:
         return hash((self.device_ids, self.mesh_shape, self.axis_names))

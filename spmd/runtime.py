@@ -77,6 +77,8 @@ def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     cells = []
     for tensor in tensors:
         if not isinstance(tensor, XlaTensor):
-            raise TypeError(f"get_stablehlo: expected tensors on xla, got one on {getattr(tensor, 'device', type(tensor))}")
+            raise TypeError(
+                f"get_stablehlo: expected tensors on xla, got one on {getattr(tensor, 'device', type(tensor))}"
+            )
         cells.append(tensor._cell)
     return barrier.pending_stablehlo(cells)

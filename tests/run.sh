@@ -9,18 +9,18 @@ cd "$(dirname "$0")/.."
 shopt -s nullglob
 
 python=${PYTHON:-.venv/bin/python}
-read -ra groups <<<"${TEST_GROUPS:-core sweep spmd fsdp rest core@shardy spmd@shardy fsdp@shardy}"
+read -ra groups <<<"${TEST_GROUPS:-core sweep spmd fsdp models rest core@shardy spmd@shardy fsdp@shardy}"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
 files() { # the files and folders of a group
     case $1 in
-        core | sweep | spmd | fsdp) echo "tests/$1" ;;
+        core | sweep | spmd | fsdp | models) echo "tests/$1" ;;
         rest) # what stands beside the three; nullglob drops what does not exist
             for path in tests/[r]ecipes tests/[d]ocs tests/[g]olden tests/test_*.py; do echo "$path"; done
             ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, sweep, spmd, fsdp and rest, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, sweep, spmd, fsdp, models and rest, each also with @shardy" >&2
             return 1
             ;;
     esac

@@ -109,7 +109,9 @@ def run_script(script: str, *, timeout: float = 120, code: int = 0, **environmen
 
     The process starts without the settings of this one's devices. A hang, or another exit code, fails the test.
     """
-    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")}
+    kept = {
+        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
         capture_output=True, text=True, timeout=timeout, env={**kept, **environment}, cwd=ROOT,

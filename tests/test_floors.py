@@ -13,7 +13,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 # The files of the core from the ground up; each imports only files to its left, and `ops` where it says so.
 CORE = (
     "config", "metrics", "dtypes", "composed", "recurrent", "sharding", "ir", "source", "host", "lower", "nans", "pieces", "compile", "runtime",
-    "tensor", "placement", "birth", "barrier", "views", "random", "entries", "foreach", "specials", "dispatch", "debug", "jax_interop", "catalog", "recompute", "guard", "autocast", "factories", "backend",
+    "tensor", "placement", "birth", "barrier", "views", "random", "entries", "foreach", "specials", "dispatch", "debug", "jax_interop", "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "metrics", "runtime", "__main__")
@@ -101,7 +101,9 @@ class TestCore:
         found = {name for name in ours(MODULES[f"spmd.core.{floor}"]) if not name.startswith("spmd.core.ops")}
         assert found <= lower, f"core/{floor}.py imports {found - lower} from its own floor or above"
 
-    @pytest.mark.parametrize("floor", ["sharding", "ir", "source", "host", "lower", "nans", "compile", "runtime", "pieces"])
+    @pytest.mark.parametrize(
+        "floor", ["sharding", "ir", "source", "host", "lower", "nans", "compile", "runtime", "pieces"]
+    )
     def test_what_takes_nodes_never_sees_a_tensor_class(self, floor: str) -> None:
         assert "spmd.core.tensor" not in ours(MODULES[f"spmd.core.{floor}"])
         assert "XlaTensor" not in "\n".join(code_lines(MODULES[f"spmd.core.{floor}"]))

@@ -10,11 +10,12 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec Shard Sharding call_jax check clear_sharding config device device_ids get_sharding get_stablehlo local_shards "
-        "manual_seed mark_sharding mark_step simulate sync use_sharding"
+        "Mesh P PartitionSpec Shard Sharding call_jax check clear_sharding config device device_ids eager "
+        "get_sharding get_stablehlo local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
+        "register_lowering simulate sync use_sharding"
     ),
     spmd.metrics: (
-        "CompileRecord clear compiles counter counter_names num_compiles report timer trivial_dispatch_seconds"
+        "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer trivial_dispatch_seconds"
     ),
     fsdp: (
         "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
@@ -35,15 +36,21 @@ SIGNATURES = {
     spmd.Sharding.partition_spec: "(self, rank)",
     spmd.Sharding.shard_shape: "(self, shape)",
     spmd.Sharding.text: "(self, rank)",
+    spmd.call_jax: "(fn, *tensors, **static)",
+    spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
+    spmd.eager: "()",
     spmd.get_sharding: "(tensor)",
     spmd.get_stablehlo: "(tensors=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.mark_sharding: "(tensor, mesh, partition_spec)",
     spmd.mark_step: "(wait=False)",
+    spmd.nan_guard: "(*, inf=True)",
+    spmd.no_host_transfer: "()",
+    spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None)",
@@ -51,6 +58,7 @@ SIGNATURES = {
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
     spmd.metrics.counter_names: "()",
+    spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",
     spmd.metrics.timer: "(name)",
@@ -96,7 +104,7 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "entry_cache_size", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
+            "check_shardings", "entry_cache_size", "fallback", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

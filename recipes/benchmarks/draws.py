@@ -62,7 +62,9 @@ def measure(draw: Callable[..., jax.Array], args: argparse.Namespace) -> tuple[f
 def main() -> None:
     args = parse()
     spmd.simulate(args.devices)
-    table = Table(title=f"{args.draws} draws of {args.size} x {args.size}, {args.devices} devices", title_justify="left")
+    table = Table(
+        title=f"{args.draws} draws of {args.size} x {args.size}, {args.devices} devices", title_justify="left"
+    )
     for heading in ("generator", "compile s", "run s", "temporary MB per device", "results MB per device"):
         table.add_column(heading, justify="left" if heading == "generator" else "right")
     for draw in (squares, threefry):

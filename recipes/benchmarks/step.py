@@ -270,7 +270,10 @@ def main() -> None:
         sides.append(side)
         program = theirs.program
         facts[side.name] = program_facts(
-            flops=program.flops, temp_bytes=program.temp_bytes, collectives=program.collectives, compiles=compiled_by_jax
+            flops=program.flops,
+            temp_bytes=program.temp_bytes,
+            collectives=program.collectives,
+            compiles=compiled_by_jax,
         )
     if args.torch:
         sides.append(torch_side(weights, config)[0])

@@ -1,4 +1,7 @@
 """The lazy-tensor/PJRT core that `spmd` and `fsdp` share. It knows meshes only as shardings, and nothing of FSDP."""
 
-from . import config as _config  # first: it sets what jax reads at import
+# First: it sets what jaxlib reads when it is imported.
+from . import config as config
+
+# isort: split
 from . import backend as backend

@@ -15,8 +15,10 @@ from .guard import GUARD, keep_errors_of_backward
 from .recompute import join_checkpoint
 from .saving import join_saving
 from .tensor import XlaTensor, annotate
+from .ties import keep_ties
 
 aten = torch.ops.aten
+
 
 def _claim_name() -> None:
     """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name."""
@@ -59,6 +61,10 @@ def _device_module() -> types.ModuleType:
     module.manual_seed_all = random.manual_seed
     module.get_rng_state = lambda device=None: torch.tensor(random.get_state(), dtype=torch.int64, device="cpu")
     module.set_rng_state = lambda state, device=None: random.set_state(tuple(int(part) for part in state.tolist()))
+    module.get_rng_state_all = lambda: [module.get_rng_state()]
+    module.set_rng_state_all = lambda states: module.set_rng_state(states[0])
+    module.initial_seed = lambda: random.get_state()[0] & (1 << 64) - 1
+    module.seed = module.seed_all = lambda: random.manual_seed(torch.Generator().seed())
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     return module
 
@@ -97,6 +103,7 @@ register_autocast()
 keep_errors_of_backward()
 join_checkpoint()
 join_saving()
+keep_ties()
 random.manual_seed(torch.initial_seed())
 
 __all__ = ["NAME", "runtime", "runtime_module"]

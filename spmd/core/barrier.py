@@ -180,7 +180,9 @@ def _run_in_parts(cells: list[Cell], line: Line) -> None:
     for node in first:
         if type(node.operands[0]) is Leaf:
             node.operands = (moved(node.operands[0], node.entry.sharding),)
-    sources = {node: Cell(node.operands[0], node.operands[0].meta) for node in first if type(node.operands[0]) is not Leaf}
+    sources = {
+        node: Cell(node.operands[0], node.operands[0].meta) for node in first if type(node.operands[0]) is not Leaf
+    }
     groups: dict[Any, list[Cell]] = {}
     for cell in [*(cell for cell in cells if origin(cell.value) not in waiting), *sources.values()]:
         groups.setdefault(homes.get(origin(cell.value)), []).append(cell)

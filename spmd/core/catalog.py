@@ -1,6 +1,7 @@
-"""Where each op is lowered, for people: a rule, torch's decomposition, code of ours that is more than a rule, the host, nothing."""
+"""Where each op is lowered, for people: a rule, torch's decomposition, special code, the host, or nowhere."""
 
 import ast
+import functools
 import importlib
 import inspect
 from collections.abc import Iterator
@@ -46,17 +47,23 @@ def find(name: str) -> list[Place]:
     Raises LookupError where torch knows no such op.
     """
     parts = name.removeprefix("torch.ops.").split(".")
-    parts = parts if hasattr(torch.ops, parts[0]) and len(parts) > 1 and parts[0] != "aten" else ["aten", *parts[parts[0] == "aten" :]]
+    if parts[0] == "aten" or len(parts) == 1:
+        parts = ["aten", *parts[parts[0] == "aten" :]]
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None) if len(parts) > 1 else None
     if not isinstance(packet, OpOverloadPacket) or (len(parts) > 2 and parts[2] not in packet.overloads()):
         raise LookupError(f"torch knows no op {name!r}; write it as aten.gelu or aten.add.Tensor")
     return [_place(overload) for overload in _overloads(packet) if len(parts) < 3 or overload._overloadname == parts[2]]
 
 
+@functools.cache
+def _dispatched() -> frozenset[str]:
+    return frozenset(torch._C._dispatch_get_all_op_names())
+
+
 def _overloads(packet: OpOverloadPacket) -> list[OpOverload]:
     """A packet's overloads without those that only TorchScript calls (`aten.add.str`)."""
     found = [getattr(packet, name) for name in packet.overloads()]
-    return [o for o in found if "Tensor" in str([a.type for a in o._schema.arguments] + [r.type for r in o._schema.returns])]
+    return [overload for overload in found if overload.name() in _dispatched()]
 
 
 def _place(overload: OpOverload) -> Place:
@@ -69,12 +76,20 @@ def _place(overload: OpOverload) -> Place:
         return Place(name, "rule", *_where(plan.rule.function))
     if is_foreach(overload) or any(argument.is_out for argument in overload._schema.arguments) or plan.rule is not None:
         is_lowered = plan.rule is not None or plan.handler is not None or is_foreach(overload)
-        return Place(name, "derived" if is_lowered else "none", *(_where(plan.rule.function) if plan.rule is not None else ("", 0)))
+        return Place(
+            name,
+            "derived" if is_lowered else "none",
+            *(_where(plan.rule.function) if plan.rule is not None else ("", 0)),
+        )
     if overload in decomposition_table:
         return Place(name, "decomposition", *_where(decomposition_table[overload]))
     handler = getattr(plan.handler, "__qualname__", "")
+    if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
+        return Place(name, "special")
     if handler == "_no_rule":
-        return Place(name, "none")
+        is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
+        is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
+        return Place(name, "decomposition" if is_composite and is_factory else "none")
     return Place(name, "derived" if plan.overload._schema.is_mutable else "decomposition")
 
 
@@ -118,7 +133,9 @@ def document(tests: Path) -> str:
             continue
         found = [place for place in find(name) if place.how != "derived"]
         if found:
-            rows.append((name, _summary(found), _letters(dtypes.get(base, set())), "yes" if _is_named(base, named) else "no"))
+            rows.append(
+                (name, _summary(found), _letters(dtypes.get(base, set())), "yes" if _is_named(base, named) else "no")
+            )
     table = ["| op | how | dtypes | sharded |", "|---|---|---|---|", *(f"| {' | '.join(row)} |" for row in rows)]
     return HEADER + "\n".join(table) + "\n"
 

@@ -163,6 +163,9 @@ def _compile(graph: Graph, name: str, line: Line) -> Program:
         if type(error).__name__ != "IndivisibleError":
             raise
         return _compile(_evenly(graph), name, line)
+    nameless = _nameless(graph, executable)
+    if any(nameless):
+        return _compile(_kept_whole(graph, nameless), name, line)
     for node, sharding in chosen:
         _compare(describe(node), node.meta, node.entry.sharding, sharding)
     results = _chosen(graph, executable)
@@ -175,13 +178,28 @@ def _compile(graph: Graph, name: str, line: Line) -> Program:
 
 def _evenly(graph: Graph) -> Graph:
     """The graph with results that the mesh does not divide kept whole: the compiler may cut them, jax takes no such array."""
-    mesh = next(s for s in (*graph.pinned, *(leaf.sharding for leaf in graph.leaves)) if s is not None).replicated()
-    devices = len(mesh.device_ids)
-    pinned = [
-        mesh if asked is None and any(dim % devices for dim in root.meta.shape) else asked
-        for root, asked in zip(graph.roots, graph.pinned, strict=True)
+    devices = len(_mesh(graph).device_ids)
+    return _kept_whole(graph, [any(dim % devices for dim in root.meta.shape) for root in graph.roots])
+
+
+def _nameless(graph: Graph, executable: Any) -> list[bool]:
+    """Which results the compiler laid out as no mesh axes can say (a reversed dim: on the devices in reverse)."""
+    known = (jax.sharding.NamedSharding, jax.sharding.SingleDeviceSharding)
+    return [
+        pinned is None and not isinstance(chosen, known)
+        for pinned, chosen in zip(graph.pinned, executable.output_shardings, strict=True)
     ]
+
+
+def _kept_whole(graph: Graph, which: list[bool]) -> Graph:
+    """The graph with these results, where nothing is asked of them, whole on every device."""
+    mesh = _mesh(graph)
+    pinned = [mesh if asked is None and whole else asked for asked, whole in zip(graph.pinned, which, strict=True)]
     return dataclasses.replace(graph, pinned=pinned)
+
+
+def _mesh(graph: Graph) -> Sharding:
+    return next(s for s in (*graph.pinned, *(leaf.sharding for leaf in graph.leaves)) if s is not None).replicated()
 
 
 def _chosen(graph: Graph, executable: Any) -> list[Sharding]:
@@ -289,11 +307,14 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
     if program is None:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
     with compiler_context():
-        arguments = [jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves]
+        arguments = [
+            jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves
+        ]
         donated = tuple(range(len(arguments)))
         bump = jax.jit(
             lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
-            donate_argnums=donated, keep_unused=True,
+            donate_argnums=donated,
+            keep_unused=True,
         )
         size = sum(len(entry.numbers) for entry in program.entries)
         executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
@@ -309,6 +330,14 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
 
 
 __all__ = [
-    "LoweringError", "Program", "clear_cache", "explain_failure", "graph_key", "last_program", "lower_graph", "program_for",
-    "run", "trivial_dispatch_seconds",
+    "LoweringError",
+    "Program",
+    "clear_cache",
+    "explain_failure",
+    "graph_key",
+    "last_program",
+    "lower_graph",
+    "program_for",
+    "run",
+    "trivial_dispatch_seconds",
 ]

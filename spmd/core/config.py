@@ -39,11 +39,23 @@ class Flag:
 
 FLAGS = (
     Flag("partitioner", str, "gspmd", "who partitions the program; results are the same", ("gspmd", "shardy")),
-    Flag("sync_on_read", str, "all", "what a read (item, cpu, print) runs: everything pending, or only what it needs", ("all", "needed")),
+    Flag(
+        "sync_on_read",
+        str,
+        "all",
+        "what a read (item, cpu, print) runs: everything pending, or only what it needs",
+        ("all", "needed"),
+    ),
     Flag("max_pending_ops", int, 200_000, "a graph that nobody syncs is run by itself at this many recorded ops"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
     Flag("entry_cache_size", int, 100_000, "shape-and-dtype table entries kept before the table is emptied"),
-    Flag("fallback", str, "error", "an op without a lowering rule: raises, or runs on the CPU and is counted", ("error", "cpu")),
+    Flag(
+        "fallback",
+        str,
+        "error",
+        "an op without a lowering rule: raises, or runs on the CPU and is counted",
+        ("error", "cpu"),
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
 )
 

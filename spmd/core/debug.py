@@ -29,7 +29,7 @@ def _watched(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
 
 @contextlib.contextmanager
 def _watching(watcher: Watcher) -> Iterator[None]:
-    """Sends this thread's calls through a watcher. Outside, dispatch itself stands in the tensor class and costs nothing more."""
+    """Sends this thread's calls through a watcher; otherwise dispatch itself stands in the tensor class, at no cost."""
     global _num_watchers
     before = getattr(_thread, "watcher", None)
     with _lock:
@@ -50,8 +50,9 @@ def _watching(watcher: Watcher) -> Iterator[None]:
 def eager() -> Iterator[None]:
     """A context in which each op runs as it is called, so that what fails raises at the line that called it.
 
-    Results are the same, up to the rounding of ops that one program would have joined. Each new op is compiled by itself:
-    it is slow, and meant for finding a fault. What was recorded before runs on entry. It holds for the calling thread.
+    Results are the same, up to the rounding of ops that one program would have joined. Each new op is compiled by
+    itself: it is slow, and meant for finding a fault. What was recorded before runs on entry. It holds for the calling
+    thread.
 
     >>> import torch, spmd
     >>> with spmd.eager():
@@ -82,9 +83,9 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     """A context in which a program that makes a NaN or an infinity raises, and the message names the op and its line.
 
     The op named is the first whose result has one while its operands have none. So a NaN in the inputs is not blamed,
-    nor an infinity that the user wrote (`masked_fill(mask, -inf)`). Inside, programs return one flag per value and donate
-    nothing, so tensors keep the data from before the program that failed. Runs what is pending when it ends. It holds for
-    the calling thread.
+    nor an infinity that the user wrote (`masked_fill(mask, -inf)`), nor a value that the program never needs. Inside,
+    programs return one flag per value and donate nothing, so tensors keep the data from before the program that failed.
+    Runs what is pending when it ends. It holds for the calling thread.
 
     Args:
         inf: look for infinities, too.
@@ -121,8 +122,9 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     Each op that the function calls on the device, backward included, is run on the CPU as well, from the operands that
     the device had. A result differs when an element is further off than tolerance x (1 + largest element): 2e-5 for
     float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the function as a whole runs
-    on the CPU; the norm of its results' difference may be five times as large, because rounding adds up. What draws random numbers is not
-    compared. Returns what the function returned on the device.
+    on the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that draw
+    random numbers are not compared, nor then the function as a whole; an op that the CPU lacks is seen in the whole only.
+    Returns what the function returned on the device.
 
     Args:
         fn: a function or module; a module is copied to the CPU.
@@ -193,7 +195,8 @@ class _Comparison:
         expected = (expected, copies, keywords) if written else expected
         problem = _difference(actual if written else actual[0], expected)
         if problem is not None:
-            shapes = ", ".join(repr(t._meta) for t in tree_flatten(actual[1:])[0] if isinstance(t, XlaTensor))
+            operands = [leaf for leaf in tree_flatten(actual[1:])[0] if isinstance(leaf, XlaTensor)]
+            shapes = ", ".join(repr(tensor._meta) for tensor in operands)
             raise AssertionError(f"check: {func}({shapes}) differs from the CPU: {problem}. Called at {_line()}")
 
 
@@ -211,7 +214,8 @@ def _operand(value: Any) -> Any:
 
 def _pairs(actual: Any, expected: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ours, theirs = (
-        [leaf.detach().cpu() for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)] for tree in (actual, expected)
+        [leaf.detach().cpu() for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+        for tree in (actual, expected)
     )
     return list(zip(ours, theirs, strict=False))
 
@@ -237,8 +241,8 @@ def _compare_whole(made: Any, reference: Callable[..., Any], given: tuple[Any, .
         expected = reference(*given)
     except RuntimeError as error:
         raise RuntimeError(
-            f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the tensors it "
-            "uses as arguments, or the function for the CPU as cpu="
+            f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the tensors "
+            "it uses as arguments, or the function for the CPU as cpu="
         ) from error
     for ours, theirs in _pairs(made, expected):
         tolerance = 5 * TOLERANCE.get(theirs.dtype, 0)
@@ -247,6 +251,6 @@ def _compare_whole(made: Any, reference: Callable[..., Any], given: tuple[Any, .
         distance = float((ours.to(wide) - theirs.to(wide)).norm()) if ours.shape == theirs.shape else float("inf")
         if distance > tolerance * (scale + 1e-6):
             raise AssertionError(
-                f"check: each op agrees with the CPU, but the function's result differs by {distance:.3g} (norm {scale:.3g}): "
-                "it asks where it runs, sees aliases differently, or lets rounding grow"
+                f"check: each op agrees with the CPU, but the function's result differs by {distance:.3g} (norm "
+                f"{scale:.3g}): it asks where it runs, sees aliases differently, or lets rounding grow"
             )

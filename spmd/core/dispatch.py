@@ -300,7 +300,9 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
             write(target, value, node.code, node.instruction)
     if not plan.returns_targets:
         return None
-    return targets[0] if len(targets) == 1 else tuple(targets)
+    if len(targets) == 1 or (len(plan.overload._schema.returns) == 1 and not plan.returns_list):
+        return targets[0]  # some write more than they return: _amp_update_scale_
+    return tuple(targets)
 
 
 def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -362,4 +364,3 @@ for _overload in PARTS:
 SPECIALS[aten.as_strided.default] = _as_strided
 
 XlaTensor.__torch_dispatch__ = staticmethod(dispatch)  # type: ignore[method-assign]
-

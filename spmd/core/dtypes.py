@@ -33,7 +33,9 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
     try:
         return TORCH_TO_NUMPY[dtype]
     except KeyError:
-        raise TypeError(f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})") from None
+        raise TypeError(
+            f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})"
+        ) from None
 
 
 def to_torch_dtype(dtype: np.dtype) -> torch.dtype:

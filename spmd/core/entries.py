@@ -73,7 +73,11 @@ class Plan:
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
         self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
         self.draws = self.rule is not None and self.rule.wants_draw
-        self.ignores_operands = not is_foreach(overload) and (_constant_of(self) is not None or base in SHAPE_ONLY_DRAWS or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS)
+        self.ignores_operands = not is_foreach(overload) and (
+            _constant_of(self) is not None
+            or base in SHAPE_ONLY_DRAWS
+            or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS
+        )
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
         self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
         self.handler = handlers.get(overload)
@@ -82,7 +86,11 @@ class Plan:
 def make_plan(overload: OpOverload, handlers: dict[OpOverload, Handler]) -> Plan:
     """The plan of an overload; one that has no rule gets a handler that decomposes it, or says clearly that it cannot."""
     plan = Plan(overload, handlers)
-    if plan.handler is None and not is_foreach(overload) and any(argument.is_out for argument in overload._schema.arguments):
+    if (
+        plan.handler is None
+        and not is_foreach(overload)
+        and any(argument.is_out for argument in overload._schema.arguments)
+    ):
         plan.handler = _out_form(plan)
     if plan.handler is None and plan.rule is None and not is_foreach(overload):
         plan.handler = _decomposition(plan, handlers)
@@ -155,7 +163,11 @@ def _decomposition(plan: Plan, handlers: dict[OpOverload, Handler]) -> Handler:
     if overload.namespace != "aten" and plan.kind is FUNCTION and overload.has_kernel_for_dispatch_key(_COMPOSITE):
         return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)
     twin = plan.twin
-    if plan.kind is MUTATION and twin is not None and (twin in decomposition_table or twin._can_decompose() or twin in handlers):
+    if (
+        plan.kind is MUTATION
+        and twin is not None
+        and (twin in decomposition_table or twin._can_decompose() or twin in handlers)
+    ):
         return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
     return _no_rule
 
@@ -375,6 +387,7 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     metas = tuple(meta_of(item) for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
         _check_unchanged(plan, args, kwargs, metas)
+        _check_complex(plan, args)
     if plan.kind is VIEW:
         return _view_entry(plan, args[0], binding, metas)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
@@ -391,6 +404,22 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _show(value: Any, binding: _Binding) -> str:
     shown = _fill(value, lambda i: binding.metas[i], lambda i: "lifted")
     return str(shown)
+
+
+_ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
+
+
+def _check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
+    """torch's meta device lets arithmetic write a complex result into a real tensor; every real device refuses."""
+    target = args[0]
+    if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
+        return
+    for value in args[1:]:
+        if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
+            found = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
+            raise RuntimeError(
+                f"{plan.name}: result type {found} can't be cast to the desired output type {target.dtype}"
+            )
 
 
 def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> None:

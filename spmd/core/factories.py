@@ -5,6 +5,7 @@ from typing import Any
 import torch
 
 from . import random, recurrent
+from .debug import recorded
 from .dispatch import PLANS, dispatch
 from .entries import make_plan, new_entry
 from .ir import Node
@@ -31,7 +32,9 @@ def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTe
             entry = plan.entries[key] = new_entry(plan, args, {**keywords, "device": torch.device("meta")})
         if plan.draws:
             numbers.extend(random.next_draw(kwargs.get("generator")))
-        return wrap(entry.metas[0], Cell(Node(entry, (), numbers, *user_frame(2)), entry.metas[0]))
+        made = wrap(entry.metas[0], Cell(Node(entry, (), numbers, *user_frame(2)), entry.metas[0]))
+    recorded()
+    return made
 
 
 def _hashable(value: Any, lifted: bool) -> Any:
@@ -40,18 +43,31 @@ def _hashable(value: Any, lifted: bool) -> Any:
     return tuple(value) if isinstance(value, (list, tuple)) else (type(value), value)
 
 
-def _empty(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None, memory_format: Any = None):
+def _empty(
+    size: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+):
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
-        return _make(aten.empty_strided.default, (list(size), list(strides)), {"dtype": dtype or torch.get_default_dtype()})
+        return _make(
+            aten.empty_strided.default, (list(size), list(strides)), {"dtype": dtype or torch.get_default_dtype()}
+        )
     return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()})
 
 
-def _empty_strided(size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _empty_strided(
+    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
     return _make(aten.empty_strided.default, (list(size), list(stride)), {"dtype": dtype or torch.get_default_dtype()})
 
 
-def _empty_permuted(size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _empty_permuted(
+    size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
     strides, step = [0] * len(size), 1
     for dim in reversed(physical_layout):
         strides[dim], step = step, step * size[dim]
@@ -68,11 +84,21 @@ def _arange(end: Any, dtype: Any = None, layout: Any = None, device: Any = None,
     return _make(aten.arange.start_step, (0, end, 1), {"dtype": _arange_dtype((end,), dtype)})
 
 
-def _arange_start(start: Any, end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _arange_start(
+    start: Any, end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
     return _make(aten.arange.start_step, (start, end, 1), {"dtype": _arange_dtype((start, end), dtype)})
 
 
-def _arange_step(start: Any, end: Any, step: Any = 1, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _arange_step(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+):
     return _make(aten.arange.start_step, (start, end, step), {"dtype": _arange_dtype((start, end, step), dtype)})
 
 
@@ -80,7 +106,9 @@ def _randperm(n: int, dtype: Any = torch.int64, layout: Any = None, device: Any 
     return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64})
 
 
-def _linspace(start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _linspace(
+    start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
     return _make(aten.linspace.default, (start, end, steps), {"dtype": dtype or torch.get_default_dtype()})
 
 
@@ -92,11 +120,27 @@ def _logspace(
     return (base**exponents).to(dtype or torch.get_default_dtype()).to("xla")
 
 
-def _tril_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _tril_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+):
     return torch.tril_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
 
 
-def _triu_indices(row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+def _triu_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+):
     return torch.triu_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
 
 
@@ -114,7 +158,15 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
-def _attention(query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, **kwargs: Any):
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **kwargs: Any,
+):
     return SPECIALS[aten.scaled_dot_product_attention.default](
         None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
     )

@@ -27,7 +27,9 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans
     """`_foreach_*`: the element's own rule for each element."""
     count = next(len(value) for value in args if isinstance(value, (list, tuple)))
     given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
-    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [n for n in kwargs if n not in plan.ignored]
+    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
+        n for n in kwargs if n not in plan.ignored
+    ]
     operand_places, number_places, operands, numbers = _flat_places(plan, given, names)
     parts = []
     metas: list[Meta] = []
@@ -125,7 +127,9 @@ def _element_key(value: Any, is_lifted: bool) -> Any:
     return (type(value), value)
 
 
-def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
+def _element_call(
+    overload: OpOverload, given: dict[str, Any]
+) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments, argument names in order)."""
     base = base_name(overload)
     names = list(given)
@@ -135,19 +139,36 @@ def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverlo
         keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
         return getattr(aten, base).Tensor, tuple(values[:2]), keywords, names
     if base in ("maximum", "minimum"):
-        target = getattr(aten, base).default if second_is_tensor else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
+        target = (
+            getattr(aten, base).default
+            if second_is_tensor
+            else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
+        )
         return target, tuple(values), {}, names
     if base in ("clamp_min", "clamp_max"):
         return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}, names
     if base == "pow":
         first_is_tensor = isinstance(values[0], torch.Tensor)
-        kind = "Tensor_Tensor" if first_is_tensor and second_is_tensor else "Tensor_Scalar" if first_is_tensor else "Scalar"
+        kind = (
+            "Tensor_Tensor"
+            if first_is_tensor and second_is_tensor
+            else "Tensor_Scalar"
+            if first_is_tensor
+            else "Scalar"
+        )
         return getattr(aten.pow, kind), tuple(values), {}, names
     if base == "lerp":
-        return getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"), tuple(values), {}, names
+        return (
+            getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"),
+            tuple(values),
+            {},
+            names,
+        )
     if base in ("addcmul", "addcdiv"):
         if len(values) > 3 and isinstance(values[3], torch.Tensor):
-            raise NotImplementedError(f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers")
+            raise NotImplementedError(
+                f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
+            )
         keywords = {"value": values[3]} if len(values) > 3 else {}
         return getattr(aten, base).default, tuple(values[:3]), keywords, names
     if base == "norm":

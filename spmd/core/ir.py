@@ -87,7 +87,18 @@ class Entry:
         ops that do better when they know how their operands lie: it takes the operands' shardings as well (None: unknown).
     """
 
-    __slots__ = ("by_layout", "cached", "constant", "layout", "lower", "metas", "name", "numbers", "sharding", "statics")
+    __slots__ = (
+        "by_layout",
+        "cached",
+        "constant",
+        "layout",
+        "lower",
+        "metas",
+        "name",
+        "numbers",
+        "sharding",
+        "statics",
+    )
 
     def __init__(
         self,
@@ -271,7 +282,8 @@ def to_text(roots: Sequence[Value]) -> str:
     for i, node in enumerate(nodes):
         name[node] = f"%{i}"
         operands = ", ".join(
-            f"{name[operand.node]}.{operand.index}" if type(operand) is Pick else name[operand] for operand in node.operands
+            f"{name[operand.node]}.{operand.index}" if type(operand) is Pick else name[operand]
+            for operand in node.operands
         )
         shapes = ", ".join(map(repr, node.entry.metas))
         lines.append(f"%{i}: {shapes} = {node.entry.name}({operands})  # {Line(node.code, node.instruction)}")

@@ -23,7 +23,7 @@ from .tensor import LOCK, Cell, XlaTensor, enter_thread, wrap
 from .views import read_use, read_view
 
 _graph_task = torch._C._current_graph_task_id
-_next_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_next_sequence = torch._C._autograd._get_sequence_nr
 Arrays = Sequence[jax.Array]
 
 
@@ -54,7 +54,8 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     for leaf in leaves:
         if isinstance(leaf, torch.Tensor):
             if type(leaf) is not XlaTensor:
-                raise TypeError(f'call_jax: expected tensors on xla, got one on {leaf.device}; move it with .to("xla") first')
+                where = f'{leaf.device}; move it with .to("xla") first'
+                raise TypeError(f"call_jax: expected tensors on xla, got one on {where}")
             operands.append(leaf)
             places.append(_TENSOR)
         else:
@@ -116,7 +117,8 @@ class _Call:
         self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
         self.is_wide = any(meta.struct.dtype in _WIDE for meta in metas)
         with compiler_context():
-            shapes, self.tree = jax.tree.flatten(jax.eval_shape(lambda *arrays: self._traced(arrays), *(m.struct for m in metas)))
+            made = jax.eval_shape(lambda *arrays: self._traced(arrays), *(meta.struct for meta in metas))
+        shapes, self.tree = jax.tree.flatten(made)
         if not shapes:
             raise TypeError(f"call_jax: {fn!r} returns no array; expected a pytree with at least one")
         self.results = tuple(dense_meta(shape.shape, to_torch_dtype(shape.dtype)) for shape in shapes)
@@ -136,7 +138,8 @@ class _Call:
         if needed not in self.gradients:
             wanted = [i for i, need in enumerate(needed) if need]
             metas = (*self.metas, *(meta for meta in self.results if _is_float(meta)))
-            self.gradients[needed] = _Call(self.fn, lambda arrays: self._pulled_back(arrays, wanted), metas, f"vjp of {self.statics}")
+            statics = f"vjp of {self.statics}"
+            self.gradients[needed] = _Call(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
         return self.gradients[needed]
 
     def _pulled_back(self, arrays: Arrays, wanted: list[int]) -> Any:
@@ -200,7 +203,7 @@ def _record(call: _Call, tensors: tuple[XlaTensor, ...]) -> tuple[XlaTensor, ...
         else:
             remember_forward(_next_sequence() - 1, code, instruction)
         operands = [_operand(tensor, in_backward) for tensor in tensors]
-        node = Node(call.entry, operands, (), code, instruction, sequence)
+        node = Node(call.entry, operands, (), code, instruction, sequence)  # type: ignore[arg-type]
         return tuple(wrap(value.meta, Cell(value, value.meta)) for value in results(node))
 
 

@@ -1,4 +1,4 @@
-"""The first NaN of a program: one more result says which values hold NaN or infinity; the op that made one is found from it."""
+"""The first NaN of a program: one more result flags the values that hold NaN or infinity; the op is found from it."""
 
 import dataclasses
 import math
@@ -50,7 +50,7 @@ def watch(graph: Graph) -> tuple[Graph, list[Value]]:
     metas = tuple(value.meta for value in values)
     if metas not in _CHECKS:
         _CHECKS[metas] = Entry("spmd.nan_check", _lower, (dense_meta((len(metas),), torch.uint8),))
-    check = Node(_CHECKS[metas], values)
+    check = Node(_CHECKS[metas], values)  # type: ignore[arg-type]
     lying = next((s for s in (*graph.pinned, *(leaf.sharding for leaf in graph.leaves)) if s is not None), None)
     whole = None if lying is None else lying.replicated()
     return (

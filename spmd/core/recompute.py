@@ -17,7 +17,7 @@ import torch.utils.checkpoint as torch_checkpoint
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import barrier, random
-from .ir import Entry, Leaf, Meta, Node, Value, meta_of, results
+from .ir import Entry, Meta, Node, Value, meta_of, results
 from .source import user_frame
 from .tensor import LOCK, Cell, XlaTensor, wrap
 from .views import read, read_use
@@ -36,7 +36,9 @@ class Recomputation:
         self.function = function
         self.same_draws = same_draws
         self.state: tuple[int, int] | None = None  # of the random numbers, when the forward pass began
-        self.moment: tuple[int, int] | None = None  # the run of the engine, and of the graph, that the gradients are from
+        self.moment: tuple[int, int] | None = (
+            None  # the run of the engine, and of the graph, that the gradients are from
+        )
         self.gradients: dict[int, Value] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -86,7 +88,9 @@ def _with_captured(function: types.FunctionType, captured: dict[int, XlaTensor])
     cells = list(function.__closure__ or ())
     for place, tensor in captured.items():
         cells[place] = types.CellType(tensor)
-    made = types.FunctionType(function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells))
+    made = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells)
+    )
     made.__kwdefaults__ = function.__kwdefaults__
     return made
 

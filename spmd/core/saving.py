@@ -1,4 +1,4 @@
-"""Pickling, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
+"""Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
 
 `torch.load(path, map_location="xla")` and `model.to("xla")` bring them onto the device.
 """
@@ -10,9 +10,10 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from .barrier import placed
 from .ir import dense_meta
-from .specials import host_copy
-from .tensor import Cell, XlaTensor, wrap
+from .specials import _changes_values, host_copy
+from .tensor import LOCK, Cell, XlaTensor, wrap
 
 _OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad")
 
@@ -39,7 +40,7 @@ def _host(tensor: XlaTensor) -> torch.Tensor:
     """The tensor on the CPU; while another one over the same cell is being saved, on the same storage."""
     cell, meta = tensor._cell, tensor._meta
     base = cell.meta
-    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or tensor.is_conj() or tensor.is_neg():
+    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or _changes_values(tensor._view):
         return host_copy(tensor, "saving")
     storage = _known(cell)
     if storage is None:
@@ -62,6 +63,30 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
     if tensor._is_param:
         made._is_param = True
     return made
+
+
+def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
+    """The tensor's buffer for another library, without a copy where it is one device's whole value; it is then never donated."""
+    if tensor.requires_grad:
+        raise BufferError("dlpack: the tensor requires gradients, which do not cross; call .detach() first")
+    return _exchange(tensor).__dlpack__(**kwargs)
+
+
+def _dlpack_device(tensor: XlaTensor) -> Any:
+    return _exchange(tensor).__dlpack_device__()
+
+
+def _exchange(tensor: XlaTensor) -> Any:
+    """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
+    cell, meta = tensor._cell, tensor._meta
+    if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
+        return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
+    leaf = placed(cell)
+    if len(leaf.sharding.device_ids) > 1 or meta.dtype is torch.bool:
+        return host_copy(tensor.detach(), "dlpack")
+    with LOCK:
+        leaf.shared += 1
+    return leaf.buffer
 
 
 def _keep_for_device(storage: Any, location: str) -> Any:
@@ -96,5 +121,7 @@ def join_saving() -> None:
     """Teaches pickle, copy and torch's (de)serialisation about the device."""
     XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
     XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
+    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
+    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
     _move_loaded()

@@ -35,7 +35,9 @@ class Sharding:
 
     __slots__ = ("_jax", "axis_names", "device_ids", "mesh_shape", "spec")
 
-    def __init__(self, device_ids: tuple[int, ...], mesh_shape: tuple[int, ...], axis_names: tuple[str, ...], spec: Spec):
+    def __init__(
+        self, device_ids: tuple[int, ...], mesh_shape: tuple[int, ...], axis_names: tuple[str, ...], spec: Spec
+    ):
         self.device_ids = device_ids
         self.mesh_shape = mesh_shape
         self.axis_names = axis_names
@@ -43,7 +45,9 @@ class Sharding:
         self._jax: NamedSharding | None = None
 
     @staticmethod
-    def of(device_ids: tuple[int, ...], mesh_shape: tuple[int, ...], axis_names: tuple[str, ...], spec: Spec) -> "Sharding":
+    def of(
+        device_ids: tuple[int, ...], mesh_shape: tuple[int, ...], axis_names: tuple[str, ...], spec: Spec
+    ) -> "Sharding":
         """The interned sharding of these parts; axes of size 1 and trailing unsplit dims do not make a difference."""
         size = dict(zip(axis_names, mesh_shape, strict=True))
         spec = tuple(tuple(axis for axis in axes if size[axis] > 1) for axes in spec)
@@ -68,7 +72,9 @@ class Sharding:
         if isinstance(chosen, NamedSharding):
             mesh = chosen.mesh
             ids = tuple(int(device.id) for device in mesh.devices.reshape(-1))
-            axes = tuple(() if axis is None else (axis,) if isinstance(axis, str) else tuple(axis) for axis in chosen.spec)
+            axes = tuple(
+                () if axis is None else (axis,) if isinstance(axis, str) else tuple(axis) for axis in chosen.spec
+            )
             return Sharding.of(ids, tuple(mesh.devices.shape), tuple(mesh.axis_names), axes)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set

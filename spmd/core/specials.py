@@ -123,7 +123,9 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
     bound = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | kwargs
     mask, is_causal = bound.get("attn_mask"), bound.get("is_causal", False)
     if mask is not None and is_causal:
-        raise RuntimeError("scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; pass one of them")
+        raise RuntimeError(
+            "scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; pass one of them"
+        )
     if key.shape[-3:-2] != query.shape[-3:-2] and not bound.get("enable_gqa", False):
         raise RuntimeError(
             f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need enable_gqa=True"
@@ -170,7 +172,11 @@ def _batch_norm_legit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 def _rrelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
     """`rrelu_with_noise` leaves the slopes it drew in its second argument, for backward."""
     names = ("self", "noise", "lower", "upper", "training", "generator")
-    bound = {"lower": 0.125, "upper": 1 / 3, "training": False, "generator": None} | dict(zip(names, args, strict=False)) | kwargs
+    bound = (
+        {"lower": 0.125, "upper": 1 / 3, "training": False, "generator": None}
+        | dict(zip(names, args, strict=False))
+        | kwargs
+    )
     tensor, lower, upper = bound["self"], bound["lower"], bound["upper"]
     if not bound["training"]:
         return torch.nn.functional.leaky_relu(tensor, (lower + upper) / 2)
@@ -189,15 +195,36 @@ def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, indices = args[0], args[1]
     if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return NotImplemented
+    return func(tensor, _as_integers(tensor, indices), *args[2:], **kwargs)
+
+
+def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None]:
+    """The indices with each mask replaced by the positions of its hits, which the host counts."""
     expanded: list[torch.Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8):
+            place = len(expanded)
+            if index.shape != tensor.shape[place : place + index.dim()]:
+                raise IndexError(
+                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the indexed "
+                    f"tensor {list(tensor.shape)} at index {place}"
+                )
             leaving("a boolean index", f"a mask of shape {list(index.shape)}")
             metrics.add("host_ops")
             expanded.extend(index.cpu().nonzero().unbind(1))
         else:
             expanded.append(index)
-    return func(tensor, expanded, *args[2:], **kwargs)
+    return expanded
+
+
+def _index_put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A write of several values through masks; one value for all hits of one mask stays on the device."""
+    tensor, indices, values = args[:3]
+    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
+    given = [index for index in indices if index is not None]
+    if not masks or (len(given) == 1 and masks[0].dtype == torch.bool and values.dim() == 0):
+        return NotImplemented
+    return func(tensor, _as_integers(tensor, indices), values, *args[3:], **kwargs)
 
 
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -242,7 +269,9 @@ def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTen
     if missing <= 0:
         flat = tensor.as_strided((size.numel(),), (1,)) if size.numel() else tensor.new_zeros(0)
     else:
-        flat = torch.cat([tensor.reshape(-1), tensor.new_zeros(missing)]) if tensor.numel() else tensor.new_zeros(missing)
+        flat = (
+            torch.cat([tensor.reshape(-1), tensor.new_zeros(missing)]) if tensor.numel() else tensor.new_zeros(missing)
+        )
     return _become(tensor, flat.view(size))
 
 
@@ -255,6 +284,17 @@ def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     made = tensor.clone()
     made.as_strided(*layout, **kwargs).copy_(source)
     return made
+
+
+def _weight_norm_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return aten._weight_norm_differentiable_backward.default.decompose(*args, **kwargs)
+
+
+def _same_storage_numel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    sizes = [
+        x._cell.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize for x in args
+    ]
+    return sizes[0] == sizes[1]
 
 
 def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -280,6 +320,10 @@ SPECIALS: dict[Any, Any] = {
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
     aten.index.Tensor: _index,
+    aten.index_put.default: _index_put,
+    aten.index_put_.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten._index_put_impl_.default: _index_put,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.nonzero.default: _on_host,
@@ -302,6 +346,8 @@ SPECIALS: dict[Any, Any] = {
     aten.resize_.default: _resize_,
     aten.resize_as_.default: _resize_as_,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    aten._weight_norm_interface_backward.default: _weight_norm_backward,
+    aten._has_same_storage_numel.default: _same_storage_numel,
 }
 
 for _overload in (

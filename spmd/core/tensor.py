@@ -160,17 +160,51 @@ class XlaTensor(torch.Tensor):
             raise TypeError("can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)")
         return self.detach().cpu().numpy()
 
+    # Savers find tied weights and views by the address and size of their storage. A cell has no memory to point at, so
+    # its address is a number of its own, far from every other cell's; nothing lies there.
+    def untyped_storage(self) -> torch.UntypedStorage:
+        storage = super().untyped_storage()
+        address = _address(self._cell)
+        storage.data_ptr = lambda: address  # type: ignore[method-assign]
+        return storage
+
+    def data_ptr(self) -> int:
+        return _address(self._cell) + self.storage_offset() * self.element_size()
+
     def backward(self, *args: Any, **kwargs: Any) -> None:
         enter_thread()
         super().backward(*args, **kwargs)
 
     # Their presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
+    # Savers of Hugging Face ask the inner tensors whether storages are shared.
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        raise NotImplementedError("torch.compile on the xla device is not supported yet; call the function directly")
+        return ["_inner"], None
+
+    @property
+    def _inner(self) -> "_Inner":
+        return _Inner(self)
 
     @staticmethod
     def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
-        raise NotImplementedError("torch.compile on the xla device is not supported yet; call the function directly")
+        raise NotImplementedError(_NO_COMPILE)
+
+
+_NO_COMPILE = "torch.compile on the xla device is not supported yet; call the function directly"
+
+
+class _Inner:
+    """What stands for the tensor inside the wrapper: it tells where its data would lie, and is nothing to compute with."""
+
+    def __init__(self, tensor: XlaTensor):
+        self.device, self.dtype = tensor.device, tensor.dtype
+        self.nelement, self.data_ptr, self.untyped_storage = tensor.nelement, tensor.data_ptr, tensor.untyped_storage
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(_NO_COMPILE)
+
+
+def _address(cell: Cell) -> int:
+    return id(cell) << 44  # room for 16 TiB each
 
 
 _threads = threading.local()

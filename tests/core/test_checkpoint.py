@@ -110,7 +110,9 @@ class TestMemory:
 
         def run(call: Any) -> tuple[int, torch.Tensor]:
             torch.manual_seed(0)
-            layers = [nn.Sequential(nn.Linear(d, 256), nn.Tanh(), nn.Linear(256, 40 - d)).to("xla") for d in (16, 24) * 4]
+            layers = [
+                nn.Sequential(nn.Linear(d, 256), nn.Tanh(), nn.Linear(256, 40 - d)).to("xla") for d in (16, 24) * 4
+            ]
             x = torch.randn(1024, 16).to("xla").requires_grad_()
             h = x
             for layer in layers:

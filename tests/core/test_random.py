@@ -199,3 +199,56 @@ class TestDistributions:
         x = torch.zeros(2, 3, device="xla", dtype=torch.float64)
         for made in (torch.rand_like(x), torch.randn_like(x), torch.randint_like(x, 5), torch.randint_like(x, 1, 5)):
             assert (made.shape, made.dtype, made.device.type) == (x.shape, x.dtype, "xla")
+
+
+class TestEverySource:
+    """The rest of torch's random ops and all of nn.init: moments, as on CPU."""
+
+    COUNT = 1 << 14
+
+    def test_other_distributions(self) -> None:
+        empty = torch.empty(self.COUNT, device="xla")
+        cases = {
+            "log_normal": (empty.clone().log_normal_(0, 0.5), torch.empty(self.COUNT).log_normal_(0, 0.5)),
+            "geometric": (empty.clone().geometric_(0.4), torch.empty(self.COUNT).geometric_(0.4)),
+            "random": (empty.clone().random_(10), torch.empty(self.COUNT).random_(10)),
+            "random from": (empty.clone().random_(3, 9), torch.empty(self.COUNT).random_(3, 9)),
+            "poisson": (torch.poisson(empty.clone().fill_(3.0)), torch.poisson(torch.full((self.COUNT,), 3.0))),
+            "normal of tensors": (torch.normal(empty.clone().fill_(1), 2.0), torch.normal(torch.ones(self.COUNT), 2.0)),
+            "multinomial": (
+                torch.multinomial(torch.tensor([1.0, 2.0, 1.0]).to("xla"), self.COUNT, replacement=True).float(),
+                torch.multinomial(torch.tensor([1.0, 2.0, 1.0]), self.COUNT, replacement=True).float(),
+            ),
+        }
+        spmd.sync()
+        for name, (actual, expected) in cases.items():
+            actual, expected = actual.cpu(), expected
+            limit = 8 * expected.std().item() / self.COUNT**0.5
+            assert abs(actual.mean().item() - expected.mean().item()) < limit, name
+            assert abs(actual.std().item() / expected.std().item() - 1) < 0.1, name
+
+    def test_initialisers(self) -> None:
+        init = nn.init
+        cases = {
+            "uniform_": lambda w: init.uniform_(w, -1, 2), "normal_": lambda w: init.normal_(w, 1, 2), "trunc_normal_": init.trunc_normal_,
+            "xavier_uniform_": init.xavier_uniform_, "xavier_normal_": init.xavier_normal_, "kaiming_uniform_": init.kaiming_uniform_,
+            "kaiming_normal_": init.kaiming_normal_, "sparse_": lambda w: init.sparse_(w, 0.3), "orthogonal_": init.orthogonal_,
+            "ones_": init.ones_, "zeros_": init.zeros_, "constant_": lambda w: init.constant_(w, 0.3), "eye_": init.eye_,
+        }  # fmt: skip
+        for name, function in cases.items():
+            actual, expected = function(torch.empty(64, 64, device="xla")).cpu(), function(torch.empty(64, 64))
+            limit = 8 * expected.std().item() / 64 + 1e-6
+            assert abs(actual.mean().item() - expected.mean().item()) < limit, name
+            assert abs(actual.std().item() - expected.std().item()) < 0.1 * expected.std().item() + 1e-6, name
+        dirac = nn.init.dirac_(torch.empty(4, 4, 3, device="xla"))
+        assert torch.equal(dirac.cpu(), nn.init.dirac_(torch.empty(4, 4, 3)))
+
+    def test_state_functions(self) -> None:
+        torch.manual_seed(11)
+        assert torch.xla.initial_seed() == 11 and len(torch.xla.get_rng_state_all()) == 1
+        states = torch.xla.get_rng_state_all()
+        first = torch.rand(3, device="xla").cpu()
+        torch.xla.set_rng_state_all(states)
+        assert torch.equal(first, torch.rand(3, device="xla").cpu())
+        torch.xla.seed()
+        assert not torch.equal(first, torch.rand(3, device="xla").cpu())

@@ -10,7 +10,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 MODULES = (
-    "spmd.annotate", "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.runtime",
+    "spmd.annotate", "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.debug",
+    "spmd.core.host", "spmd.core.jax_interop", "spmd.core.metrics", "spmd.core.runtime",
     "spmd.core.sharding", "fsdp.plan", "fsdp.policies", "fsdp.wrapper",
 )  # fmt: skip
 

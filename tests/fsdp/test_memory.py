@@ -91,7 +91,6 @@ class TestEachDeviceHoldsItsShare:
         for device in range(8):
             assert share <= after[device] - before[device] <= 1.01 * share
 
-
     def test_momentum_of_sgd(self, mesh8: spmd.Mesh) -> None:
         """State that an optimizer makes from a gradient, not from zeros, is split like the gradient."""
         with torch.device("xla"):

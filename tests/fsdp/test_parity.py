@@ -80,7 +80,9 @@ def train(
     return losses
 
 
-def under_fsdp(model: nn.Module, loss_of: Callable[..., Tensor], *, mesh: spmd.Mesh, layer: type, **how: Any) -> list[float]:
+def under_fsdp(
+    model: nn.Module, loss_of: Callable[..., Tensor], *, mesh: spmd.Mesh, layer: type, **how: Any
+) -> list[float]:
     axes = mesh.axis_names
     wrapped = fsdp.FullyShardedDataParallel(
         model,
@@ -104,7 +106,9 @@ def under_data_parallel(model: nn.Module, loss_of: Callable[..., Tensor], *, mes
 def assert_same(losses: list[float], expected: list[float]) -> None:
     assert len(losses) == len(expected)
     worst = max(range(len(expected)), key=lambda step: abs(losses[step] / expected[step] - 1))
-    assert losses == pytest.approx(expected, rel=1e-5, abs=0), f"worst at step {worst}: {losses[worst]}, {expected[worst]}"
+    assert losses == pytest.approx(expected, rel=1e-5, abs=0), (
+        f"worst at step {worst}: {losses[worst]}, {expected[worst]}"
+    )
 
 
 MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], type]] = {

@@ -43,7 +43,9 @@ def resident_bytes() -> int:
 def sharded_mlp(width: int, mesh: spmd.Mesh) -> nn.Module:
     """Each caller has a width of its own, so that each compiles programs of its own."""
     with torch.device("xla"):
-        model = nn.Sequential(nn.Linear(16, width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(width), nn.Linear(width, 8))
+        model = nn.Sequential(
+            nn.Linear(16, width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(width), nn.Linear(width, 8)
+        )
     return fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy)
 
 

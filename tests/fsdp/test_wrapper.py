@@ -50,7 +50,9 @@ class Layer(nn.Module):
 POLICY = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
 
 
-def train(model: nn.Module, x: Tensor, *, optimizer: torch.optim.Optimizer | None = None, steps: int = 3) -> list[float]:
+def train(
+    model: nn.Module, x: Tensor, *, optimizer: torch.optim.Optimizer | None = None, steps: int = 3
+) -> list[float]:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2) if optimizer is None else optimizer
     losses = []
     for _ in range(steps):

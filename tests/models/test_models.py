@@ -1,6 +1,5 @@
-"""Hugging Face models, unmodified: a training step, unsharded and with the batch split over eight devices, agrees with CPU."""
+"""Hugging Face models, unmodified: a training step, unsharded or with the batch over eight devices, agrees with CPU."""
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -60,10 +59,26 @@ def assert_below(figures: dict[str, float], bound: float, what: str) -> None:
     assert figures[worst] < bound, f"{what} of {worst}: {figures[worst]:.2e}, expected below {bound}"
 
 
+def is_key_bias(name: str) -> bool:
+    """A key's bias shifts all scores of a query alike, which softmax ignores: its gradient is zero but for rounding."""
+    return name.endswith(("k_proj.bias", "key.bias"))
+
+
+def real(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose gradient is not rounding noise alone."""
+    return {name: tensor for name, tensor in tensors.items() if not is_key_bias(name)}
+
+
 def assert_agrees(actual: Step, expected: Step) -> None:
     assert_below(relative(actual.outputs, expected.outputs), 1e-4, "output")
-    assert_below(relative(actual.gradients, expected.gradients), 1e-4, "gradient")
-    assert_below(relative(actual.after_sgd, expected.after_sgd), 1e-5, "weight after SGD")
+    largest = max(gradient.norm() for gradient in expected.gradients.values())
+    for name, gradient in actual.gradients.items():
+        if is_key_bias(
+            name
+        ):  # CPU against itself with the batch reversed differs by 0.07: asked to be small, not equal
+            assert gradient.cpu().norm() < 1e-7 * largest, name
+    assert_below(relative(real(actual.gradients), real(expected.gradients)), 1e-4, "gradient")
+    assert_below(relative(real(actual.after_sgd), real(expected.after_sgd)), 1e-5, "weight after SGD")
     moved = {
         name: (actual.after_adam[name].detach().cpu() - wanted.detach()).abs().max().item() / RATE
         for name, wanted in expected.after_adam.items()

@@ -1,4 +1,4 @@
-"""Small Hugging Face models from configuration: how each is built, a batch for it, and its loss. Nothing is downloaded."""
+"""Small Hugging Face models from configuration: how each is built, a batch for it, its loss. Nothing is downloaded."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ LLAMA: dict[str, Any] = {
 ENCODER: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "num_attention_heads": 4,
     "hidden_dropout_prob": 0.0,
     "attention_probs_dropout_prob": 0.0,
@@ -110,7 +110,9 @@ def mistral() -> nn.Module:
 
 def mixtral() -> nn.Module:
     return hf.MixtralForCausalLM(
-        hf.MixtralConfig(**LLAMA, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True)
+        hf.MixtralConfig(
+            **LLAMA | {"num_hidden_layers": 1}, num_local_experts=4, num_experts_per_tok=2, output_router_logits=True
+        )
     )
 
 
@@ -132,7 +134,7 @@ def vit() -> nn.Module:
 
 def clip() -> nn.Module:
     tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
-    text = {**tower, "vocab_size": VOCABULARY, "max_position_embeddings": SEQUENCE, "bos_token_id": 1, "eos_token_id": 2}
+    text = {**tower, "vocab_size": VOCABULARY, "max_position_embeddings": SEQUENCE, "eos_token_id": 2}
     vision = {**tower, "image_size": IMAGE, "patch_size": 4}
     return hf.CLIPModel(hf.CLIPConfig(text_config=text, vision_config=vision, projection_dim=16))
 
@@ -160,8 +162,9 @@ def unet() -> nn.Module:
         sample_size=8,
         block_out_channels=(16, 32),
         layers_per_block=1,
-        down_block_types=("CrossAttnDownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "CrossAttnUpBlock2D"),
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        mid_block_type=None,
         cross_attention_dim=16,
         attention_head_dim=8,
         norm_num_groups=8,

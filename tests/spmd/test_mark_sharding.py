@@ -330,3 +330,15 @@ class TestMeshes:
         bias = torch.ones(8).to("xla")
         bias.add_(1).sum().item()  # lies on the first device now
         assert (rows + bias).sum().item() == 63 * 32 + 128
+
+
+class TestResultsWithoutAxes:
+    """A result that the compiler lays out as no mesh axes can say (reversed: on the devices in reverse) is kept whole."""
+
+    def test_flip_of_a_sharded_dim(self, mesh8):
+        x = torch.arange(16.0).view(8, 2)
+        sharded = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+        flipped = sharded.flip(0)
+        spmd.sync()
+        assert flipped.tolist() == x.flip(0).tolist()
+        assert ((flipped + sharded) * 2).tolist() == ((x.flip(0) + x) * 2).tolist()

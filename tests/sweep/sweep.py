@@ -192,7 +192,9 @@ def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
     wanted = [output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad]
     if not wanted or not leaves:
         return outputs
-    return outputs + list(torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True))
+    return outputs + list(
+        torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True)
+    )
 
 
 def _dim_of(op: Any, sample: Any) -> tuple[int, bool]:
@@ -274,7 +276,9 @@ def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool) -
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         if not isinstance(other, torch.Tensor):
             assert type(one) is type(other), f"result {index}: {one!r}, expected {other!r}"
-            assert one == other or is_random or one != one or _close(one, other), f"result {index}: {one!r}, expected {other!r}"
+            assert one == other or is_random or one != one or _close(one, other), (
+                f"result {index}: {one!r}, expected {other!r}"
+            )
             continue
         assert isinstance(one, torch.Tensor), f"result {index}: {one!r}, expected a tensor"
         assert one.device.type == "xla", f"result {index} is on {one.device}, expected xla"
@@ -287,7 +291,9 @@ def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool) -
             _compare_moments(one, other)
             continue
         rtol, atol = TOLERANCE.get(other.dtype, (0, 0))
-        torch.testing.assert_close(one, other, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text, i=index: f"result {i}: {text}")
+        torch.testing.assert_close(
+            one, other, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text, i=index: f"result {i}: {text}"
+        )
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -304,7 +310,9 @@ def _compare_moments(one: torch.Tensor, other: torch.Tensor) -> None:
         return
     assert one.isfinite().all(), "a draw is not finite"
     error = 6 * max(one.std().item(), other.std().item()) * (2 / other.numel()) ** 0.5
-    assert abs(one.mean() - other.mean()) <= error + 1e-6, f"means of the draws: {one.mean():.4f}, expected {other.mean():.4f}"
+    assert abs(one.mean() - other.mean()) <= error + 1e-6, (
+        f"means of the draws: {one.mean():.4f}, expected {other.mean():.4f}"
+    )
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

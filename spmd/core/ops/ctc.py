@@ -28,7 +28,9 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
     labels = labels.at[:, 1::2].set(_padded(targets, target_lengths, width))
     states = jnp.arange(2 * width + 1)
     none = jnp.asarray(-jnp.inf, log_probs.dtype)
-    skips = jnp.zeros(labels.shape, jnp.bool_).at[:, 2:].set((labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2]))
+    skips = (
+        jnp.zeros(labels.shape, jnp.bool_).at[:, 2:].set((labels[:, 2:] != blank) & (labels[:, 2:] != labels[:, :-2]))
+    )
     alive = states[None, :] < (2 * target_lengths + 1)[:, None]
     said = jnp.take_along_axis(log_probs, jnp.broadcast_to(labels, (log_probs.shape[0], *labels.shape)), axis=2)
     said = jnp.where(alive, said, none)

@@ -43,7 +43,9 @@ def _take(table, indices):
 def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns):
     bags = offsets.shape[0] - include_last_offset
     count = indices.shape[0]
-    owner = jnp.searchsorted(offsets[:bags], jnp.arange(count, dtype=offsets.dtype), side="right", method="compare_all") - 1
+    owner = (
+        jnp.searchsorted(offsets[:bags], jnp.arange(count, dtype=offsets.dtype), side="right", method="compare_all") - 1
+    )
     if padding_idx >= 0:
         kept = indices != padding_idx
         owner_kept = jnp.where(kept, owner, bags)  # past the end: dropped
@@ -84,7 +86,16 @@ def aten_embedding_bag(
 
 @lower(aten._embedding_bag_dense_backward.default)
 def aten_embedding_bag_dense_backward(
-    grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx=-1
+    grad,
+    indices,
+    offset2bag,
+    bag_size,
+    maximum_indices,
+    num_weights,
+    scale_grad_by_freq,
+    mode,
+    per_sample_weights,
+    padding_idx=-1,
 ):
     zeros = jnp.zeros((num_weights, grad.shape[1]), jnp.promote_types(grad.dtype, jnp.float32))
     if mode == _MAX:
@@ -111,7 +122,16 @@ def aten_embedding_bag_backward(
     per_sample_weights, padding_idx=-1,
 ):  # fmt: skip
     return aten_embedding_bag_dense_backward(
-        grad, indices, offset2bag, bag_size, maximum_indices, num_weights, scale_grad_by_freq, mode, per_sample_weights, padding_idx
+        grad,
+        indices,
+        offset2bag,
+        bag_size,
+        maximum_indices,
+        num_weights,
+        scale_grad_by_freq,
+        mode,
+        per_sample_weights,
+        padding_idx,
     )
 
 

@@ -28,7 +28,9 @@ def aten_histc(self, bins=100, min=0, max=0):
         place = jnp.floor((flat - low) * (bins / (high - low)))
     else:
         place = (flat - low) * bins // (high - low)
-    place = jnp.where(inside, jnp.minimum(jnp.where(inside, place, 0).astype(jnp.int64), bins - 1), bins)  # past the end: dropped
+    place = jnp.where(
+        inside, jnp.minimum(jnp.where(inside, place, 0).astype(jnp.int64), bins - 1), bins
+    )  # past the end: dropped
     return jnp.zeros((bins,), self.dtype).at[place].add(jnp.ones((), self.dtype), mode="drop")
 
 

@@ -11,7 +11,9 @@ from . import rnn
 aten = torch.ops.aten
 
 
-def _attention(query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None):
+def _attention(
+    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
+):
     """(output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)."""
     *batch, length, _ = query.shape
     output = query.new_empty((*batch, length, value.shape[-1]))
@@ -148,7 +150,7 @@ def _recurrence_backward(cell, grads, state, weight, bias, projection, mask, out
 
 
 def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
-    """torch's meta kernel asks for bfloat16 and aligned strides, as its GPU kernel does; its CPU kernel takes any floats."""
+    """torch's meta kernel asks for bfloat16 and aligned strides, as its GPU kernel does; its CPU kernel does not."""
     if not {self.dim(), mat2.dim()} <= {2, 3} or self.dtype != mat2.dtype or not self.is_floating_point():
         raise RuntimeError(
             "grouped_mm: expected two floating-point matrices or stacks of them, of one dtype, got "
@@ -158,7 +160,8 @@ def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
         raise RuntimeError("grouped_mm: expected offs where an argument is a matrix, and only there")
     if self.shape[-1] != mat2.shape[-2]:
         raise RuntimeError(f"grouped_mm: inner sizes differ: {self.shape[-1]} and {mat2.shape[-2]}")
-    groups = {given.shape[0] for given in (self, mat2) if given.dim() == 3} | ({offs.numel()} if offs is not None else set())
+    groups = {given.shape[0] for given in (self, mat2) if given.dim() == 3}
+    groups |= {offs.numel()} if offs is not None else set()
     if len(groups) != 1:
         raise RuntimeError(f"grouped_mm: expected one number of groups, got {sorted(groups)}")
     lead = () if self.dim() != mat2.dim() else tuple(groups)
@@ -170,6 +173,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     aten._softmax.default: _checked_softmax(aten._softmax.default),
     aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
+    aten.binomial.default: lambda count, prob, generator=None: torch.empty_like(count),
+    aten._standard_gamma.default: lambda self, generator=None: torch.empty_like(self),
     aten.histogram.bin_ct: _histogram,
     aten.histogram.bins_tensor: _histogram,
     aten._histogramdd_bin_edges.default: _histogramdd_edges,

@@ -119,9 +119,7 @@ def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, return
 
 
 @lower(aten.native_group_norm_backward.default)
-def aten_native_group_norm_backward(
-    grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns
-):
+def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns):
     grad = _by_group(_wide(grad_out), N, C, HxW, group)
     rstd = _wide(rstd).reshape(N, group, 1, 1)
     normalized = (_by_group(_wide(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
@@ -170,9 +168,7 @@ def _towards(running, value, momentum):
 
 
 @lower(aten.native_batch_norm.default)
-def aten_native_batch_norm(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns
-):
+def aten_native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns):
     output, *saved = _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
     return _like((output, *(part[: returns[1].shape[0]] for part in saved)), returns)  # none are saved in evaluation
 

@@ -313,7 +313,9 @@ def _binary(function):
 
     def rule(*args):
         dtype = jnp.result_type(*(arg for arg in args if isinstance(arg, jax.Array)))
-        return function(*(arg if isinstance(arg, jax.Array) else jnp.asarray(np.asarray(arg).astype(dtype)) for arg in args))
+        return function(
+            *(arg if isinstance(arg, jax.Array) else jnp.asarray(np.asarray(arg).astype(dtype)) for arg in args)
+        )
 
     return rule
 
@@ -480,7 +482,11 @@ def aten_polygamma(n, self):
     if n == 1:
         return _trigamma(self)
     sign = 1.0 if n % 2 else -1.0
-    return sign * jnp.exp(lax.lgamma(jnp.asarray(n + 1.0, self.dtype))) * _hurwitz_zeta(jnp.asarray(n + 1.0, self.dtype), self)
+    return (
+        sign
+        * jnp.exp(lax.lgamma(jnp.asarray(n + 1.0, self.dtype)))
+        * _hurwitz_zeta(jnp.asarray(n + 1.0, self.dtype), self)
+    )
 
 
 @lower(aten.nextafter.default)

@@ -121,7 +121,9 @@ def aten_bernoulli_tensor(self, p, *, draw):
 
 @lower(aten.exponential.default)
 def aten_exponential(self, lambd=1.0, *, draw):
-    return (-jnp.log1p(-uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))) / lambd).astype(self.dtype)
+    return (-jnp.log1p(-uniform(draw, self.shape, jnp.promote_types(self.dtype, jnp.float32))) / lambd).astype(
+        self.dtype
+    )
 
 
 @lower(aten.geometric.default)
@@ -143,7 +145,11 @@ def aten_random_to(self, to, *, draw):
 
 @lower(aten.random.default)
 def aten_random(self, *, draw):
-    top = 2 ** (jnp.finfo(self.dtype).nmant + 1) if jnp.issubdtype(self.dtype, jnp.floating) else jnp.iinfo(self.dtype).max
+    top = (
+        2 ** (jnp.finfo(self.dtype).nmant + 1)
+        if jnp.issubdtype(self.dtype, jnp.floating)
+        else jnp.iinfo(self.dtype).max
+    )
     return _integers(draw, self.shape, 0, int(top) + 1 if top < 2**63 - 1 else 2**63 - 1, self.dtype)
 
 
@@ -177,3 +183,26 @@ def aten_native_dropout(input, p, train, *, draw):
 def aten_native_dropout_backward(grad_output, mask, scale, *, returns):
     grad = grad_output.astype(returns.dtype)
     return jnp.where(mask, grad * jnp.asarray(scale, grad.dtype), jnp.zeros((), grad.dtype))
+
+
+# -- Distributions that are drawn by rejection take jax's samplers, under a key of their own.
+
+
+def _jax_key(draw: Draw) -> jax.Array:
+    key = _key(draw)
+    return jnp.stack([key >> np.uint64(32), key & np.uint64(0xFFFFFFFF)]).astype(jnp.uint32)
+
+
+@lower(aten.poisson.default)
+def aten_poisson(self, *, draw):
+    return jax.random.poisson(_jax_key(draw), self.astype(jnp.float32), dtype=jnp.int32).astype(self.dtype)
+
+
+@lower(aten.binomial.default)
+def aten_binomial(count, prob, *, draw):
+    return jax.random.binomial(_jax_key(draw), count, prob).astype(count.dtype)
+
+
+@lower(aten._standard_gamma.default)
+def aten_standard_gamma(self, *, draw):
+    return jax.random.gamma(_jax_key(draw), self).astype(self.dtype)

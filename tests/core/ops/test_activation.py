@@ -38,7 +38,17 @@ class TestSpecialValues:
     def test_nan_and_large(self):
         batch = Batch()
         x = torch.tensor([float("nan"), 1e4, -1e4, 0.0, -0.0, 88.0, -88.0, 1.0])
-        for name in ("relu", "silu", "gelu", "gelu tanh", "sigmoid", "softplus", "logsigmoid", "leaky_relu", "hardtanh"):
+        for name in (
+            "relu",
+            "silu",
+            "gelu",
+            "gelu tanh",
+            "sigmoid",
+            "softplus",
+            "logsigmoid",
+            "leaky_relu",
+            "hardtanh",
+        ):
             batch.case(name, ACTIVATIONS[name], x, gradient=False)
         masked = torch.tensor([[-float("inf")] * 3, [0.0, -float("inf"), 1.0]])
         batch.case("softmax", ACTIVATIONS["softmax"], masked, gradient=False)

@@ -21,7 +21,9 @@ def test_ctc(reduction: str) -> None:
         torch.tensor(inputs),
         torch.tensor(lengths),
     )
-    batch.case("end to end", lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction), scores, targets.flatten()[:4])
+    batch.case(
+        "end to end", lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction), scores, targets.flatten()[:4]
+    )
     batch.case(
         "too short an input",
         lambda x, t: ctc_loss(x, t, [2, 5, 4], lengths, reduction=reduction, zero_infinity=True),

@@ -13,7 +13,11 @@ def test_histograms() -> None:
     batch.case("histogram", lambda x: tuple(torch.histogram(x, 7)), x, gradient=False)
     batch.case("histogram range", lambda x: tuple(torch.histogram(x, 4, range=(-3.0, 3.0))), x, gradient=False)
     batch.case(
-        "histogram weight density", lambda x, w: tuple(torch.histogram(x, 4, weight=w, density=True)), x, weight, gradient=False
+        "histogram weight density",
+        lambda x, w: tuple(torch.histogram(x, 4, weight=w, density=True)),
+        x,
+        weight,
+        gradient=False,
     )
     edges = torch.tensor([-5.0, -1.0, 0.0, 4.0])
     batch.case("histogram edges", lambda x, e: tuple(torch.histogram(x, e)), x, edges, gradient=False)

@@ -18,7 +18,9 @@ def products(batch: Batch, dtype: torch.dtype) -> None:
     batch.case("outer", torch.outer, make(8), make(3))
     for beta, alpha in ((1, 1), (0, 1), (2, 3)):
         scale = {"beta": beta, "alpha": alpha}
-        batch.case(f"addmm {scale}", lambda s, a, b, k=scale: torch.addmm(s, a, b, **k), make(6), make(8, 5), make(5, 6))
+        batch.case(
+            f"addmm {scale}", lambda s, a, b, k=scale: torch.addmm(s, a, b, **k), make(6), make(8, 5), make(5, 6)
+        )
         batch.case(
             f"baddbmm {scale}",
             lambda s, a, b, k=scale: torch.baddbmm(s, a, b, **k),
@@ -54,7 +56,12 @@ class TestScale:
         batch = Batch()
         bias = torch.full((6,), float("nan"))
         batch.case(
-            "addmm", lambda s, a, b: torch.addmm(s, a, b, beta=0), bias, torch.ones(4, 5), torch.ones(5, 6), gradient=False
+            "addmm",
+            lambda s, a, b: torch.addmm(s, a, b, beta=0),
+            bias,
+            torch.ones(4, 5),
+            torch.ones(5, 6),
+            gradient=False,
         )
         batch.check()
 
@@ -63,6 +70,32 @@ class TestScale:
         x, weight, bias = torch.randn(2, 3, 5), torch.randn(6, 5), torch.randn(6)
         batch.case("linear", torch.nn.functional.linear, x, weight, bias)
         batch.case("linear without bias", torch.nn.functional.linear, x, weight)
+        batch.check()
+
+
+class TestGrouped:
+    """`grouped_mm`: rows, columns or the inner dim in groups whose ends are data, one of them empty."""
+
+    @staticmethod
+    def cases(batch: Batch) -> None:
+        ends = torch.tensor([2, 2, 5, 8], dtype=torch.int32)
+        product = torch.nn.functional.grouped_mm
+        batch.case("rows", lambda a, b, e: product(a, b, offs=e), torch.randn(8, 4), torch.randn(4, 4, 8), ends)
+        batch.case("columns", lambda a, b, e: product(a, b, offs=e), torch.randn(4, 3, 4), torch.randn(4, 8), ends)
+        inner = torch.randn(4, 8), torch.randn(8, 8)
+        batch.case("inner", lambda a, b, e: product(a, b, offs=e), *inner, ends, gradient=False)
+        batch.case("batched", product, torch.randn(8, 4, 4), torch.randn(8, 4, 8))
+        narrow = torch.randn(8, 8).bfloat16(), torch.randn(4, 8, 8).bfloat16()
+        batch.case("bfloat16", lambda a, b, e: product(a, b, offs=e), *narrow, ends)
+
+    def test_values_and_gradients(self):
+        batch = Batch()
+        self.cases(batch)
+        batch.check()
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        self.cases(batch)
         batch.check()
 
 

@@ -101,7 +101,9 @@ class TestSpecialValues:
         for name in names:
             batch.case(name, getattr(torch, name), rows, columns, gradient=False)
         for mode in ("trunc", "floor", None):
-            batch.case(f"div {mode}", lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), rows, columns, gradient=False)
+            batch.case(
+                f"div {mode}", lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), rows, columns, gradient=False
+            )
         batch.check()
 
 

@@ -13,7 +13,10 @@ def test_segments(reduce: str) -> None:
     lengths, offsets = torch.tensor([2, 0, 4, 1]), torch.tensor([0, 2, 2, 6, 7])
     for initial in (None, 0.5):
         batch.case(
-            f"lengths {initial}", lambda x, n, i=initial: torch.segment_reduce(x, reduce, lengths=n, initial=i), data, lengths
+            f"lengths {initial}",
+            lambda x, n, i=initial: torch.segment_reduce(x, reduce, lengths=n, initial=i),
+            data,
+            lengths,
         )
     batch.case("offsets", lambda x, n: torch.segment_reduce(x, reduce, offsets=n, initial=1.0), data, offsets)
     batch.check()

@@ -1,0 +1,192 @@
+"""Pickling, torch.save and torch.load, copy, dlpack, numpy, hashing."""
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from support import run_script
+from torch import nn
+
+import spmd
+
+
+def saved(value: Any) -> io.BytesIO:
+    """The bytes that torch.save writes."""
+    made = io.BytesIO()
+    torch.save(value, made)
+    made.seek(0)
+    return made
+
+
+def tied() -> nn.Module:
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)).to("xla")
+    model[2].weight = model[0].weight
+    return model
+
+
+class TestSave:
+    """A file holds plain CPU tensors: every torch reads it, and map_location brings them onto the device."""
+
+    def test_tensors(self) -> None:
+        x = torch.arange(6.0).to("xla").view(2, 3)
+        for tensor in (x, x.t(), x[1], x.to(torch.bfloat16), x.to(torch.float8_e4m3fn), x > 2, x + 1j, (x + 1j).conj()):
+            found = [torch.load(saved(tensor)), torch.load(saved(tensor), map_location="cpu")]
+            if tensor.dtype != torch.float8_e4m3fn:  # which torch itself only saves
+                found.append(pickle.loads(pickle.dumps(tensor)))
+            for loaded in found:
+                assert type(loaded) is torch.Tensor and loaded.device.type == "cpu" and loaded.dtype == tensor.dtype
+                assert torch.equal(
+                    loaded.float() if loaded.dtype.itemsize == 1 else loaded,
+                    tensor.cpu().float() if loaded.dtype.itemsize == 1 else tensor.cpu(),
+                )
+                assert loaded.requires_grad == tensor.requires_grad
+
+    def test_parameters(self) -> None:
+        weight = nn.Parameter(torch.ones(3, device="xla"))
+        loaded = torch.load(saved(weight))
+        assert type(loaded) is nn.Parameter and loaded.device.type == "cpu" and loaded.requires_grad
+        frozen = torch.load(saved(nn.Parameter(torch.ones(3, device="xla"), requires_grad=False)))
+        assert type(frozen) is nn.Parameter and not frozen.requires_grad
+        assert torch.load(saved(torch.ones(3, device="xla", requires_grad=True))).requires_grad
+
+    def test_attributes(self) -> None:
+        x = torch.ones(3, device="xla")
+        x.note = {"a": [1]}
+        assert torch.load(saved(x)).note == {"a": [1]}
+
+    @pytest.mark.parametrize("place", ["xla", "xla:0", torch.device("xla"), {"cpu": "xla"}], ids=str)
+    def test_onto_the_device(self, place: Any) -> None:
+        x = torch.arange(6.0).view(2, 3)
+        for source in (x, x.to("xla")):
+            loaded = torch.load(saved({"x": source.t(), "n": 3}), map_location=place)
+            assert loaded["x"].device.type == "xla" and torch.equal(loaded["x"].cpu(), x.t()) and loaded["n"] == 3
+
+    def test_state_dicts(self) -> None:
+        model = tied()
+        optimizer = torch.optim.Adam(model.parameters())
+        model(torch.randn(4, 3).to("xla")).sum().backward()
+        optimizer.step()
+        for place in (None, "cpu", "xla"):
+            loaded = torch.load(
+                saved({"model": model.state_dict(), "optimizer": optimizer.state_dict()}), map_location=place
+            )
+            fresh = tied() if place == "xla" else tied().to("cpu")
+            fresh.load_state_dict(loaded["model"])
+            other = torch.optim.Adam(fresh.parameters())
+            other.load_state_dict(loaded["optimizer"])
+            for one, two in zip(fresh.state_dict().values(), model.state_dict().values(), strict=True):
+                assert torch.equal(one.cpu(), two.cpu())
+            for one, two in zip(other.state.values(), optimizer.state.values(), strict=True):
+                assert all(torch.equal(one[name].cpu(), two[name].cpu()) for name in two)
+
+    def test_ties_are_written_once(self) -> None:
+        model = tied()
+        state = torch.load(saved(model.state_dict()))
+        assert state["0.weight"].data_ptr() == state["2.weight"].data_ptr()
+        base, row = torch.load(saved([(x := torch.arange(6.0).to("xla").view(2, 3)), x[1]]))
+        row.zero_()
+        assert base[1].tolist() == [0.0] * 3
+
+    @pytest.mark.parametrize("place", [None, "cpu", "xla"])
+    def test_modules(self, place: str | None) -> None:
+        model = tied()
+        x = torch.randn(4, 3).to("xla")
+        model(x)
+        loaded = torch.load(saved(model.eval()), map_location=place, weights_only=False)
+        assert loaded[0].weight is loaded[2].weight and isinstance(loaded[0].weight, nn.Parameter)
+        where = loaded[0].weight.device.type
+        assert where == (place or "cpu")
+        torch.testing.assert_close(loaded(x.to(where)).cpu(), model(x).cpu())
+        assert all(parameter.requires_grad and parameter.is_leaf for parameter in loaded.parameters())
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        x = torch.arange(40.0).view(10, 4)
+        cut = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+        assert torch.equal(torch.load(saved(cut)), x)
+
+    def test_after_a_write(self) -> None:
+        x = torch.zeros(3, device="xla")
+        first = pickle.loads(pickle.dumps([x, x[1:]]))
+        x.add_(1)
+        second = pickle.loads(pickle.dumps([x, x[1:]]))
+        assert first[0].tolist() == [0.0] * 3 and second[0].tolist() == [1.0] * 3 and second[1].tolist() == [1.0] * 2
+
+    def test_without_this_library(self, tmp_path) -> None:
+        torch.save({"model": tied(), "state": tied().state_dict()}, tmp_path / "all.pt")
+        with open(tmp_path / "x.pickle", "wb") as file:
+            pickle.dump(tied(), file)
+        run_script(f"""
+            import pickle, sys, torch
+            loaded = torch.load({str(tmp_path / "all.pt")!r}, weights_only=False)
+            assert loaded["model"](torch.ones(2, 3)).shape == (2, 3) and loaded["state"]["0.weight"].device.type == "cpu"
+            torch.load({str(tmp_path / "all.pt")!r}, weights_only=False, map_location="cpu")
+            pickle.load(open({str(tmp_path / "x.pickle")!r}, "rb"))(torch.ones(2, 3)).sum().backward()
+            assert "spmd" not in sys.modules and "jax" not in sys.modules
+        """)
+
+
+class TestCopy:
+    """copy.copy is another tensor over the same memory, copy.deepcopy one over memory of its own."""
+
+    def test_shallow(self) -> None:
+        x = nn.Parameter(torch.ones(3, device="xla"))
+        other = copy.copy(x)
+        with torch.no_grad():
+            x.add_(1)
+        assert (
+            other is not x and other.tolist() == [2.0] * 3 and isinstance(other, nn.Parameter) and other.requires_grad
+        )
+
+    def test_deep(self) -> None:
+        pair = [x := torch.ones(3, device="xla"), x]
+        copied = copy.deepcopy(pair)
+        x.zero_()
+        assert copied[0] is copied[1] and copied[0].tolist() == [1.0] * 3
+        state = copy.deepcopy(tied().state_dict())
+        assert all(tensor.device.type == "xla" for tensor in state.values())
+
+
+class TestExchange:
+    """dlpack, numpy, hashing, equality."""
+
+    def test_dlpack(self) -> None:
+        x = torch.arange(6.0).to("xla").view(2, 3) * 1
+        for source in (x, x.t(), x[1]):
+            assert torch.equal(torch.from_dlpack(source), source.cpu())
+            assert np.array_equal(np.from_dlpack(source), source.cpu().numpy())
+        held = torch.from_dlpack(x)
+        x.add_(1)
+        spmd.sync()
+        assert held.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]]
+        with pytest.raises((BufferError, RuntimeError), match="requires? grad"):
+            torch.from_dlpack(torch.ones(2, device="xla", requires_grad=True))
+
+    def test_dlpack_sharded(self, mesh8: spmd.Mesh) -> None:
+        cut = spmd.mark_sharding(torch.arange(16.0).to("xla"), mesh8, ("fsdp",))
+        assert torch.from_dlpack(cut).tolist() == list(range(16))
+
+    def test_numpy(self) -> None:
+        x = torch.arange(3.0, device="xla")
+        assert x.cpu().numpy().tolist() == x.detach().numpy(force=True).tolist() == [0.0, 1.0, 2.0]
+        with pytest.raises(TypeError, match="cpu"):
+            x.numpy()
+        with pytest.raises(TypeError, match="cpu"):
+            np.asarray(x)
+
+    def test_hash(self) -> None:
+        x, y = torch.ones(3, device="xla"), torch.ones(3, device="xla")
+        table = {x: 1, y: 2}
+        assert table[x] == 1 and table[y] == 2 and len({x, y, x}) == 2 and x in {x}
+        x.add_(1)
+        assert table[x] == 1
+
+    def test_equal(self) -> None:
+        x = torch.tensor([1.0, float("nan")], device="xla")
+        assert not torch.equal(x, x.clone()) and torch.equal(x[:1], x[:1].clone())
+        assert not torch.equal(torch.ones(2, device="xla"), torch.ones(3, device="xla"))
+        assert torch.equal(torch.ones(0, 3, device="xla"), torch.ones(0, 3, device="xla"))
+        torch.testing.assert_close(x, x.clone(), equal_nan=True)

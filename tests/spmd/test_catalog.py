@@ -1,0 +1,49 @@
+"""`python -m spmd where` and `python -m spmd ops`."""
+
+import re
+
+import pytest
+from support import run_script
+
+import spmd  # noqa: F401
+from spmd.__main__ import main
+from spmd.core import catalog
+
+
+class TestWhere:
+    """File and line of a rule per overload, or how else the op gets there."""
+
+    @pytest.mark.parametrize(
+        ("op", "expected"),
+        [
+            ("aten.gelu", r"^aten.gelu.default: rule  spmd/core/ops/activation.py:\d+$"),
+            ("gelu", r"^aten.gelu.default: rule "),
+            ("aten.add.Tensor", r"^aten.add.Tensor: rule  spmd/core/ops/pointwise.py:\d+$"),
+            ("aten.add_.Tensor", r"^aten.add_.Tensor: derived  spmd/core/ops/pointwise.py:\d+$"),
+            ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/specials.py:\d+$"),
+            ("aten._foreach_add", r"^aten._foreach_add.List: derived"),
+            ("aten.linear", r"^aten.linear.default: (decomposition|rule)"),
+            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/specials.py:\d+$"),
+        ],
+    )
+    def test_places(self, op, expected, capsys):
+        assert main(["where", op]) == 0
+        assert re.search(expected, capsys.readouterr().out, re.MULTILINE)
+
+    def test_the_line_is_the_rules_own(self):
+        (place,) = catalog.find("aten.gelu.default")
+        lines = (catalog.ROOT / place.path).read_text().splitlines()
+        assert any("gelu" in line for line in lines[place.line - 1 : place.line + 3])
+
+    @pytest.mark.parametrize("op", ["aten.gelou", "nolib.op", "aten.add.Nothing"])
+    def test_unknown(self, op, capsys):
+        assert main(["where", op]) == 1
+        assert f"torch knows no op '{op}'" in capsys.readouterr().err
+
+
+class TestPage:
+    """docs/ops.md says what the code does."""
+
+    def test_up_to_date(self):
+        # A process of its own: other tests of this one register rules and make them wrong on purpose.
+        run_script("import sys; from spmd.__main__ import main; sys.exit(main(['ops', '--check']))")
