@@ -19,7 +19,15 @@ from .foreach import entry_for
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.shape import PARTS, part
 from .runtime import host_array
-from .source import RING, _forward, _is_library, is_library, user_frame
+from .source import (
+    FORWARD_CODE,
+    FORWARD_INSTRUCTION,
+    FORWARD_NUMBER,
+    RING,
+    _is_library,
+    is_library,
+    user_frame,
+)
 from .specials import SPECIALS
 from .tensor import LOCK, Cell, XlaTensor, _threads, enter_thread, wrap
 from .views import View, read_use, read_view, strided_rule, write
@@ -98,11 +106,12 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             sequence = -1
             forward = _next_sequence() - 1
             slot = forward & _RING_MASK
-            noted = _forward[slot]
-            if noted is None or noted[0] != forward:
-                _forward[slot] = (forward, code, instruction)
+            if FORWARD_NUMBER[slot] != forward:
+                FORWARD_NUMBER[slot] = forward
+                FORWARD_CODE[slot] = code
+                FORWARD_INSTRUCTION[slot] = instruction
 
-        node = Node(entry, operands, numbers, code, instruction, sequence)
+        node = Node(entry, operands, numbers or (), code, instruction, sequence)
         if plan.kind is FUNCTION:
             metas = entry.metas
             if len(metas) == 1 and entry.layout is None:

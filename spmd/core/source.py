@@ -18,7 +18,10 @@ _is_library: dict[CodeType, bool] = {}
 
 # Autograd numbers its nodes; a ring of the latest forward lines maps a backward op's number to the line it came from.
 RING = 1 << 16
-_forward: list[tuple[int, CodeType | None, int] | None] = [None] * RING
+# Three lists instead of one of tuples: nothing is allocated per recorded op.
+FORWARD_NUMBER: list[int] = [-1] * RING
+FORWARD_CODE: list[CodeType | None] = [None] * RING
+FORWARD_INSTRUCTION: list[int] = [0] * RING
 
 
 def is_library(code: CodeType) -> bool:
@@ -48,8 +51,9 @@ def user_line() -> Line:
 
 
 def remember_forward(sequence: int, code: CodeType | None, instruction: int) -> None:
-    """Notes where the forward op with this autograd number stands."""
-    _forward[sequence & (RING - 1)] = (sequence, code, instruction)
+    """Notes where the forward op with this autograd number stands (`dispatch` does the same in line)."""
+    slot = sequence & (RING - 1)
+    FORWARD_NUMBER[slot], FORWARD_CODE[slot], FORWARD_INSTRUCTION[slot] = sequence, code, instruction
 
 
 def node_line(node: Node) -> Line:
@@ -59,8 +63,9 @@ def node_line(node: Node) -> Line:
 
 def forward_line(sequence: int) -> Line | None:
     """The line of the forward op with this autograd number, where it is still known."""
-    found = _forward[sequence & (RING - 1)] if sequence >= 0 else None
-    return Line(found[1], found[2]) if found is not None and found[0] == sequence else None
+    slot = sequence & (RING - 1)
+    known = sequence >= 0 and FORWARD_NUMBER[slot] == sequence
+    return Line(FORWARD_CODE[slot], FORWARD_INSTRUCTION[slot]) if known else None
 
 
 def describe(node: Node) -> str:
