@@ -325,6 +325,7 @@ def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
         plan = PLANS.get(overload)
         if plan is None:
             plan = PLANS[overload] = make_plan(overload, SPECIALS)
+        metrics.recorded_ops += 1
         made.append(_record_view(plan, (base, *part_arguments), {}, _getframe(2)))
     return made
 

@@ -40,7 +40,8 @@ class CompileRecord:
         )
 
 
-# Ops recorded since the start (or `clear`): a plain number, because the recorder adds to it under its own lock.
+# Ops recorded since the start (or `clear`), aten calls and annotations: a plain number, because the recorder adds to it
+# under its own lock.
 recorded_ops = 0
 synced_ops = 0  # their number at the last barrier
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import torch
 
-from . import runtime
+from . import metrics, runtime
 from .ir import Entry, Leaf, Meta, Node, Pick, Value, origin
 from .lower import constrain
 from .sharding import Sharding
@@ -280,6 +280,7 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
         if type(value) is not Leaf:
             # The line is that of the value: an annotation is about it, and finding our own would cost more than recording.
             source = origin(value)
+            metrics.recorded_ops += 1
             cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), source.code, source.instruction))
         elif value.host is not None:
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
