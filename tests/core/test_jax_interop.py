@@ -10,6 +10,7 @@ from jax.experimental import pallas
 from support import check
 from torch import nn
 
+import fsdp
 import spmd
 
 
@@ -162,7 +163,6 @@ class TestGraph:
                     return torch.tanh(x @ self.weight)
                 return spmd.call_jax(lambda_free, x, self.weight)
 
-        fsdp = pytest.importorskip("fsdp")
         reference = Model()
         model = fsdp.FullyShardedDataParallel(Model().to("xla"), mesh8)
         x = torch.randn(8, 8)
