@@ -104,7 +104,7 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "entry_cache_size", "fallback", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
+            "check_shardings", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -8,10 +8,11 @@ import jax
 import numpy as np
 
 from . import compile as compiling
-from . import metrics, nans, runtime
+from . import loops, metrics, nans, runtime, varying
 from .birth import give_birth
 from .config import config
-from .ir import Leaf, Line, Node, origin, topological
+from .host import is_forbidden
+from .ir import Leaf, Line, Node, Pick, Value, origin, results, topological
 from .lower import Graph
 from .placement import (
     MeshesError,
@@ -26,7 +27,7 @@ from .placement import (
     wanted,
 )
 from .source import user_line
-from .tensor import LIVE, LOCK, Cell, pending
+from .tensor import LIVE, LOCK, Cell, pending, value_serial
 
 # Programs run so far: what was read before the last run is not in the graph that is recorded now.
 RUNS = 0
@@ -48,10 +49,60 @@ def sync(*, wait: bool = False) -> None:
             if (cell := ref()) is not None:
                 cell.listed = False
         LIVE.clear()
+        _rest_until_next_look()
         metrics.synced_ops = metrics.recorded_ops
     if wait:
         for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
             device_array.block_until_ready()
+
+
+_longest = 0  # of the graphs that were synced: a step of this length has no loop in it
+
+
+def _rest_until_next_look() -> None:
+    """A step is no longer than the longest so far, or three times that when it has a loop in it that nobody syncs."""
+    global _longest
+    _longest = max(_longest, metrics.recorded_ops - metrics.synced_ops)
+    _look_after(max(config.loop_search_ops, 3 * _longest))
+
+
+def _look_after(num_ops: int) -> None:
+    limit = metrics.synced_ops + config.max_pending_ops
+    metrics.look_at = min(metrics.recorded_ops + num_ops, limit) if config.loop_search_ops else limit
+
+
+def run_turns() -> None:
+    """Runs the finished turns of a loop that nobody syncs (see `core.loops`); what is behind them stays recorded."""
+    with LOCK:
+        num_ops = metrics.recorded_ops - metrics.synced_ops
+        LIVE[:] = [ref for ref in LIVE if ref() is not None]
+        cells = pending()
+        nodes, _ = topological([cell.value for cell in cells])
+        cuts = [] if nans.looked_for() else loops.cuts(nodes, search=True, goes_on=True)
+        if not cuts:
+            _look_after(max(num_ops, config.loop_search_ops))
+            return
+        line = user_line()
+        try:
+            if give_birth(cells, line):
+                cells = pending()
+                nodes, _ = topological([cell.value for cell in cells])
+                cuts = loops.cuts(nodes, search=False, goes_on=True)
+            _run_between(cuts, nodes, cells, line)
+        except Exception as error:
+            _abandon(cells, error)
+            raise
+        left = len(nodes) - cuts[-1] if cuts else len(nodes)
+        metrics.synced_ops = metrics.recorded_ops - num_ops * left // len(nodes)
+        _look_after(max(num_ops * (cuts[-1] - cuts[-2] if len(cuts) > 1 else left) // len(nodes), config.loop_search_ops))
+
+
+def _run_between(cuts: list[int], nodes: list[Node], cells: list[Cell], line: Line) -> None:
+    """One program for each stretch of the graph that ends at a cut."""
+    start = 0
+    for cut in cuts:
+        _run_first(nodes[start:cut], nodes[start:], cells, line, donate=True)
+        start = cut
 
 
 def materialise(cell: Cell) -> Leaf:
@@ -103,20 +154,105 @@ def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
         chosen = [cell for cell in (pending() if cells is None else cells) if type(cell.value) is not Leaf]
         if not chosen:
             return ""
-        return str(compiling.lower_graph(_graph(chosen, donate=cells is None)).as_text())
+        return str(compiling.lower_graph(_graph(_values(chosen), donate=cells is None)).as_text())
 
 
-def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> None:
-    global RUNS
+# What a program computes: a value, and the cell that takes it. A value from a cell's past leaves the cell as it is.
+_Root = tuple[Value, Cell]
+
+
+def _values(cells: list[Cell]) -> list[_Root]:
+    return [(cell.value, cell) for cell in cells]
+
+
+def _run(cells: list[Cell], line: Line, *, donate: bool) -> None:
+    """Runs the cells' values as one program; what varies from run to run is first taken out of it."""
     if not cells:
         return
-    RUNS += 1
     kinds = nans.looked_for()
     if kinds:
-        return _run_watched(cells, line, name, kinds)
-    graph = _graph(cells, donate=donate)
+        return _run_watched(cells, line, kinds)
+    graph = _graph(_values(cells), donate=donate)
+    if compiling.find(graph) is None:
+        search = len(graph.nodes) >= config.loop_search_ops > 0
+        cuts = loops.cuts(graph.nodes, search=search, goes_on=False) if donate else []
+        if cuts:
+            _run_between(cuts, graph.nodes, cells, line)
+            return _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
+        hosted = varying.adapt(graph, line)
+        if hosted and not is_forbidden():
+            return _run_beside_host(cells, hosted, line, donate=donate)
+    _run_program(graph, _values(cells), line)
+
+
+def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate: bool) -> None:
+    """Runs cells some of whose values the host computes: in turn what waits for no such value, and those that are ready."""
+    while True:
+        nodes, _ = topological([cell.value for cell in cells])
+        waiting: set[Node] = set()
+        for node in nodes:
+            if any(origin(operand) in waiting for operand in node.operands):
+                waiting.add(node)
+            elif node in hosted:
+                if any(type(operand) is not Leaf for operand in node.operands):
+                    waiting.add(node)
+                else:
+                    _replace(nodes, cells, dict(zip(map(_name, results(node)), varying.compute(node), strict=True)))
+        if not waiting:
+            break
+        _run_first([node for node in nodes if node not in waiting], nodes, cells, line, donate=donate)
+    _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
+
+
+def _run_first(first: list[Node], nodes: list[Node], cells: list[Cell], line: Line, *, donate: bool) -> None:
+    """Runs some of the nodes behind these cells, which need none of the others; what the others read becomes data."""
+    chosen = set(first)
+    owners = {_name(value): cell for cell in cells for value in (*(cell.past or ()), cell.value)}
+    roots: list[_Root] = [(cell.value, cell) for cell in cells if origin(cell.value) in chosen]
+    known = {_name(value) for value, _ in roots}
+    read: set[Value] = set()
+    for node in nodes:
+        if node not in chosen:
+            for operand in node.operands:
+                read.add(operand)
+                if origin(operand) in chosen and _name(operand) not in known:
+                    known.add(_name(operand))
+                    owner = owners.get(_name(operand))
+                    roots.append((operand, Cell(operand, operand.meta) if owner is None else owner))
+    roots.sort(key=lambda root: value_serial(root[0]))
+    graph = _graph(roots, donate=donate, read=read)
+    varying.apply(graph)
+    leaves = _run_program(graph, roots, line)
+    _replace(nodes, (), {_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
+    for cell in cells:
+        if cell.past:
+            cell.past = [value for value in cell.past if origin(value) not in chosen]
+
+
+def _name(value: Value) -> Any:
+    """A value's name: results of one node are new Picks each time they are asked for."""
+    return (value.node, value.index) if type(value) is Pick else value
+
+
+def _replace(nodes: list[Node], cells: Sequence[Cell], made: dict[Any, Leaf]) -> None:
+    """Puts data in the place of values that have been computed."""
+    for node in nodes:
+        for operand in node.operands:
+            if (operand.node, operand.index) in made if type(operand) is Pick else operand in made:
+                node.operands = tuple(made.get(_name(operand), operand) for operand in node.operands)
+                break
+    for cell in cells:
+        leaf = made.get(_name(cell.value))
+        if leaf is not None:
+            cell.settle(leaf)
+
+
+def _run_program(graph: Graph, roots: list[_Root], line: Line) -> list[Leaf]:
+    """Runs a graph and gives its results to the cells."""
+    global RUNS
+    RUNS += 1
     upload_leaves(graph)
-    program = compiling.program_for(graph, name, line)
+    program = compiling.program_for(graph, "step", line)
     try:
         leaves = compiling.run(program, graph)
     except BaseException:
@@ -127,16 +263,22 @@ def _run(cells: list[Cell], line: Line, *, donate: bool, name: str = "step") -> 
     for leaf, donated in zip(graph.leaves, graph.donated, strict=True):
         if donated:
             leaf.gone, leaf.buffer = "it was overwritten in place", None
-    for cell, leaf in zip(cells, leaves, strict=True):
-        cell.settle(leaf)
+    for (value, cell), leaf in zip(roots, leaves, strict=True):
+        if cell.value is value:
+            cell.settle(leaf)
+        else:
+            cell.home, leaf.holder = leaf.sharding, weakref.ref(cell)
+    return leaves
 
 
-def _run_watched(cells: list[Cell], line: Line, name: str, kinds: int) -> None:
+def _run_watched(cells: list[Cell], line: Line, kinds: int) -> None:
     """`_run` inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
-    graph = _graph(cells, donate=False)
+    global RUNS
+    RUNS += 1
+    graph = _graph(_values(cells), donate=False)
     upload_leaves(graph)
     watched, values = nans.watch(graph)
-    leaves = compiling.run(compiling.program_for(watched, name, line), watched)
+    leaves = compiling.run(compiling.program_for(watched, "step", line), watched)
     if values:
         nans.blame(graph, values, np.asarray(leaves.pop().buffer), kinds)
     for cell, leaf in zip(cells, leaves, strict=True):
@@ -221,9 +363,10 @@ def _abandon(cells: list[Cell], error: Exception) -> None:
         old.holder = weakref.ref(cell)
 
 
-def _graph(cells: list[Cell], *, donate: bool) -> Graph:
-    roots = [cell.value for cell in cells]
-    nodes, leaves = topological(roots)
+def _graph(roots: list[_Root], *, donate: bool, read: set[Value] | None = None) -> Graph:
+    """The graph of these values; what of its inputs is in `read` is needed again and not donated."""
+    values, cells = [value for value, _ in roots], [cell for _, cell in roots]
+    nodes, leaves = topological(values)
     for leaf in leaves:
         if leaf.gone is not None:
             leaf.check()
@@ -232,5 +375,5 @@ def _graph(cells: list[Cell], *, donate: bool) -> Graph:
         assign(leaf, mesh)
     pinned = [pinned_sharding(cell, mesh) for cell in cells]
     asked = {cell: sharding for cell, sharding in zip(cells, pinned, strict=True)}
-    donated = tuple(donate and is_overwritten(leaf, asked) for leaf in leaves)
-    return Graph(nodes, leaves, roots, pinned, donated)
+    donated = tuple(donate and not (read and leaf in read) and is_overwritten(leaf, asked) for leaf in leaves)
+    return Graph(nodes, leaves, values, pinned, donated)

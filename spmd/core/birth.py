@@ -11,11 +11,11 @@ from .placement import common_mesh, pinned_sharding
 from .tensor import Cell
 
 
-def give_birth(cells: list[Cell], line: Line) -> None:
+def give_birth(cells: list[Cell], line: Line) -> bool:
     """Gives state its initial value before the step runs, so that the first step is the same program as all others.
 
     Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
-    parameter or buffer, runs as one program.
+    parameter or buffer, runs as one program. True where there was any.
     """
     born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
@@ -26,7 +26,7 @@ def give_birth(cells: list[Cell], line: Line) -> None:
             if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
                 fixed.setdefault(cell, []).append(value)
     if not fixed:
-        return
+        return False
     # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the initial
     # value is the one that the rest of the step reads first.
     read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
@@ -58,6 +58,7 @@ def give_birth(cells: list[Cell], line: Line) -> None:
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
         leaf.holder = weakref.ref(cell)
+    return True
 
 
 def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:

@@ -72,8 +72,8 @@ def _place(value: Value, position: dict[Value, int]) -> int:
     return position[value.node] + (value.index + 1 << 40) if isinstance(value, Pick) else position[value]
 
 
-def program_for(graph: Graph, name: str, line: Line) -> Program:
-    """The compiled program of a graph, from the cache or made now."""
+def find(graph: Graph) -> Program | None:
+    """The compiled program of a graph, where the cache has it."""
     global _last
     started = metrics.now()
     key = graph_key(graph)
@@ -83,12 +83,19 @@ def program_for(graph: Graph, name: str, line: Line) -> Program:
             _programs.move_to_end(key)
             _last = found
     metrics.add_time("key", metrics.now() - started)
+    return found
+
+
+def program_for(graph: Graph, name: str, line: Line) -> Program:
+    """The compiled program of a graph, from the cache or made now."""
+    global _last
+    found = find(graph)
     if found is not None:
         return found
     metrics.add("programs_compiled")
     program = _compile(graph, name, line)
     with _lock:
-        _programs[key] = program
+        _programs[graph_key(graph)] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
@@ -251,10 +258,9 @@ def _record(program: Program, name: str, cause: str, line: Line, seconds: float)
 
 def _cause(graph: Graph, line: Line) -> str:
     """Why no cached program fits: the first thing that differs from the program this barrier ran before."""
-    same_line = [p for p in _programs.values() if p.line.code is line.code and p.line.instruction == line.instruction]
-    if not same_line:
+    before = most_alike(graph, line)
+    if before is None:
         return "first program of this barrier"
-    before = max(reversed(same_line), key=lambda program: _likeness(program, graph))  # of equals the newest
     entries = [node.entry for node in graph.nodes]
     for i, (old, new) in enumerate(zip(before.entries, entries, strict=False)):
         if old is not new:
@@ -271,6 +277,12 @@ def _cause(graph: Graph, line: Line) -> str:
     return "same ops, wired or donated differently (another set of tensors is alive at the barrier)"
 
 
+def most_alike(graph: Graph, line: Line) -> Program | None:
+    """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
+    same_line = [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
+    return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
+
+
 def _likeness(program: Program, graph: Graph) -> int:
     """How much of a program's ops a graph repeats: the same entry counts twice, the same op with other operands once."""
     pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
@@ -280,6 +292,8 @@ def _likeness(program: Program, graph: Graph) -> int:
 def _difference(old: Entry, new: Entry) -> str:
     if old.name != new.name:
         return f"op {new.name} instead of {old.name}"
+    if old.moving is not None and old.moving[0] is new:
+        return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
     if old.statics != new.statics:
         return f"{new.name}: the static arguments ({new.statics}) were ({old.statics})"
     return f"{new.name}: makes {new.metas!r}, before {old.metas!r}, or reads other shapes or dtypes"
@@ -334,9 +348,11 @@ __all__ = [
     "Program",
     "clear_cache",
     "explain_failure",
+    "find",
     "graph_key",
     "last_program",
     "lower_graph",
+    "most_alike",
     "program_for",
     "run",
     "trivial_dispatch_seconds",

@@ -46,7 +46,8 @@ FLAGS = (
         "what a read (item, cpu, print) runs: everything pending, or only what it needs",
         ("all", "needed"),
     ),
-    Flag("max_pending_ops", int, 200_000, "a graph that nobody syncs is run by itself at this many recorded ops"),
+    Flag("max_pending_ops", int, 200_000, "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)"),
+    Flag("loop_search_ops", int, 1_024, "at this many ops without a barrier, the finished turns of a loop are run; 0: never"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
     Flag("entry_cache_size", int, 100_000, "shape-and-dtype table entries kept before the table is emptied"),
     Flag(

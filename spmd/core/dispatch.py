@@ -12,12 +12,13 @@ import torch
 from torch._ops import OpOverload
 
 from . import metrics, random
-from .barrier import sync
+from .barrier import run_turns, sync
 from .config import config
 from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
 from .foreach import entry_for
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.shape import PARTS, part
+from .precision import is_product, matmul_precision, reads_float32, with_precision
 from .runtime import host_array
 from .source import (
     FORWARD_CODE,
@@ -34,7 +35,8 @@ from .views import View, read_use, read_view, strided_rule, write
 
 aten = torch.ops.aten
 
-PLANS: dict[OpOverload, Plan] = {}
+# By overload; by (overload, precision) for products that are not full float32.
+PLANS: dict[Any, Plan] = {}
 
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -48,11 +50,13 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
     plan = PLANS.get(func)
     if plan is None:
         plan = PLANS[func] = make_plan(func, SPECIALS)
+        if plan.handler is None and is_product(plan):
+            plan.handler = _product
     if not hasattr(_threads, "entered"):
         enter_thread()
     metrics.recorded_ops += 1
-    if metrics.recorded_ops - metrics.synced_ops > config.max_pending_ops:
-        _cut()  # before any operand is read: the run may donate what they are read from
+    if metrics.recorded_ops > metrics.look_at:
+        _look()  # before any operand is read: a run may donate what they are read from
     if plan.handler is not None:
         done = plan.handler(func, args, kwargs or {})
         if done is not NotImplemented:
@@ -70,7 +74,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         in_backward = in_backward_task != -1
         for value in args:
             if type(value) is XlaTensor:
-                key.append(value._meta)
+                key.append(value._meta.layout)
                 view, cell = value._view, value._cell
                 if view is not None:
                     operands.append(read_view(view, cell))
@@ -154,7 +158,7 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
         if parent is None and cell.use is not None and (cell.use.active or task != -1):
             parent = cell.use
         code, instruction = _backward_place(task) if task != -1 else _place_of(frame)
-        return wrap(rule.read.metas[0], cell, View(rule, parent, code, instruction))
+        return wrap(rule.meta, cell, View(rule, parent, code, instruction))
 
 
 def _place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
@@ -209,13 +213,13 @@ def _scan(
             return
         for item in value:
             if type(item) is XlaTensor:
-                key.append(item._meta)
+                key.append(item._meta.layout)
                 view = item._view
                 operands.append(item._cell.value if view is None else read_view(view, item._cell))
             else:
                 _scan(item, is_lifted, key, operands, numbers, plan)
     elif kind is XlaTensor:
-        key.append(value._meta)
+        key.append(value._meta.layout)
         view = value._view
         operands.append(value._cell.value if view is None else read_view(view, value._cell))
     elif isinstance(value, torch.Tensor):
@@ -233,7 +237,7 @@ def _scan_list(tensors: Any, key: list[Any], operands: list[Value]) -> bool:
     try:
         if any([tensor._view for tensor in tensors]):
             return False
-        metas = [tensor._meta for tensor in tensors]
+        metas = [tensor._meta.layout for tensor in tensors]
         values = [tensor._cell.value for tensor in tensors]
     except AttributeError:  # a CPU tensor or None among them
         return False
@@ -245,7 +249,7 @@ def _scan_list(tensors: Any, key: list[Any], operands: list[Value]) -> bool:
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
     """A CPU tensor among device tensors: taken where torch takes it on an accelerator, else an error that says what to do."""
     if isinstance(tensor, XlaTensor):
-        return tensor._meta, tensor._cell.value if tensor._view is None else read_view(tensor._view, tensor._cell)
+        return tensor._meta.layout, tensor._cell.value if tensor._view is None else read_view(tensor._view, tensor._cell)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
         meta = dense_meta(tensor.shape, tensor.dtype)
         if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
@@ -314,6 +318,17 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
     return tuple(targets)
 
 
+def _product(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product: another op where the user allows less than full float32 at this call."""
+    setting = matmul_precision()
+    if setting == "highest" or not reads_float32(args):
+        return NotImplemented
+    if (func, setting) not in PLANS:
+        PLANS[func, setting] = with_precision(func, setting)
+    metrics.recorded_ops -= 1  # it is one op
+    return dispatch((func, setting), None, args, kwargs)
+
+
 def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
@@ -357,9 +372,12 @@ def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Xla
 _hinted = False
 
 
-def _cut() -> None:
-    """Runs a graph that nobody syncs, with one hint."""
+def _look() -> None:
+    """Runs the finished turns of a loop that nobody syncs; and any graph that has grown too long, with one hint."""
     global _hinted
+    if metrics.recorded_ops - metrics.synced_ops <= config.max_pending_ops:
+        run_turns()
+        return
     if not _hinted:
         _hinted = True
         print(

@@ -23,6 +23,9 @@ TORCH_TO_NUMPY: dict[torch.dtype, np.dtype] = {
     torch.complex128: np.dtype(np.complex128),
     torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
     torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
+    torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
 }
 
 NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, numpy_dtype in TORCH_TO_NUMPY.items()}
@@ -36,6 +39,11 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
         raise TypeError(
             f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})"
         ) from None
+
+
+def is_exact(dtype: torch.dtype) -> bool:
+    """Whether arithmetic of this type never rounds: integers and booleans."""
+    return not dtype.is_floating_point and not dtype.is_complex
 
 
 def to_torch_dtype(dtype: np.dtype) -> torch.dtype:

@@ -6,7 +6,7 @@ dtype and strides (and raises its own errors for bad shapes), and the rule's arg
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +21,13 @@ from torch.utils._pytree import tree_map
 
 from . import metrics
 from .config import config
-from .dtypes import to_numpy_dtype
+from .dtypes import is_exact, to_numpy_dtype
 from .host import leaving
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import RULES, Rule, base_name, lifted_arguments
 from .ops.create import cast
 from .ops.meta import META_FUNCTIONS
+from .ops.moving import move_of
 from .ops.registry import PLACEMENT_ARGUMENTS, rule_arguments
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
@@ -383,13 +384,13 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
     made = _run_on_meta(plan, args, kwargs)
     binding = _bind(plan, args, kwargs)
+    if plan.kind is VIEW:
+        return _view_rule(plan, args[0], binding, meta_of(made))
     flat = list(made) if isinstance(made, (tuple, list)) else [made]
-    metas = tuple(meta_of(item) for item in flat if isinstance(item, torch.Tensor))
+    metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
         _check_unchanged(plan, args, kwargs, metas)
         _check_complex(plan, args)
-    if plan.kind is VIEW:
-        return _view_entry(plan, args[0], binding, metas)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
     layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
@@ -398,7 +399,41 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         constant = next(binding.arguments[name] for name in binding.arguments if name in plan.lifted_names)
     lower = _fill_with(constant, metas[0]) if constant is not None else _bound_rule(plan, binding, metas, layout)
     statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
-    return Entry(plan.name, lower, metas, numbers=kinds, statics=statics, constant=constant, layout=layout)
+    entry = Entry(plan.name, lower, metas, numbers=kinds, statics=statics, constant=constant, layout=layout)
+    entry.moving = _moving(plan, binding, metas)
+    if not plan.draws and plan.overload.namespace == "aten":
+        entry.on_host = _on_host(plan.twin, binding, metas, constant)
+    return entry
+
+
+def _on_host(overload: OpOverload, binding: _Binding, metas: tuple[Meta, ...], constant: Any) -> Any:
+    """The op as torch's own CPU kernel, for integers and booleans, which are the same bits wherever they are computed."""
+    if not all(is_exact(meta.dtype) for meta in (*metas, *binding.metas)):
+        return None
+    placed = {"device": torch.device("cpu")} if _makes_tensors(overload) else {}
+
+    def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
+        if constant is not None:
+            value = numbers[0] if constant == "lifted" else constant
+            return [torch.full(metas[0].shape, value, dtype=metas[0].dtype, device="cpu")]
+        fill = lambda value: _fill(value, operands.__getitem__, numbers.__getitem__)
+        made = overload(**{name: fill(value) for name, value in binding.arguments.items()}, **placed)
+        return [item for item in (made if isinstance(made, (tuple, list)) else [made]) if isinstance(item, torch.Tensor)]
+
+    return run
+
+
+def _moving(plan: Plan, binding: _Binding, metas: tuple[Meta, ...]) -> tuple[Entry, int] | None:
+    """The op's Entry with its position lifted, one for all positions, and this call's position."""
+    move = move_of(plan.overload, binding.arguments, [meta.shape for meta in binding.metas], metas[0].struct)
+    if move is None:
+        return None
+    key = ("moving", move.kind, *(meta.layout for meta in binding.metas))
+    found = plan.entries.get(key)
+    if found is None:
+        lower = lambda operands, numbers: (move.function(operands, numbers[0]),)
+        found = plan.entries[key] = Entry(plan.name, lower, metas, numbers="i", statics=f"moving, {move.kind[1:]}")
+    return found, move.start
 
 
 def _show(value: Any, binding: _Binding) -> str:
@@ -435,11 +470,18 @@ def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], 
             )
 
 
-def _view_entry(plan: Plan, base: XlaTensor, binding: _Binding, metas: tuple[Meta, ...]) -> ViewRule:
+def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
+    """The rule of a view; how it is read and written is one for all places in memory at which the base may begin."""
+    parent = base._meta.layout
     statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
-    lower = _bound_rule(plan, binding, metas, None)
-    entry = Entry(plan.name, lower, metas, statics=statics)
-    return view_rule(plan.overload, entry, base._meta, tuple(list(binding.arguments.values())[1:]))
+    found = plan.entries.get(("layout", parent, statics))
+    if found is None:
+        entry = Entry(plan.name, _bound_rule(plan, binding, (meta.layout,), None), (meta.layout,), statics=statics)
+        entry.moving = _moving(plan, binding, entry.metas)
+        entry.on_host = _on_host(plan.overload, binding, entry.metas, None)
+        arguments = dict(list(binding.arguments.items())[1:])
+        found = plan.entries["layout", parent, statics] = view_rule(plan.overload, entry, parent, arguments)
+    return ViewRule(found.read, found.write, meta)
 
 
 def _fill_with(constant: Any, meta: Meta) -> Callable[[list[jax.Array], list[jax.Array]], tuple[jax.Array, ...]]:

@@ -116,8 +116,7 @@ def _logspace(
     start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None, layout: Any = None, device: Any = None,
     pin_memory: Any = None,
 ):  # fmt: skip
-    exponents = torch.linspace(start, end, steps, dtype=torch.float64, device="cpu")
-    return (base**exponents).to(dtype or torch.get_default_dtype()).to("xla")
+    return torch.logspace(start, end, steps, base, dtype=dtype, device="cpu").to("xla")
 
 
 def _tril_indices(

@@ -62,7 +62,7 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans
     kinds = "".join("f" if type(number) is float else "i" for number in numbers)
     made = Entry(plan.name, lower, tuple(metas), numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count)
     if base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0 and "dtype" not in names:
-        made.by_layout = _joined_norms(lower, [value._meta for value in args[0]])
+        made.by_layout = _joined_norms(lower, [value._meta.layout for value in args[0]])
     return made
 
 
@@ -87,7 +87,7 @@ def _joined_norms(lower: Callable[..., Any], metas: list[Meta]) -> Callable[...,
 
 def meta_of_target(tensor: Any) -> Meta:
     """The meta of a tensor that a list op writes into."""
-    return tensor._meta if type(tensor) is XlaTensor else meta_of(tensor)
+    return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
 
 
 def _flat_places(
@@ -119,7 +119,7 @@ def _element(value: Any, index: int) -> Any:
 
 def _element_key(value: Any, is_lifted: bool) -> Any:
     if isinstance(value, torch.Tensor):
-        return value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
+        return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
     if is_lifted and type(value) in (int, float):
         return type(value)
     if type(value) is float:

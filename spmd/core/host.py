@@ -34,9 +34,14 @@ def no_host_transfer() -> Iterator[None]:
         _thread.forbidden -= 1
 
 
+def is_forbidden() -> bool:
+    """Whether this thread is inside `no_host_transfer`."""
+    return bool(getattr(_thread, "forbidden", 0))
+
+
 def leaving(call: str, what: str) -> None:
     """Asks whether `call` may take `what` to the host; RuntimeError inside `no_host_transfer`."""
-    if getattr(_thread, "forbidden", 0):
+    if is_forbidden():
         raise RuntimeError(
             f"no_host_transfer: {_method() or call} would take {what} to the host, at {user_line()}. Keep it on the "
             "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move the "

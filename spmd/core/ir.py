@@ -1,5 +1,6 @@
 """The lazy graph: Meta (shape, dtype, layout), Entry (an op with all that is the same each time it is called), Node, Leaf."""
 
+import functools
 import itertools
 import linecache
 from collections.abc import Callable, Sequence
@@ -15,9 +16,13 @@ from .sharding import Sharding
 
 
 class Meta:
-    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object."""
+    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object.
 
-    __slots__ = ("dtype", "numel", "offset", "shape", "strides", "struct")
+    layout: what an op sees of it: the same at offset 0, and without gaps where only gaps set it apart from contiguous
+    memory. Where a view begins and how far apart its rows are in its base's memory is nothing to an op that makes new data.
+    """
+
+    __slots__ = ("dtype", "layout", "numel", "offset", "shape", "strides", "struct")
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int):
         self.shape = shape
@@ -28,6 +33,10 @@ class Meta:
         for dim in shape:
             self.numel *= dim
         self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
+        self.layout = self
+        if offset or (strides and self.numel):
+            dense = _contiguous(shape) if _has_only_gaps(shape, strides) else strides
+            self.layout = intern_meta(shape, dtype, dense) if offset or dense != strides else self
 
     @property
     def nbytes(self) -> int:
@@ -56,11 +65,25 @@ def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, 
 
 def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
     """A contiguous Meta."""
+    return intern_meta(tuple(shape), dtype, _contiguous(shape))
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
     strides, step = [], 1
     for dim in reversed(shape):
         strides.append(step)
         step *= max(dim, 1)
-    return intern_meta(tuple(shape), dtype, tuple(reversed(strides)))
+    return tuple(reversed(strides))
+
+
+def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie in the order of contiguous memory, without overlaps, with or without gaps between them."""
+    reach = 1
+    for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride < reach:
+            return False
+        reach = stride * dim
+    return True
 
 
 def meta_of(tensor: torch.Tensor) -> Meta:
@@ -85,17 +108,20 @@ class Entry:
         one number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
         what they return, in order: a `Slot` for the next result, anything else as it is. by_layout: another `lower`, for
         ops that do better when they know how their operands lie: it takes the operands' shardings as well (None: unknown).
+        moving: for an op that takes elements from a static position on, the Entry that has the position lifted, and the
+        position. on_host: the op on CPU tensors (operands, lifted numbers), where torch could run it with the same result.
     """
 
     __slots__ = (
         "by_layout",
-        "cached",
         "constant",
         "layout",
         "lower",
         "metas",
+        "moving",
         "name",
         "numbers",
+        "on_host",
         "sharding",
         "statics",
     )
@@ -121,10 +147,21 @@ class Entry:
         self.constant = constant
         self.layout = layout
         self.by_layout: Callable[..., tuple[jax.Array, ...]] | None = None
-        self.cached: dict[Any, Entry] = {}
+        self.moving: tuple[Entry, int] | None = None
+        self.on_host: Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor]] | None = None
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+@functools.cache
+def line_number(code: CodeType | None, instruction: int) -> int:
+    """The line of an instruction. Python moves the instruction by a little when it specialises code that has run often, so
+    places are compared by line."""
+    for start, end, line in code.co_lines() if code else ():
+        if start <= instruction < end and line is not None:
+            return line
+    return 0
 
 
 class Line:
@@ -138,16 +175,16 @@ class Line:
 
     @property
     def number(self) -> int:
-        for start, end, line in self.code.co_lines() if self.code else ():
-            if start <= self.instruction < end and line is not None:
-                return line
-        return 0
+        return line_number(self.code, self.instruction)
 
     def __str__(self) -> str:
         if self.code is None:
             return "unknown line"
         source = linecache.getline(self.code.co_filename, self.number).strip()
         return f"{self.code.co_filename}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
+
+
+_serials = itertools.count()
 
 
 class Leaf:
@@ -157,7 +194,7 @@ class Leaf:
     someone outside the graph holds the buffer, which then is never donated.
     """
 
-    __slots__ = ("buffer", "gone", "holder", "host", "meta", "shared", "sharding")
+    __slots__ = ("buffer", "gone", "holder", "host", "meta", "serial", "shared", "sharding")
 
     def __init__(
         self,
@@ -173,6 +210,7 @@ class Leaf:
         self.sharding = sharding
         self.shared = False
         self.gone: str | None = None
+        self.serial = next(_serials)  # counts on with the nodes'
         self.holder: Any = None  # weak reference to the cell whose value this is
 
     def check(self) -> None:
@@ -230,9 +268,6 @@ class Pick:
 
 
 Value = Node | Pick | Leaf
-
-_serials = itertools.count()
-
 
 def results(node: Node) -> "list[Node] | list[Pick]":
     """A value for each result of a recorded op."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import torch
 
 from .ir import Leaf, Meta, Node, Pick, Value
 from .sharding import Sharding
@@ -89,12 +90,19 @@ def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     return _cut(jax.lax.with_sharding_constraint(padded, sharding.jax), array.shape)
 
 
+# What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
+_NARROW = frozenset({torch.bfloat16, torch.float16})
+
+
 def _apply(node: Node, operands: list[jax.Array], numbers: list[jax.Array], describe: Callable[[Node], str]):
+    is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
-        if node.entry.by_layout is None:
-            made = node.entry.lower(operands, numbers)
-        else:
-            made = node.entry.by_layout(operands, numbers, [_known_sharding(value) for value in node.operands])
+        # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
+        with jax.default_matmul_precision(None if is_narrow else "highest"):
+            if node.entry.by_layout is None:
+                made = node.entry.lower(operands, numbers)
+            else:
+                made = node.entry.by_layout(operands, numbers, [_known_sharding(value) for value in node.operands])
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for array, meta in zip(made, node.entry.metas, strict=True):

@@ -44,6 +44,7 @@ class CompileRecord:
 # under its own lock.
 recorded_ops = 0
 synced_ops = 0  # their number at the last barrier
+look_at = 0  # the number at which the recorder looks whether something must be run
 
 _lock = threading.Lock()
 _counters: Counter[str] = Counter()
@@ -115,8 +116,8 @@ def num_compiles() -> int:
 
 def clear() -> None:
     """Empties counters, timers and ledger."""
-    global recorded_ops, synced_ops
-    recorded_ops = synced_ops = 0
+    global recorded_ops, synced_ops, look_at
+    recorded_ops = synced_ops = look_at = 0
     with _lock:
         _counters.clear()
         _timers.clear()

@@ -38,6 +38,10 @@ def get_state() -> tuple[int, int]:
 def set_state(state: tuple[int, int]) -> None:
     """Restores what `get_state` returned."""
     global _seed, _count
+    if len(state) != 2:
+        raise ValueError(
+            f"set_rng_state: expected the 2 numbers of torch.xla.get_rng_state() (seed, draws so far), got {len(state)}"
+        )
     with _lock:
         _seed, _count = state
 

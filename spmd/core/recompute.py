@@ -128,7 +128,7 @@ class _Through(torch.autograd.Function):
 def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
     """Tensors of the same values that XLA can neither merge with the originals nor compute before the gradients."""
     with LOCK:
-        entry = _entry(tuple(tensor._meta for tensor in tensors), tuple(value.meta for value in gradients))
+        entry = _entry(tuple(tensor._meta.layout for tensor in tensors), tuple(value.meta for value in gradients))
         node = Node(entry, [*(_read(tensor) for tensor in tensors), *gradients], (0,), *user_frame(2))
         values = results(node)
     return {

@@ -67,11 +67,16 @@ def default_sharding() -> Sharding:
     return Sharding.single(min(device.id for device in jax.local_devices()))
 
 
+def _is_narrow(dtype: np.dtype) -> bool:
+    """Whether it is one of the floats that numpy lacks and torch and ml_dtypes share."""
+    return dtype.type.__module__ == ml_dtypes.bfloat16.__module__
+
+
 def host_array(tensor: torch.Tensor) -> np.ndarray:
     """A CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
     dtype = to_numpy_dtype(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    if dtype.kind == "V" or dtype.type.__module__ == ml_dtypes.bfloat16.__module__:
+    if _is_narrow(dtype):
         carrier = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
         return tensor.view(carrier).numpy().view(dtype)
     return tensor.numpy()
@@ -81,7 +86,7 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
     """A numpy array as a CPU tensor that owns its memory."""
     dtype = to_torch_dtype(array.dtype)
     array = np.array(array, order="C", copy=True)
-    if array.dtype.type.__module__ == ml_dtypes.bfloat16.__module__:
+    if _is_narrow(array.dtype):
         carrier = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
         return torch.from_numpy(array.view(carrier)).view(dtype)
     return torch.from_numpy(array)
@@ -99,6 +104,8 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
     """A constant on devices, made without compiling anything and without a whole copy on the host."""
     physical = sharding.padded_shape(shape)
+    if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
+        value = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
     piece = np.full(sharding.shard_shape(shape), value, dtype)
     with compiler_context():
         return jax.make_array_from_callback(physical, sharding.jax, lambda index: piece, dtype=dtype)

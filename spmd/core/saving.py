@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.storage import TypedStorage
 
 from .barrier import placed
 from .ir import dense_meta
@@ -24,16 +25,30 @@ _saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionar
 def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
     """How pickle and torch.save write a tensor: as the CPU tensor or parameter of the same values, with its attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in _OURS}
+    host = _host(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
+    function, arguments = host._reduce_ex_internal(protocol)[:2]
+    if function is torch._utils._rebuild_tensor_v3:
+        # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
+        # pickles cannot read; told that it holds bytes, it can.
+        arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
     if not tensor._is_param:
-        host = _host(tensor).requires_grad_(tensor.requires_grad)
-        function, arguments = host._reduce_ex_internal(protocol)[:2]
         if state:
             return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
         return function, arguments
-    arguments = (_host(tensor), tensor.requires_grad, OrderedDict())
+    arguments = (_Reduced(function, arguments), tensor.requires_grad, OrderedDict())
     if state:
         return torch._utils._rebuild_parameter_with_state, (*arguments, state)
     return torch._utils._rebuild_parameter, arguments
+
+
+class _Reduced:
+    """Stands for a value in what is pickled, by the call that makes it."""
+
+    def __init__(self, function: Any, arguments: Any):
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
 
 
 def _host(tensor: XlaTensor) -> torch.Tensor:

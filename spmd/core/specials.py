@@ -65,7 +65,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _dense(target: XlaTensor) -> Any:
-    return target._meta if target._view is None else target._view.meta
+    return target._meta if target._view is None else target._view.meta.layout
 
 
 def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

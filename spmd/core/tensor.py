@@ -235,12 +235,12 @@ def pending() -> list[Cell]:
     A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
     """
     cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf]
-    cells.sort(key=_value_serial)
+    cells.sort(key=lambda cell: value_serial(cell.value))
     return cells
 
 
-def _value_serial(cell: Cell) -> tuple[int, int]:
-    value = cell.value
+def value_serial(value: Value) -> tuple[int, int]:
+    """Sorts values in the order in which they were recorded."""
     return (value.node.serial, value.index) if type(value) is Pick else (value.serial, 0)  # type: ignore[union-attr]
 
 

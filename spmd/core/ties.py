@@ -1,10 +1,15 @@
-"""Tied weights stay tied when a module leaves the device: torch keeps a parameter's identity only where it moves onto it."""
+"""Modules on the move: tied weights stay tied; weights that `weight_norm` and `spectral_norm` compute are made anew.
+
+torch keeps a parameter's identity where it moves onto the device, by a swap; off the device it makes another one.
+"""
 
 import threading
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from .tensor import XlaTensor
 
@@ -21,6 +26,23 @@ def _owners(module: nn.Module) -> dict[int, list[tuple[nn.Module, str]]]:
     return {key: places for key, places in found.items() if len(places) > 1}
 
 
+def _drop_computed(module: nn.Module) -> list[tuple[nn.Module, WeightNorm | SpectralNorm]]:
+    """Gives up the weights that hooks computed: their graphs hold the parameters, which torch then refuses to swap."""
+    found = [
+        (part, hook)
+        for part in module.modules()
+        for hook in part._forward_pre_hooks.values()
+        if isinstance(hook, (WeightNorm, SpectralNorm))
+    ]
+    for part, hook in found:
+        setattr(part, hook.name, getattr(part, hook.name).detach())
+    return found
+
+
+def _compute(part: nn.Module, hook: WeightNorm | SpectralNorm) -> torch.Tensor:
+    return hook.compute_weight(part) if isinstance(hook, WeightNorm) else hook.compute_weight(part, False)
+
+
 def keep_ties() -> None:
     """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through; the outermost call ties again what was tied."""
     apply = nn.Module._apply
@@ -30,7 +52,7 @@ def keep_ties() -> None:
             return apply(self, fn, recurse)
         _running.inside = True
         try:
-            shared = _owners(self)
+            shared, computed = _owners(self), _drop_computed(self)
             made = apply(self, fn, recurse)
         finally:
             _running.inside = False
@@ -39,6 +61,8 @@ def keep_ties() -> None:
             for part, other in rest:
                 if isinstance(parameter, torch.Tensor):
                     part._parameters[other] = parameter
+        for part, hook in computed:
+            setattr(part, hook.name, _compute(part, hook))
         return made
 
     nn.Module._apply = _apply  # type: ignore[method-assign]

@@ -5,6 +5,7 @@ from types import CodeType
 from typing import Any
 
 from .ir import Entry, Meta, Node, Value, results
+from .ops.moving import Run, run_of
 from .ops.shape import WRITE_BACK, read_strided, write_strided
 from .pieces import cut_of, gather
 from .sharding import Sharding
@@ -13,13 +14,14 @@ from .tensor import Cell, XlaTensor, mark_entry
 
 class ViewRule:
     """How one kind of view is read from its parent and written back into it; `write` is None where only the memory layout
-    says which elements it covers."""
+    says which elements it covers. meta: the view's, with the place in memory at which it begins."""
 
-    __slots__ = ("read", "write")
+    __slots__ = ("meta", "read", "write")
 
-    def __init__(self, read: Entry, write: Entry | None):
+    def __init__(self, read: Entry, write: Entry | None, meta: Meta):
         self.read = read
         self.write = write
+        self.meta = meta
 
 
 class View:
@@ -33,7 +35,7 @@ class View:
     def __init__(self, rule: ViewRule, parent: "View | None", code: CodeType | None, instruction: int):
         self.rule = rule
         self.parent = parent
-        self.meta: Meta = rule.read.metas[0]
+        self.meta = rule.meta
         self.code = code
         self.instruction = instruction
         self.value: Value | None = None
@@ -55,7 +57,7 @@ def read_view(view: View, cell: Cell) -> Value:
     base = cell.value if parent is None else read_use(parent) if type(parent) is Use else read_view(parent, cell)
     value = Node(view.rule.read, (base,), (), view.code, view.instruction)
     if view.sharding is not None:
-        value = Node(mark_entry(view.meta, view.sharding), (value,), (), view.code, view.instruction)
+        value = Node(mark_entry(view.meta.layout, view.sharding), (value,), (), view.code, view.instruction)
     view.value = value
     view.stamp = cell.stamp
     return value
@@ -80,17 +82,32 @@ def write(tensor: XlaTensor, value: Value, code: CodeType | None = None, instruc
     view.value, view.stamp = value, cell.stamp
 
 
-def view_rule(overload: Any, read_entry: Entry, parent: Meta, arguments: tuple[Any, ...]) -> ViewRule:
+def view_rule(overload: Any, read_entry: Entry, parent: Meta, arguments: dict[str, Any]) -> ViewRule:
     """The rule of a view op with these static arguments over a parent of this layout."""
     function = WRITE_BACK.get(overload)
     if function is None:
-        return ViewRule(read_entry, None)
+        return ViewRule(read_entry, None, read_entry.metas[0])
 
     def lower(operands: list, numbers: list) -> tuple:
         base, new = operands
-        return (function(base, new, *arguments),)
+        return (function(base, new, *arguments.values()),)
 
-    return ViewRule(read_entry, Entry(f"spmd.write.{read_entry.name}", lower, (parent,), statics=read_entry.statics))
+    entry = Entry(f"spmd.write.{read_entry.name}", lower, (parent,), statics=read_entry.statics)
+    if read_entry.moving is not None:
+        entry.moving = _moving_write(read_entry, run_of(overload, parent.shape, arguments), parent)
+    return ViewRule(read_entry, entry, read_entry.metas[0])
+
+
+def _moving_write(read_entry: Entry, found: tuple[Run, int] | None, parent: Meta) -> tuple[Entry, int]:
+    """A write through a select or slice with the position lifted."""
+    assert found is not None
+    run, start = found
+    entry = base_cache(parent).get(("moving", run))
+    if entry is None:
+        lower = lambda operands, numbers: (run.write(operands[0], operands[1], numbers[0]),)
+        entry = Entry(f"spmd.write.{read_entry.name}", lower, (parent,), numbers="i", statics=f"moving, {run}")
+        base_cache(parent)["moving", run] = entry
+    return entry, start
 
 
 def strided_rule(base: Meta, meta: Meta) -> ViewRule:
@@ -102,8 +119,9 @@ def strided_rule(base: Meta, meta: Meta) -> ViewRule:
         def lower(operands: list, numbers: list) -> tuple:
             return (read_strided(operands[0], base.strides, meta.shape, meta.strides, meta.offset - base.offset),)
 
-        entry = Entry("aten.as_strided", lower, (meta,), statics=f"{meta.shape}, {meta.strides}, {meta.offset}")
-        found = base_cache(base)[("read", meta)] = ViewRule(entry, None)
+        statics = f"{meta.shape}, {meta.strides}, {meta.offset}"
+        entry = Entry("aten.as_strided", lower, (meta.layout,), statics=statics)
+        found = base_cache(base)[("read", meta)] = ViewRule(entry, None, meta)
     return found
 
 
@@ -131,7 +149,7 @@ class Use(View):
     __slots__ = ("active", "group", "owner")
 
     def __init__(self, cell: Cell, sharding: Sharding):
-        super().__init__(ViewRule(mark_entry(cell.meta, sharding), None), None, None, 0)
+        super().__init__(ViewRule(mark_entry(cell.meta, sharding), None, cell.meta), None, None, 0)
         self.owner = weakref.ref(cell)
         self.active = False
         self.group: list[weakref.ref[Cell]] = []

@@ -153,8 +153,8 @@ class TestNoRule:
         assert x.sum().item() == 9
 
     def test_a_dtype_that_xla_does_not_have(self) -> None:
-        message, _ = raised(TypeError, lambda: torch.zeros(2, dtype=torch.float8_e4m3fnuz).to("xla"))
-        assert "torch.float8_e4m3fnuz has no XLA counterpart (known: torch.bool" in message
+        message, _ = raised(TypeError, lambda: torch.empty(2, dtype=torch.float4_e2m1fn_x2).to("xla"))
+        assert "torch.float4_e2m1fn_x2 has no XLA counterpart (known: torch.bool" in message
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Random numbers: the same on every mesh, seeded, saved and restored without a barrier."""
 
+import io
+
 import pytest
 import torch
 from support import run_script
@@ -106,6 +108,61 @@ class TestState:
             inside = torch.rand(4, device="xla")
         outside = torch.rand(4, device="xla")
         assert torch.equal(inside, outside)
+
+    def test_fork_of_all_devices(self) -> None:
+        """Both streams are as they were, whatever is seeded inside."""
+        torch.manual_seed(5)
+        expected = torch.rand(4, device="xla"), torch.rand(4)
+        torch.manual_seed(5)
+        with torch.random.fork_rng(device_type="xla"):
+            torch.manual_seed(6)
+            torch.rand(4, device="xla")
+        assert torch.equal(torch.rand(4, device="xla"), expected[0]) and torch.equal(torch.rand(4), expected[1])
+
+    def test_states_of_host_and_device_are_apart(self) -> None:
+        host, device = torch.get_rng_state(), torch.xla.get_rng_state()
+        first = torch.rand(4), torch.rand(4, device="xla")
+        torch.set_rng_state(host)
+        assert torch.equal(torch.rand(4), first[0]) and not torch.equal(torch.rand(4, device="xla"), first[1])
+        torch.xla.set_rng_state(device)
+        assert torch.equal(torch.rand(4, device="xla"), first[1])
+
+    @pytest.mark.parametrize("place", [None, "cpu", "xla"])
+    def test_a_saved_state(self, place: str | None, mesh8: spmd.Mesh) -> None:
+        """In a checkpoint, between two draws of a sharded step, without a barrier while saving."""
+        model = spmd.mark_sharding(torch.ones(16, 4).to("xla"), mesh8, ("fsdp", None))
+        pending = nn.functional.dropout(model, 0.5)
+        syncs, file = spmd.metrics.counter("syncs"), io.BytesIO()
+        torch.save({"xla": torch.xla.get_rng_state(), "all": torch.xla.get_rng_state_all()}, file)
+        assert spmd.metrics.counter("syncs") == syncs
+        expected = nn.functional.dropout(model, 0.5)
+        file.seek(0)
+        saved = torch.load(file, map_location=place)
+        torch.xla.set_rng_state(saved["xla"])
+        assert torch.equal(nn.functional.dropout(model, 0.5), expected) and not torch.equal(pending, expected)
+        torch.xla.set_rng_state_all(saved["all"])
+        assert torch.equal(nn.functional.dropout(model, 0.5), expected)
+
+    def test_seeds(self) -> None:
+        for seed in (0, 3, (1 << 64) - 1):
+            torch.manual_seed(seed)
+            assert torch.xla.initial_seed() == torch.initial_seed() == seed
+            torch.xla.manual_seed(seed // 2)
+            assert torch.xla.initial_seed() == seed // 2 and torch.initial_seed() == seed
+            torch.xla.manual_seed_all(7)
+            assert torch.xla.initial_seed() == 7
+        torch.seed()
+        assert torch.xla.initial_seed() == torch.initial_seed()
+        for reseed in (torch.xla.seed, torch.xla.seed_all):
+            before = torch.xla.initial_seed()
+            assert reseed() is None and torch.xla.initial_seed() != before
+            made = torch.rand(4, device="xla")
+            torch.xla.manual_seed(torch.xla.initial_seed())
+            assert torch.equal(torch.rand(4, device="xla"), made)
+
+    def test_a_state_that_is_none(self) -> None:
+        with pytest.raises(ValueError, match=r"set_rng_state: expected the 2 numbers of .* got 5056"):
+            torch.xla.set_rng_state(torch.get_rng_state())
 
     def test_checkpoint_repeats_the_mask(self) -> None:
         x = torch.ones(64, device="xla", requires_grad=True)

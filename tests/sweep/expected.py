@@ -17,10 +17,6 @@ _REASONS: dict[str, tuple[str, ...]] = {
         "to_sparse",
     ),
     "float16 complex numbers (torch.complex32): XLA has no such type": ("chalf",),
-    "a quantised product of float8 in torch's own scaling layouts; torch's CPU reference takes none of the samples": (
-        "torch._scaled_mm",
-        "torch._scaled_mm_v2",
-    ),
     "CUDA only: the op has no dtype on CPU to compare with": (
         "nn.functional.batch_norm.without_cudnn",
         "torch.ops.aten._efficient_attention_forward",
@@ -30,7 +26,7 @@ _REASONS: dict[str, tuple[str, ...]] = {
 
 EXPECTED_FAILURES = {name: reason for reason, names in _REASONS.items() for name in names}
 
-# The same for other dtypes than float32; the command alone tries them.
+# The same for other dtypes than float32; the command alone tries them. Some fail in a late sample only.
 _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
     ("bfloat16", "float16"): {
         "statistics of narrow floats are saved in float32 on an accelerator, in the input's dtype on CPU": (
@@ -39,6 +35,10 @@ _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
             "native_batch_norm",
             "native_layer_norm",
         ),
+    },
+    ("complex64",): {
+        "a random algorithm: its gradient differs as much from draw to draw on CPU": ("pca_lowrank", "svd_lowrank"),
+        "CPU's norm and its abs round differently, so its gradient of the infinity norm is 0 / 0": ("renorm",),
     },
     ("bfloat16",): {"of equal values another one is named than on CPU, and the gradient goes to it": ("topk",)},
     ("float16",): {

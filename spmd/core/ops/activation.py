@@ -25,7 +25,7 @@ def _wide(x):
 
 def _softmax(self, dim, dtype):
     x = self.astype(dtype)
-    if x.ndim == 0:
+    if x.ndim == 0 or not x.size:
         return jnp.exp(x - x)
     weights = jnp.exp(x - jnp.max(x, axis=dim, keepdims=True))
     return weights / jnp.sum(weights, axis=dim, keepdims=True)
@@ -58,7 +58,7 @@ def aten_softmax_backward_data(grad_output, output, dim, input_dtype):
 @lower(aten._log_softmax.default)
 def aten_log_softmax(self, dim, half_to_float, *, returns):
     x = self.astype(_float_of(returns.dtype))
-    if x.ndim == 0:
+    if x.ndim == 0 or not x.size:
         return (x - x).astype(returns.dtype)
     shifted = x - jnp.max(x, axis=dim, keepdims=True)
     return (shifted - jnp.log(jnp.sum(jnp.exp(shifted), axis=dim, keepdims=True))).astype(returns.dtype)
@@ -104,19 +104,23 @@ def aten_silu_backward(grad_output, self):
     return grad_output * gate * (1 + self * (1 - gate))
 
 
-def _softplus(x):
-    return jnp.maximum(x, 0) + jnp.log1p(jnp.exp(-jnp.abs(x)))
+def _mish_gate(x):
+    """(tanh(softplus(x)), sigmoid(x)) of one n = exp(x): w / (w + 2) where w = n (n + 2), and n / (n + 1)."""
+    # From 40 on both are 1 in every dtype; bounded there, the square of n stays finite.
+    power = jnp.exp(jnp.minimum(x, 40))
+    product = power * (power + 2)
+    return product / (product + 2), power / (power + 1)
 
 
 @lower(aten.mish.default, promote=Promote.DEFAULT)
 def aten_mish(self):
-    return self * jnp.tanh(_softplus(self))
+    return self * _mish_gate(self)[0]
 
 
 @lower(aten.mish_backward.default, promote=Promote.DEFAULT)
 def aten_mish_backward(grad_output, self):
-    tanh = jnp.tanh(_softplus(self))
-    return grad_output * (tanh + self * lax.logistic(self) * (1 - tanh * tanh))
+    tanh, sigmoid = _mish_gate(self)
+    return grad_output * (tanh + self * sigmoid * (1 - tanh * tanh))
 
 
 @lower(aten.softplus.default, promote=Promote.DEFAULT)
@@ -224,7 +228,9 @@ def aten_hardsigmoid(self):
 
 @lower(aten.hardsigmoid_backward.default, promote=Promote.DEFAULT)
 def aten_hardsigmoid_backward(grad_output, self):
-    return jnp.where((self > -3) & (self < 3), grad_output / 6, jnp.zeros((), grad_output.dtype))
+    # torch's kernels hold the sixth in float32, in float64 as well.
+    slope = jnp.where((self > -3) & (self < 3), jnp.float32(1 / 6), 0).astype(grad_output.dtype)
+    return grad_output * slope
 
 
 @lower(aten.hardswish.default, promote=Promote.DEFAULT)

@@ -31,7 +31,7 @@ def aten_fill(self, value, *, returns):
 
 @lower(aten.fill.Tensor)
 def aten_fill_tensor(self, value, *, returns):
-    return jnp.broadcast_to(value.astype(returns.dtype), returns.shape)
+    return jnp.broadcast_to(cast(value, returns.dtype), returns.shape)
 
 
 @lower(aten.zero.default)
@@ -87,12 +87,14 @@ def aten_empty(size, *, dtype=None, returns):
 
 @lower(aten.scalar_tensor.default)
 def aten_scalar_tensor(s, *, dtype=None, returns):
-    return jnp.asarray(s).astype(returns.dtype)
+    return cast(jnp.asarray(s), returns.dtype)
 
 
 def _arange(start: float, step: float, returns: jax.ShapeDtypeStruct) -> jax.Array:
     """start + i * step in the wide type, as torch accumulates it, then narrowed."""
-    wide = jnp.int64 if jnp.issubdtype(returns.dtype, jnp.integer) else jnp.float64
+    wide = jnp.float64
+    if jnp.issubdtype(returns.dtype, jnp.integer):
+        wide, start, step = jnp.int64, int(start), int(step)
     return (start + jax.lax.iota(wide, returns.shape[0]) * step).astype(returns.dtype)
 
 
@@ -111,9 +113,16 @@ def aten_arange_start_step(start, end, step=1, *, dtype=None, returns):
     return _arange(start, step, returns)
 
 
-@lower(aten.linspace.default)
+@lower(aten.linspace.default, aten.linspace.Tensor_Tensor, aten.linspace.Tensor_Scalar, aten.linspace.Scalar_Tensor)
 def aten_linspace(start, end, steps, *, dtype=None, returns):
-    return jnp.linspace(start, end, steps).astype(returns.dtype)
+    if not jnp.issubdtype(returns.dtype, jnp.integer):
+        return jnp.linspace(start, end, steps).astype(returns.dtype)
+    # torch drops the fractions of the ends first, counts from both of them, and drops those of the results.
+    start, end = (jnp.trunc(jnp.asarray(number, jnp.float64)) for number in (start, end))
+    # By a number that XLA does not know it divides; by one it knows it would multiply with the rounded inverse.
+    step, place = (end - start) / jax.lax.optimization_barrier(jnp.float64(max(steps - 1, 1))), jnp.arange(steps)
+    near = max(steps // 2, 1)
+    return jnp.where(place < near, start + step * place, end - step * (steps - 1 - place)).astype(returns.dtype)
 
 
 @lower(aten.eye.default)
@@ -147,7 +156,26 @@ def aten_copy(self, src):
 
 
 def cast(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """torch's conversion between dtypes: complex to real keeps the real part."""
+    """torch's conversion between dtypes: complex to real keeps the real part, eight-bit floats round as torch's do."""
     if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         array = array != 0 if dtype == jnp.bool_ else array.real
+    if jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize == 1 and array.dtype != dtype:
+        return jax.lax.bitcast_convert_type(_eight_bits(array.astype(jnp.float32), dtype), dtype)
     return array.astype(dtype)
+
+
+def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The bits of float32 numbers as eight-bit floats."""
+    if dtype == jnp.float8_e8m0fnu:
+        # The exponent alone: torch rounds the magnitude, jax makes NaN of a negative number.
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+        exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
+        is_up = (rest > 0x400000) | (rest == 0x400000) & (exponent > 0)
+        return jnp.where(exponent == 0xFF, exponent, exponent + is_up).astype(jnp.uint8)
+    # e4m3fn has no infinities: torch stops at the largest number, jax makes NaN.
+    bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn else x
+    made = jax.lax.bitcast_convert_type(bounded.astype(dtype), jnp.uint8)
+    if dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # of their NaNs torch takes this one, with the sign
+        nan = jnp.where(jnp.signbit(x), 0xFF, 0x7F).astype(jnp.uint8)
+        made = jnp.where(jnp.isnan(x), nan, made)
+    return made

@@ -36,6 +36,8 @@ def _at_least_1d(*arrays):
 @lower(aten.gather.default)
 def aten_gather(self, dim, index, *, sparse_grad=False):
     shape = index.shape
+    if not index.size:  # of any number of dims
+        return jnp.zeros(shape, self.dtype)
     self, index = _at_least_1d(self, index)
     dim = dim % self.ndim
     # torch lets index be smaller than self in the other dims.
@@ -267,6 +269,8 @@ def aten_put(self, index, source, accumulate=False):
 def aten_masked_scatter(self, mask, source):
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
+    if not source.size:  # no hit either
+        return self
     # The n-th hit takes the n-th element of source.
     order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int64).reshape(shape) - 1
     picked = source.reshape(-1).at[jnp.maximum(order, 0)].get(mode="clip")
@@ -286,6 +290,8 @@ def aten_masked_scatter_backward(grad_output, mask, sizes):
 def aten_nonzero_static(self, *, size, fill_value=-1):
     if self.ndim == 0:
         return jnp.zeros((size, 0), jnp.int64)
+    if not self.size:
+        return jnp.full((size, self.ndim), fill_value, jnp.int64)
     return jnp.stack(jnp.nonzero(self, size=size, fill_value=fill_value), axis=1).astype(jnp.int64)
 
 
@@ -323,6 +329,18 @@ def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, si
     below = jnp.less_equal if right else jnp.less
     before = below(sorted_sequence[..., None, :], self[..., :, None])
     return jnp.sum(before, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
+
+
+@lower(aten.searchsorted.Scalar)
+def aten_searchsorted_number(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
+    return aten_searchsorted(
+        sorted_sequence, jnp.full((), self), out_int32=out_int32, right=right, side=side, sorter=sorter
+    )
+
+
+@lower(aten.bucketize.Scalar)
+def aten_bucketize_number(self, boundaries, *, out_int32=False, right=False):
+    return _search(boundaries, jnp.full((), self), right, out_int32)
 
 
 @lower(aten.bucketize.Tensor)

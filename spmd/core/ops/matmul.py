@@ -4,13 +4,14 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from .create import cast
 from .registry import lower
 
 aten = torch.ops.aten
 
 
 def _accumulator(dtype):
-    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+    return jnp.float32 if jnp.issubdtype(dtype, jnp.floating) and dtype.itemsize <= 2 else dtype
 
 
 def _product(left, right):
@@ -32,44 +33,44 @@ def _affine(self, product, beta, alpha):
 
 @lower(aten.mm.default)
 def aten_mm(self, mat2):
-    return _product(self, mat2).astype(self.dtype)
+    return cast(_product(self, mat2), self.dtype)
 
 
 @lower(aten.bmm.default)
 def aten_bmm(self, mat2):
-    return _product(self, mat2).astype(self.dtype)
+    return cast(_product(self, mat2), self.dtype)
 
 
 @lower(aten.mm.dtype, aten.bmm.dtype)
 def aten_mm_dtype(self, mat2, out_dtype):
-    return _product(self, mat2).astype(out_dtype)
+    return cast(_product(self, mat2), out_dtype)
 
 
 @lower(aten.addmm.default)
 def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
-    return _affine(self, _product(mat1, mat2), beta, alpha).astype(returns.dtype)
+    return cast(_affine(self, _product(mat1, mat2), beta, alpha), returns.dtype)
 
 
 @lower(aten.addmm.dtype)
 def aten_addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
-    return _affine(self, _product(mat1, mat2), beta, alpha).astype(out_dtype)
+    return cast(_affine(self, _product(mat1, mat2), beta, alpha), out_dtype)
 
 
 @lower(aten.baddbmm.default)
 def aten_baddbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
-    return _affine(self, _product(batch1, batch2), beta, alpha).astype(returns.dtype)
+    return cast(_affine(self, _product(batch1, batch2), beta, alpha), returns.dtype)
 
 
 @lower(aten.baddbmm.dtype)
 def aten_baddbmm_dtype(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
-    return _affine(self, _product(batch1, batch2), beta, alpha).astype(out_dtype)
+    return cast(_affine(self, _product(batch1, batch2), beta, alpha), out_dtype)
 
 
 @lower(aten.addbmm.default)
 def aten_addbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
     contract = (((0, 2), (0, 1)), ((), ()))
     product = lax.dot_general(batch1, batch2, contract, preferred_element_type=_accumulator(batch1.dtype))
-    return _affine(self, product, beta, alpha).astype(returns.dtype)
+    return cast(_affine(self, product, beta, alpha), returns.dtype)
 
 
 @lower(aten._addmm_activation.default)
@@ -87,12 +88,12 @@ def aten_mv(self, vec):
 
 @lower(aten.addmv.default)
 def aten_addmv(self, mat, vec, *, beta=1, alpha=1, returns):
-    return _affine(self, _product(mat, vec), beta, alpha).astype(returns.dtype)
+    return cast(_affine(self, _product(mat, vec), beta, alpha), returns.dtype)
 
 
 @lower(aten.addr.default)
 def aten_addr(self, vec1, vec2, *, beta=1, alpha=1, returns):
-    return _affine(self, vec1[:, None] * vec2[None, :], beta, alpha).astype(returns.dtype)
+    return cast(_affine(self, vec1[:, None] * vec2[None, :], beta, alpha), returns.dtype)
 
 
 @lower(aten.dot.default)
@@ -108,6 +109,27 @@ def aten_vdot(self, other):
 @lower(aten._int_mm.default)
 def aten_int_mm(self, mat2):
     return jnp.matmul(self, mat2, preferred_element_type=jnp.int32)
+
+
+@lower(aten._scaled_mm.default)
+def aten_scaled_mm(
+    self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False, *, returns
+):
+    """The product of eight-bit floats times their scales, one a matrix or one a row and column, in float32."""
+    product = jnp.matmul(self.astype(jnp.float32) * scale_a, mat2.astype(jnp.float32) * scale_b)
+    if bias is not None:
+        product = product + bias.astype(product.dtype)
+    if scale_result is not None and returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # torch ignores it elsewhere
+        product = product / scale_result
+    return cast(product, returns.dtype)
+
+
+@lower(aten._scaled_mm_v2.default)
+def aten_scaled_mm_v2(
+    self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, contraction_dim=(),
+    use_fast_accum=False, *, returns,
+):  # fmt: skip
+    return aten_scaled_mm(self, mat2, *scale_a, *scale_b, bias, returns=returns)
 
 
 @lower(aten._grouped_mm.default)

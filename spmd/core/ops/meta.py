@@ -103,7 +103,7 @@ def _lstsq(self, b, rcond=None, *, driver=None):
     singular = (*self.shape[:-2], min(rows, columns)) if driver in ("gelsd", "gelss") else (0,)
     return (
         self.new_empty((*lead, columns, *width)),
-        self.new_empty(residuals if driver != "gelsy" or rows > columns else (0,), dtype=real),
+        self.new_empty(residuals if driver != "gelsy" else (0,), dtype=real),
         self.new_empty(self.shape[:-2] if driver != "gels" else (0,), dtype=torch.int64),
         self.new_empty(singular, dtype=real),
     )
@@ -168,6 +168,38 @@ def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
     return self.new_empty((*lead, self.shape[-2], mat2.shape[-1]), dtype=out_dtype or self.dtype)
 
 
+def _scaled_mm(
+    self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):  # fmt: skip
+    """torch's meta kernel asks for the sizes of its GPU kernel, multiples of 16; its CPU kernel does not."""
+    widths = {given.dtype.itemsize for given in (self, mat2)}
+    if widths != {1} or not (self.is_floating_point() and mat2.is_floating_point()):
+        raise RuntimeError(f"_scaled_mm: expected two matrices of eight-bit floats, got {self.dtype} and {mat2.dtype}")
+    made = self.new_empty(self.shape, dtype=torch.float32) @ mat2.new_empty(mat2.shape, dtype=torch.float32)
+    is_whole = scale_a.numel() == scale_b.numel() == 1
+    is_by_row = (scale_a.shape, scale_b.shape) == ((self.shape[0], 1), (1, mat2.shape[1]))
+    if made.dim() != 2 or not (is_whole or is_by_row) or {scale_a.dtype, scale_b.dtype} != {torch.float32}:
+        raise RuntimeError(
+            "_scaled_mm: expected float32 scales, one number each or one a row of the first matrix and one a column of the "
+            f"second, got {tuple(scale_a.shape)} {scale_a.dtype} and {tuple(scale_b.shape)} {scale_b.dtype} for matrices of "
+            f"{tuple(self.shape)} and {tuple(mat2.shape)}"
+        )
+    return made.to(out_dtype or self.dtype)
+
+
+def _scaled_mm_v2(
+    self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, contraction_dim=(),
+    use_fast_accum=False,
+):  # fmt: skip
+    """As on CPU: one scale a matrix (recipe 0), or one a row and column (1), in the plain order of memory."""
+    if recipe_a != recipe_b or tuple(recipe_a) not in ((0,), (1,)) or any((*swizzle_a, *swizzle_b, *contraction_dim)):
+        raise NotImplementedError(
+            "scaled_mm: on xla scales are one a matrix (TensorWise) or one a row and column (RowWise) for both matrices, "
+            f"without a swizzle; got recipes {recipe_a} and {recipe_b}, swizzles {swizzle_a} and {swizzle_b}"
+        )
+    return _scaled_mm(self, mat2, *scale_a, *scale_b, bias, None, out_dtype)
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
@@ -181,6 +213,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._histogramdd_from_bin_cts.default: _histogramdd,
     aten._histogramdd_from_bin_tensors.default: _histogramdd,
     aten._grouped_mm.default: _grouped_mm,
+    aten._scaled_mm.default: _scaled_mm,
+    aten._scaled_mm_v2.default: _scaled_mm_v2,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
     aten._ctc_loss_backward.default: _ctc_loss_backward,

@@ -71,11 +71,12 @@ def _hurwitz_zeta(s, q):
 
 
 def _erfcx(self):
-    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction's asymptotic series is exact enough.
+    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction is exact in float64 at this depth.
     big = jnp.maximum(self, 5.0)
-    inverse = 1.0 / (big * big)
-    series = 1.0 + inverse * (-0.5 + inverse * (0.75 + inverse * (-1.875 + inverse * 6.5625)))
-    return jnp.where(self > 5.0, series / (big * math.sqrt(math.pi)), jnp.exp(self * self) * special.erfc(self))
+    fraction = big
+    for k in range(12, 0, -1):
+        fraction = big + 0.5 * k / fraction
+    return jnp.where(self > 5.0, 1.0 / (fraction * math.sqrt(math.pi)), jnp.exp(self * self) * special.erfc(self))
 
 
 def _angle(self):
@@ -193,6 +194,23 @@ def _xlog1py(self, other):
     return _xlogy(self, other, jnp.log1p)
 
 
+def _logaddexp(self, other):
+    if not jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return jnp.logaddexp(self, other)
+    # torch adds the angle of the greater one without wrapping it around, as jax does.
+    is_less = self.real < other.real
+    high, low = jnp.where(is_less, other, self), jnp.where(is_less, self, other)
+    equal = jnp.where(low.real < 0, low, jnp.log(jnp.exp(low) + jnp.exp(high)))  # where both are infinite
+    return jnp.where(jnp.isinf(low.real) & (low.real == high.real), equal, high + jnp.log1p(jnp.exp(low - high)))
+
+
+def _zeta(self, other):
+    """Hurwitz' zeta function; at its poles infinite wherever torch says so, where jax has NaN or the other one of the two."""
+    made = special.zeta(self, other)
+    made = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, made)
+    return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, made))
+
+
 def _heaviside(self, values):
     return jnp.where(self == 0, values, (self > 0).astype(values.dtype))
 
@@ -236,7 +254,7 @@ _BINARY_DEFAULT = {
     aten.heaviside.default: _heaviside,
     aten.hypot.default: jnp.hypot,
     aten.lcm.default: jnp.lcm,
-    aten.logaddexp.default: jnp.logaddexp,
+    aten.logaddexp.default: _logaddexp,
     aten.logaddexp2.default: jnp.logaddexp2,
     aten.maximum.default: jnp.maximum,
     aten.minimum.default: jnp.minimum,
@@ -255,7 +273,7 @@ _BINARY_FLOAT = {
     aten.igamma.default: special.gammainc,
     aten.igammac.default: special.gammaincc,
     aten.special_xlog1py.default: _xlog1py,
-    aten.special_zeta.default: special.zeta,
+    aten.special_zeta.default: _zeta,
     aten.xlogy.Tensor: _xlogy,
 }
 
@@ -297,8 +315,8 @@ _NUMBERS_FLOAT = {
     aten.copysign.Scalar: jnp.copysign,
     aten.special_xlog1py.other_scalar: _xlog1py,
     aten.special_xlog1py.self_scalar: _xlog1py,
-    aten.special_zeta.other_scalar: special.zeta,
-    aten.special_zeta.self_scalar: special.zeta,
+    aten.special_zeta.other_scalar: _zeta,
+    aten.special_zeta.self_scalar: _zeta,
     aten.xlogy.Scalar_Other: _xlogy,
     aten.xlogy.Scalar_Self: _xlogy,
 }

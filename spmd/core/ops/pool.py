@@ -304,18 +304,18 @@ def _divisors(sizes, window, stride, padding, counts, include_pad, override):
         end = np.minimum(start + side, size + pad)
         covered = end - start if include_pad else np.minimum(end, size) - np.maximum(start, 0)
         made = made[..., None] * covered
-    return made
+    return made if made.min() != made.max() else made.reshape(-1)[0]
 
 
 def _window_sum(x, rank, window, stride, padding, counts):
     lead = x.ndim - rank
-    pads = [(0, 0, 0)] * lead
+    # The reduction pads for itself; what is left behind the last window is less than a stride and makes no window more.
+    pads = [(0, 0)] * lead
     for dim in range(rank):
         needed = (counts[dim] - 1) * stride[dim] + window[dim]
-        pads.append((padding[dim], needed - padding[dim] - x.shape[lead + dim], 0))
-    padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
+        pads.append((padding[dim], max(0, needed - padding[dim] - x.shape[lead + dim])))
     zero = np.zeros((), x.dtype)
-    return lax.reduce_window(padded, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, "VALID")
+    return lax.reduce_window(x, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, pads)
 
 
 def _divided(x, divisors):

@@ -53,7 +53,12 @@ class TestSpecialValues:
         masked = torch.tensor([[-float("inf")] * 3, [0.0, -float("inf"), 1.0]])
         batch.case("softmax", ACTIVATIONS["softmax"], masked, gradient=False)
         batch.case("log_softmax", ACTIVATIONS["log_softmax"], masked, gradient=False)
+        batch.case("hardsigmoid", F.hardsigmoid, torch.linspace(-4, 4, 9, dtype=torch.float64))
         batch.case("scalar softmax", lambda x: torch.softmax(x, 0), torch.tensor(3.0))
+        for name in ("softmax", "log_softmax", "softmin"):
+            for dim in (0, 1, 2):
+                run = lambda x, name=name, dim=dim: getattr(torch.nn.functional, name)(x, dim)
+                batch.case(f"{name} of nothing", run, torch.ones(5, 0, 0))
         batch.check()
 
 

@@ -1,9 +1,38 @@
-"""Scaled dot-product attention against torch on CPU."""
+"""Scaled dot-product attention against torch on CPU: as one array of scores, block by block, and lowered for a GPU."""
 
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
 import pytest
 import torch
-from support import Batch
+from support import Batch, check, run_script
 from torch.nn import functional as F
+
+import spmd
+from spmd.core import compile
+from spmd.core.ops import attention, flash
+from spmd.core.sharding import compiler_context
+
+sdpa = F.scaled_dot_product_attention
+BATCH, HEADS, LENGTH = ("fsdp", None, None, None), (None, "fsdp", None, None), (None, None, "fsdp", None)
+
+
+@pytest.fixture
+def short_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks so short that few rows make several; neither length below is a multiple of its block."""
+    use_blocks(monkeypatch, 4, 3)
+    yield
+    compile.clear_cache()
+
+
+def use_blocks(monkeypatch: pytest.MonkeyPatch, *block: int) -> None:
+    """Everything block by block, in blocks of this size; what was compiled for other blocks is forgotten."""
+    compile.clear_cache()
+    monkeypatch.setattr(attention, "LONG", 1)
+    monkeypatch.setattr(flash, "BLOCK", block)
 
 
 def attentions(batch: Batch, dtype: torch.dtype) -> None:
@@ -11,21 +40,33 @@ def attentions(batch: Batch, dtype: torch.dtype) -> None:
         return torch.randn(shape).to(dtype)
 
     q, k, v = make(8, 4, 5, 8), make(8, 4, 7, 8), make(8, 4, 7, 8)
-    sdpa = F.scaled_dot_product_attention
     batch.case("plain", sdpa, q, k, v)
     batch.case("causal", lambda q, k, v: sdpa(q, k, v, is_causal=True), q, k, v)
+    batch.case("causal, more queries than keys", lambda q, k, v: sdpa(q, k, v, is_causal=True), k, q, q)
     batch.case("scale", lambda q, k, v: sdpa(q, k, v, scale=0.3), q, k, v)
-    for shape in ((8, 4, 5, 7), (1, 1, 5, 7), (5, 7), (8, 1, 1, 7)):
+    batch.case("value of another width", sdpa, q, k, make(8, 4, 7, 3))
+    batch.case("heads without a batch", sdpa, make(8, 5, 8), make(8, 7, 8), make(8, 7, 8), make(8, 5, 7))
+    for shape in ((8, 4, 5, 7), (1, 1, 5, 7), (5, 7), (8, 1, 1, 7), (4, 5, 1)):
         batch.case(f"bias {shape}", sdpa, q, k, v, make(*shape))
     mask = torch.rand(5, 7) > 0.4
     mask[:, 0] = True
     batch.case("mask", sdpa, q, k, v, mask)
+    mask[2] = False
+    batch.case("mask of a whole row", sdpa, q, k, v, mask)
+    batch.case("bias that forbids a whole row", sdpa, q, k, v, make(5, 7).masked_fill(~mask, float("-inf")))
+    sequences = (torch.arange(8) % 3 > 0).reshape(8, 1, 1, 1).expand(8, 1, 1, 7)
+    batch.case("mask of whole sequences", sdpa, q, k, v, sequences)
     for kv_heads in (1, 2):
         k, v = make(8, kv_heads, 7, 8), make(8, kv_heads, 7, 8)
         batch.case(f"grouped {kv_heads}", lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), q, k, v)
+        bias = make(8, 4, 5, 7)
+        batch.case(f"grouped {kv_heads}, bias", lambda q, k, v, b: sdpa(q, k, v, b, enable_gqa=True), q, k, v, bias)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 class TestAttention:
     """Causal, scaled, biased, masked and grouped attention, with gradients of every input."""
 
@@ -34,26 +75,263 @@ class TestAttention:
         attentions(batch, dtype)
         batch.check()
 
+    def test_blocks(self, dtype, short_blocks):
+        batch = Batch()
+        attentions(batch, dtype)
+        batch.check()
+
+
+class TestLong:
+    """From `LONG` scores a head on the scores are made block by block, at the true block size."""
+
+    @pytest.mark.parametrize("lengths", [(512, 512), (530, 600)])
+    def test_against_cpu(self, lengths):
+        rows, columns = lengths
+        q, k, v = torch.randn(1, 2, rows, 8), torch.randn(1, 1, columns, 8), torch.randn(1, 1, columns, 8)
+        batch = Batch()
+        batch.case("causal", lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), q, k, v)
+        batch.case("bias", lambda q, k, v, b: sdpa(q, k, v, b, enable_gqa=True), q, k, v, torch.randn(rows, columns))
+        batch.check()
+
+    @pytest.mark.parametrize(
+        ("lengths", "block"),
+        [((8192, 8192), (256, 256)), ((1, 500_000), (1, 65_536)), ((8192, 64), (1024, 64)), ((40, 30), (40, 30))],
+    )
+    def test_block(self, lengths, block):
+        query, key = jnp.ones((1, 1, 1, lengths[0], 1)), jnp.ones((1, 1, lengths[1], 1))
+        assert flash._Scores(query, key, None, False, 1.0).block == block
+
+    def test_short_is_whole(self):
+        assert not attention._is_long(jnp.ones((16, 8, 128, 1)), jnp.ones((16, 8, 128, 1)))
+
+
+def dropped_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, seed: int = 0, **how: Any) -> Any:
+    """(output, gradients of q, k and v) of attention on the device under dropout, all from one seed."""
+    torch.manual_seed(seed)
+    operands = [tensor.detach().requires_grad_() for tensor in (q, k, v)]
+    output = sdpa(*operands, dropout_p=0.4, enable_gqa=True, **how)
+    cotangent = torch.linspace(0.5, 1.5, output.numel()).reshape(output.shape).to(output.device)
+    return [output.detach(), *torch.autograd.grad(output, operands, cotangent)]
+
 
 class TestDropout:
-    """Dropout keeps the expectation, and the backward drops what the forward dropped."""
+    """Dropout keeps the expectation, and the backward drops what the forward dropped, however the work is cut."""
 
     def test_gradient_matches_mask(self):
         # With v the identity the output is the dropped probabilities themselves; the gradient of v shows the same mask.
         q, k = torch.randn(1, 1, 16, 16), torch.randn(1, 1, 16, 16)
         v = torch.eye(16)[None, None].to("xla").requires_grad_()
-        out = F.scaled_dot_product_attention(q.to("xla"), k.to("xla"), v, dropout_p=0.5)
+        out = sdpa(q.to("xla"), k.to("xla"), v, dropout_p=0.5)
         cotangent = torch.eye(16)[None, None].to("xla")
         (grad,) = torch.autograd.grad(out, v, cotangent)
         dropped = out.detach().cpu()[0, 0]
         torch.testing.assert_close(grad.cpu()[0, 0], dropped.T)
         assert 0.3 < (dropped == 0).float().mean() < 0.7
 
+    def test_expectation(self):
+        # Equal scores and values of one: an output row is the share that was kept, scaled up. 64 x 2,048 numbers.
+        q, k, v = torch.zeros(1, 4, 16, 8), torch.zeros(1, 4, 2048, 8), torch.ones(1, 4, 2048, 8)
+        kept = sdpa(q.to("xla"), k.to("xla"), v.to("xla"), dropout_p=0.25).cpu()[..., 0]
+        deviation = (0.25 / 0.75 / 2048) ** 0.5
+        assert (kept - 1).abs().max() < 5 * deviation
+        assert 0.5 * deviation < kept.std() < 1.5 * deviation
+        assert len(set(kept.flatten().tolist())) > 16  # no two rows share their numbers
+
+    @pytest.mark.parametrize("how", [{}, {"is_causal": True}])
+    def test_values_and_gradients(self, how, short_blocks):
+        q, k, v = torch.randn(2, 4, 13, 8), torch.randn(2, 2, 11, 8), torch.randn(2, 2, 11, 8)
+        eye = torch.eye(11).expand(2, 2, 11, 11)
+        keep = dropped_attention(q.to("xla"), k.to("xla"), eye.to("xla"), **how)[0].cpu() != 0
+        made = dropped_attention(q.to("xla"), k.to("xla"), v.to("xla"), **how)
+        operands = [tensor.requires_grad_() for tensor in (q, k, v)]
+        scores = q @ k.repeat_interleave(2, 1).mT / 8**0.5
+        if how:
+            scores = scores.masked_fill(torch.ones(13, 11).tril() == 0, float("-inf"))
+        output = (scores.softmax(-1) * keep / 0.6) @ v.repeat_interleave(2, 1)
+        cotangent = torch.linspace(0.5, 1.5, output.numel()).reshape(output.shape)
+        for one, other in zip(made, (output, *torch.autograd.grad(output, operands, cotangent)), strict=True):
+            check(one, other)
+
+    def test_same_numbers_however_cut(self, monkeypatch, mesh8):
+        q, k, v = (torch.randn(8, heads, length, 8) for heads, length in ((8, 10), (8, 12), (8, 12)))
+        whole = [made.cpu() for made in dropped_attention(*(tensor.to("xla") for tensor in (q, k, v)))]
+        assert any(not torch.equal(made.cpu(), other) for made, other in zip(
+            dropped_attention(*(tensor.to("xla") for tensor in (q, k, v)), seed=1), whole, strict=True
+        ))  # fmt: skip
+        for block in ((4, 3), (10, 100)):
+            use_blocks(monkeypatch, *block)
+            for made, other in zip(dropped_attention(*(x.to("xla") for x in (q, k, v))), whole, strict=True):
+                check(made, other)
+            for spec in (BATCH, HEADS):
+                sharded = [spmd.mark_sharding(x.to("xla"), mesh8, spec) for x in (q, k, v)]
+                for made, other in zip(dropped_attention(*sharded), whole, strict=True):
+                    check(made, other)
+        compile.clear_cache()
+
+    def test_everything(self):
+        q, k, v = (torch.randn(1, 1, 4, 8).to("xla").requires_grad_() for _ in range(3))
+        output = sdpa(q, k, v, dropout_p=1.0)
+        for made in (output, *torch.autograd.grad(output.sum(), (q, k, v))):
+            check(made, torch.zeros(1, 1, 4, 8))
+
+
+class TestMemory:
+    """What a compiled program holds beside its arguments and results grows with the length, not with its square."""
+
+    LENGTH, WIDTH = 8192, 16
+
+    def temporary_bytes(self, heads: int, kv_heads: int, mask: torch.Tensor | None = None, **how: Any) -> int:
+        """Of a program of forward and backward over one sequence."""
+        shapes = (heads, kv_heads, kv_heads)
+        operands = [torch.randn(1, n, self.LENGTH, self.WIDTH).to("xla").requires_grad_() for n in shapes]
+        mask = None if mask is None else mask.to("xla")
+        spmd.sync()
+        output = sdpa(*operands, mask, enable_gqa=heads != kv_heads, **how)
+        output.sum().backward()
+        spmd.sync()
+        return spmd.metrics.compiles()[-1].temp_bytes
+
+    def bound(self, heads: int) -> int:
+        """Sixteen arrays like the query, and eight of one block's scores, all in float32."""
+        return 4 * heads * (16 * self.LENGTH * self.WIDTH + 8 * flash.BLOCK[0] * flash.BLOCK[1])
+
+    def test_causal(self):
+        assert self.temporary_bytes(1, 1, is_causal=True) < self.bound(1) < self.LENGTH**2 / 2
+
+    def test_grouped_with_dropout(self):
+        assert self.temporary_bytes(4, 1, is_causal=True, dropout_p=0.1) < self.bound(4) < self.LENGTH**2 * 4 / 2
+
+    def test_mask_is_neither_copied_nor_broadcast(self):
+        mask = torch.zeros(1, 1, self.LENGTH, self.LENGTH)
+        assert self.temporary_bytes(2, 2, mask) < self.bound(2)
+
+    def test_mask_of_keys(self):
+        assert self.temporary_bytes(2, 2, torch.zeros(1, 1, 1, self.LENGTH)) < self.bound(2)
+
 
 class TestSharded:
-    """The batch over eight devices."""
+    """Batch, heads or length over eight devices."""
 
-    def test_partitioned(self, mesh8):
+    def test_batch(self, mesh8):
         batch = Batch(mesh=mesh8, axis="fsdp")
         attentions(batch, torch.float32)
         batch.check()
+
+    def test_batch_in_blocks(self, mesh8, short_blocks):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        attentions(batch, torch.bfloat16)  # float32 is below
+        batch.check()
+
+    @pytest.mark.parametrize("spec", [BATCH, HEADS, LENGTH])
+    @pytest.mark.parametrize("how", ["plain", "causal", "grouped", "mask"])
+    def test_communication(self, mesh8, spec, how, short_blocks):
+        heads = 16 if how == "grouped" else 8
+        cpu = [torch.randn(8, number, 16, 8) for number in (heads, 8, 8, heads)]
+        device = [spmd.mark_sharding(tensor.to("xla"), mesh8, spec) for tensor in cpu]
+        bias = torch.randn(1, 1, 16, 16)
+        masks = (bias, spmd.mark_sharding(bias.to("xla"), mesh8, (None,) * 4)) if how == "mask" else (None, None)
+        spmd.sync()
+        results = []
+        for (*operands, cotangent), mask in zip((cpu, device), masks, strict=True):
+            operands = [operand.requires_grad_() for operand in operands]
+            output = sdpa(*operands, mask, is_causal=how == "causal", enable_gqa=how == "grouped")
+            results.append([output, *torch.autograd.grad(output, operands, cotangent)])
+        spmd.sync()
+        if spec is not LENGTH:
+            assert not spmd.metrics.compiles()[-1].collectives
+        for made, expected in zip(*reversed(results), strict=True):
+            check(made, expected)
+
+
+class TestGPU:
+    """Half precision without a mask or dropout is cuDNN's on a GPU; all else is as on CPU. Lowered, not run, here."""
+
+    def calls(
+        self, dtype: Any, *, dropout: float = 0.0, masked: bool = False, width: int = 64
+    ) -> tuple[list[str], int]:
+        """(what is called, number of loops) in the StableHLO for a GPU of forward and backward with grouped heads."""
+        q, k = (jax.ShapeDtypeStruct((8, heads, 1024, width), dtype) for heads in (8, 2))
+        mask = jax.ShapeDtypeStruct((1, 1, 1, 1024), dtype) if masked else None
+
+        def both(q, k, v, mask, grad):
+            statics, draw = (dropout, not masked), (jnp.int64(1), jnp.int64(2))
+            out, logsumexp, seed = attention.aten_attention(q, k, v, mask, *statics, draw=draw)
+            grads = attention.aten_attention_backward(
+                grad, q, k, v, mask, [True, True, True, False], out, logsumexp, None, None, 1024, 1024, *statics,
+                seed, seed, returns=(q, k, v, None),
+            )  # fmt: skip
+            return out, grads[:3]
+
+        with compiler_context():
+            lowered = jax.jit(both).trace(q, k, k, mask, q).lower(lowering_platforms=("cuda",))
+        text = lowered.as_text()
+        return re.findall(r"custom_call @([\w$]+)", text), text.count("stablehlo.while")
+
+    @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+    def test_kernel(self, dtype):
+        assert self.calls(dtype) == (["__cudnn$fmhaSoftmax", "__cudnn$fmhaSoftmaxBackward"], 0)
+
+    def test_kernel_is_partitioned(self, tmp_path):
+        # XLA partitions the GPU's program here, too, and stops only where the host has no such kernel. Its last text
+        # shows what one device would call: its own batch or heads without communication, never a part of the length.
+        program = """
+            import re
+            from pathlib import Path
+            import spmd
+            spmd.simulate(8)
+            import jax, jax.numpy as jnp
+            from spmd.core.ops import attention
+            from spmd.core.sharding import compiler_context
+
+            def both(q, k, v, grad):
+                rest = None, 0.0, True
+                out, logsumexp, seed = attention.aten_attention(q, k, v, *rest, draw=(jnp.int64(1), jnp.int64(2)))
+                grads = attention.aten_attention_backward(
+                    grad, q, k, v, None, [True] * 4, out, logsumexp, None, None, 1024, 1024, 0.0, True,
+                    seed, seed, returns=(q, k, v, None),
+                )
+                return out, grads[:3]
+
+            mesh = spmd.Mesh(range(8), (8,), ("x",))
+            for spec, kv_heads in zip(["x...", ".x..", ".x..", "..x."], [8, 8, 2, 8]):
+                sharding = mesh.sharding(tuple(None if axis == "." else axis for axis in spec), 4).jax
+                whole = mesh.sharding((None,) * 4, 4).jax
+                q = jax.ShapeDtypeStruct((8, 16, 1024, 64), jnp.bfloat16, sharding=sharding)
+                k = jax.ShapeDtypeStruct(
+                    (8, kv_heads, 1024, 64), jnp.bfloat16, sharding=sharding if kv_heads == 8 else whole
+                )
+                with compiler_context():
+                    lowered = jax.jit(both).trace(q, k, k, q).lower(lowering_platforms=("cuda",))
+                    try:
+                        lowered.compile()
+                    except jax.errors.JaxRuntimeError as error:
+                        assert "No registered implementation" in str(error), error
+                text = sorted(Path(FOLDER).glob("*cpu_after_optimizations.txt"))[-1].read_text()
+                calls = re.findall(r"= .(bf16.[0-9,]*.).*custom_call_target=.(__cudnn.fmha[A-Za-z]*)", text)
+                print(spec, kv_heads, *(f"{name[8:]} {shape}" for shape, name in calls), "all-" in text)
+        """
+        printed = run_script(
+            program.replace("FOLDER", repr(str(tmp_path))), XLA_FLAGS=f"--xla_dump_to={tmp_path}"
+        ).splitlines()
+
+        def line(spec: str, kv_heads: int, shape: str, gathers: bool) -> str:
+            return f"{spec} {kv_heads} fmhaSoftmax {shape} fmhaSoftmaxBackward {shape} {gathers}"
+
+        assert printed == [
+            line("x...", 8, "bf16[1,16,1024,64]", False),
+            line(".x..", 8, "bf16[8,2,1024,64]", False),
+            line(".x..", 2, "bf16[8,16,1024,64]", True),
+            line("..x.", 8, "bf16[8,16,1024,64]", True),
+        ]
+
+    @pytest.mark.parametrize(
+        ("dtype", "how"),
+        [
+            (jnp.float32, {}),
+            (jnp.bfloat16, {"dropout": 0.1}),
+            (jnp.bfloat16, {"masked": True}),
+            (jnp.bfloat16, {"width": 60}),
+        ],
+    )
+    def test_blocks_where_the_kernel_cannot(self, dtype, how):
+        assert self.calls(dtype, **how) == ([], 2)

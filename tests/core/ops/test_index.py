@@ -90,6 +90,23 @@ class TestSearch:
         edges, x = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0]), torch.tensor([-3.0, 0.0, 0.5, 1.0, 9.0])
         for right in (False, True):
             batch.case(f"bucketize {right}", lambda x, e, r=right: torch.bucketize(x, e, right=r), x, edges)
+            batch.case(f"number {right}", lambda e, r=right: torch.bucketize(0.5, e, right=r), edges)
+            batch.case(f"number in {right}", lambda e, r=right: torch.searchsorted(e, 0.5, right=r), edges)
+        batch.case("number, sorted by", lambda e, s: torch.searchsorted(e, 1, sorter=s), edges, torch.arange(5))
+        batch.check()
+
+
+class TestEmpty:
+    """An empty index has any number of dims; of an array without elements nothing is found."""
+
+    def test_against_cpu(self):
+        batch = Batch()
+        batch.case("gather", lambda x, i: x.gather(0, i), torch.randn(5), torch.ones(2, 0, dtype=torch.int64))
+        nowhere = torch.zeros(1, 1, dtype=torch.bool)
+        batch.case("masked_scatter", torch.masked_scatter, torch.ones(1, 1), nowhere, torch.ones(0))
+        batch.case("nonzero_static", lambda x: torch.nonzero_static(x, size=2), torch.ones(5, 0, 5, dtype=torch.bool))
+        fill = lambda x: torch.nonzero_static(x, size=1, fill_value=7)
+        batch.case("nonzero_static, filled", fill, torch.ones(0, 3))
         batch.check()
 
 

@@ -33,6 +33,9 @@ def solvers(batch: Batch, dtype: torch.dtype) -> None:
         torch.randn(8, 6, 4, dtype=dtype),
         torch.randn(8, 6, 2, dtype=dtype),
     )
+    for driver in ("gelsy", "gels", "gelsd", "gelss"):  # which decides what else is given
+        given = torch.randn(6, 4, dtype=dtype), torch.randn(6, 2, dtype=dtype)
+        batch.case(driver, lambda a, b, d=driver: tuple(torch.linalg.lstsq(a, b, driver=d)), *given, gradient=False)
     batch.case("pinv", torch.linalg.pinv, torch.randn(8, 5, 3, dtype=dtype))
     batch.case("matrix_exp", torch.matrix_exp, torch.randn(8, 3, 3, dtype=dtype) / 2)
     batch.case("cross", torch.linalg.cross, torch.randn(8, 3, dtype=dtype), torch.randn(8, 3, dtype=dtype))

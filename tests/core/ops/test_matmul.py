@@ -107,3 +107,76 @@ class TestSharded:
         products(batch, torch.float32)
         batch.case("contracted", torch.mm, torch.randn(3, 8), torch.randn(8, 4))
         batch.check()
+
+
+class TestScaled:
+    """`_scaled_mm`: eight-bit floats with scales, of any sizes, as torch computes it on CPU."""
+
+    DTYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz]
+
+    @classmethod
+    def cases(cls, batch: Batch) -> None:
+        rows, columns = torch.rand(8, 1) + 0.5, torch.rand(1, 7) + 0.5
+        for left in cls.DTYPES:
+            for right in cls.DTYPES:
+                a, b = torch.randn(8, 5).to(left), torch.randn(7, 5).to(right).t()
+                for out in (torch.float32, torch.bfloat16):
+                    for scales in ((torch.tensor(0.5), torch.tensor([[3.0]])), (rows, columns)):
+                        run = lambda a, b, s, t, out=out: torch._scaled_mm(a, b, s, t, out_dtype=out)
+                        batch.case(f"{left} {right} {out}", run, a, b, *scales, gradient=False)
+                run = lambda a, b, s, t, bias: torch._scaled_mm(a, b, s, t, bias=bias, out_dtype=torch.float32)
+                batch.case(f"{left} {right} bias", run, a, b, rows, columns, torch.randn(7), gradient=False)
+
+    def test_values(self):
+        batch = Batch()
+        self.cases(batch)
+        batch.check()
+
+    def test_partitioned(self, mesh8):
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        self.cases(batch)
+        batch.check()
+
+    def test_eight_bit_results(self):
+        """Rounded once, at the end; a scale of the result divides it where torch takes one."""
+        a, b = ((torch.randint(-4, 5, (8, 16)) / 2).to(self.DTYPES[0]) for _ in "ab")
+        scales = torch.tensor(0.5), torch.tensor(60.0)
+        for out in (None, *self.DTYPES):
+            for scale in (None, torch.tensor(0.25)) if out else (None,):
+                expected = torch._scaled_mm(a, b.t(), *scales, scale_result=scale, out_dtype=out)
+                x, y, *others = (None if given is None else given.to("xla") for given in (a, b, *scales, scale))
+                actual = torch._scaled_mm(x, y.t(), *others[:2], scale_result=others[2], out_dtype=out)
+                assert actual.dtype == expected.dtype
+                assert torch.equal(actual.cpu().view(torch.uint8), expected.view(torch.uint8)), (out, scale)
+
+    def test_second_form(self, mesh8):
+        """`nn.functional.scaled_mm`, which names how its scales lie."""
+        product, Scaling = torch.nn.functional.scaled_mm, torch.nn.functional.ScalingType
+        scales = {
+            Scaling.TensorWise: (torch.rand(1), torch.rand(1)),
+            Scaling.RowWise: (torch.rand(8, 1), torch.rand(1, 7)),
+        }
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        for recipe, given in scales.items():
+            run = lambda a, b, s, t, recipe=recipe: product(a, b, s, recipe, t, recipe, output_dtype=torch.float32)
+            a, b = torch.randn(8, 5).to(self.DTYPES[0]), torch.randn(7, 5).to(self.DTYPES[1]).t()
+            batch.case(str(recipe), run, a, b, *given, gradient=False)
+        batch.check()
+        a = torch.ones(32, 32, device="xla").to(self.DTYPES[0])
+        blocks = torch.ones(32, 1, device="xla").to(torch.float8_e8m0fnu)
+        with pytest.raises(NotImplementedError, match="scales are one a matrix"):
+            product(a, a, blocks, Scaling.BlockWise1x32, blocks, Scaling.BlockWise1x32).cpu()
+
+    def test_errors(self):
+        a = torch.ones(4, 4, device="xla").to(torch.float8_e4m3fn)
+        one = torch.ones((), device="xla")
+        with pytest.raises(RuntimeError, match="expected two matrices of eight-bit floats, got torch.float32"):
+            torch._scaled_mm(a.float(), a, one, one)
+        with pytest.raises(RuntimeError, match=r"one a column of the second, got \(4,\) torch.float32"):
+            torch._scaled_mm(a, a, torch.ones(4, device="xla"), one)
+
+    def test_products_without_scales(self):
+        """They, too, accumulate in float32 and stop at the largest number."""
+        x = (torch.arange(-8.0, 8.0).reshape(4, 4) * 16).to(torch.float8_e4m3fn)
+        found = (x.to("xla") @ x.to("xla")).cpu()
+        assert torch.equal(found.view(torch.uint8), (x @ x).view(torch.uint8))

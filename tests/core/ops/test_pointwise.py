@@ -100,6 +100,10 @@ class TestSpecialValues:
                  "xlogy", "eq", "lt"]  # fmt: skip
         for name in names:
             batch.case(name, getattr(torch, name), rows, columns, gradient=False)
+        poles = torch.tensor([-3.0, -2.0, -1.5, 0.0, 0.5, 1.0, 2.0, 3.0, torch.inf, -torch.inf, torch.nan])
+        angles = torch.complex(torch.randn(6, 1) * 4, torch.linspace(-9, 9, 6)[:, None])
+        batch.case("logaddexp", torch.logaddexp, angles, angles[:, 0] * 2)
+        batch.case("zeta", torch.special.zeta, poles[:8, None], poles, gradient=False)
         for mode in ("trunc", "floor", None):
             batch.case(
                 f"div {mode}", lambda a, b, m=mode: torch.div(a, b, rounding_mode=m), rows, columns, gradient=False

@@ -1,4 +1,4 @@
-"""Bessel and Airy functions and orthogonal polynomials against torch on CPU."""
+"""Bessel and Airy functions, erfcx and orthogonal polynomials against torch on CPU."""
 
 import pytest
 import torch
@@ -7,7 +7,7 @@ from support import Batch
 FUNCTIONS = [
     "airy_ai", "bessel_j0", "bessel_j1", "bessel_y0", "bessel_y1", "modified_bessel_i0", "modified_bessel_i1",
     "modified_bessel_k0", "modified_bessel_k1", "scaled_modified_bessel_k0", "scaled_modified_bessel_k1",
-    "spherical_bessel_j0",
+    "spherical_bessel_j0", "erfcx",
 ]  # fmt: skip
 CHEBYSHEV = [f"{shifted}chebyshev_polynomial_{kind}" for shifted in ("", "shifted_") for kind in "tuvw"]
 POLYNOMIALS = [

@@ -1,0 +1,95 @@
+"""Ops that take elements from a static position on, done from a position that only the run knows: a loop's index."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """`count` elements along `axis`, `step` apart; `is_select`: one element, whose dim goes away."""
+
+    axis: int
+    count: int
+    step: int
+    is_select: bool
+
+    def read(self, base: jax.Array, start: jax.Array) -> jax.Array:
+        """The run of `base` that begins at `start`."""
+        if self.is_select:
+            return jax.lax.dynamic_index_in_dim(base, start, self.axis, keepdims=False)
+        found = jax.lax.dynamic_slice_in_dim(base, start, (self.count - 1) * self.step + 1, self.axis)
+        return found if self.step == 1 else jax.lax.slice_in_dim(found, 0, found.shape[self.axis], self.step, self.axis)
+
+    def write(self, base: jax.Array, new: jax.Array, start: jax.Array) -> jax.Array:
+        """`base` with that run replaced by `new`."""
+        new = jnp.expand_dims(new, self.axis) if self.is_select else new
+        new = new.astype(base.dtype)
+        if self.step == 1:
+            return jax.lax.dynamic_update_slice_in_dim(base, new, start, self.axis)
+        places = start + self.step * jnp.arange(self.count)
+        return base.at[(slice(None),) * self.axis + (places,)].set(new)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What a moving op does: `function(operands, start)`; `kind` is all of it that is static but the operands' layouts."""
+
+    kind: tuple[Any, ...]
+    start: int
+    function: Callable[[list[jax.Array], jax.Array], jax.Array]
+
+
+def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[Run, int] | None:
+    """The run that a select or slice of an array of this shape takes, and where it begins; None where it cannot move."""
+    dim = given.get("dim", 0)
+    axis = dim + len(shape) if dim < 0 else dim
+    if overload in _SELECTS:
+        index = given["index"]
+        return Run(axis, 1, 1, True), index + shape[axis] if index < 0 else index
+    step = given.get("step", 1)
+    start, stop, _ = slice(given.get("start"), given.get("end")).indices(shape[axis])
+    count = max(0, -(-(stop - start) // step))
+    return None if count in (0, shape[axis]) else (Run(axis, count, step, False), start)
+
+
+def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]], result: Any) -> Move | None:
+    """How an op with these arguments could move; None for every other op.
+
+    given: the schema's arguments by name. shapes: of the tensor operands. result: shape and dtype of the result.
+    """
+    if overload in _ARANGES:
+        start, step = given["start"], given.get("step", 1)
+        if type(start) is not int or type(step) is not int or not jnp.issubdtype(result.dtype, jnp.integer):
+            return None
+        return Move(
+            ("arange", result.shape, result.dtype, step),
+            start,
+            lambda operands, first: (first + step * jnp.arange(result.shape[0])).astype(result.dtype),
+        )
+    if overload not in _SELECTS | _SLICES:
+        return None
+    is_gradient = overload in (aten.select_backward.default, aten.slice_backward.default)
+    shape = tuple(given["input_sizes"]) if is_gradient else shapes[0]
+    found = run_of(overload, shape, given)
+    if found is None:
+        return None
+    run, start = found
+    if is_gradient:
+        function = lambda operands, first: run.write(jnp.zeros(shape, operands[0].dtype), operands[0], first)
+    elif overload in (aten.select.int, aten.slice.Tensor):
+        function = lambda operands, first: run.read(operands[0], first)
+    else:
+        function = lambda operands, first: run.write(operands[0], operands[1], first)
+    return Move((overload, shape, run), start, function)
+
+
+_ARANGES = frozenset({aten.arange.start, aten.arange.start_step})
+_SELECTS = frozenset({aten.select.int, aten.select_backward.default, aten.select_scatter.default})
+_SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})

@@ -1,0 +1,138 @@
+"""What differs from one run of a barrier to the next and need not be a new program each time: a position, a growing list.
+
+PyTorch/XLA compiled a program per index and per length. Here the second time a barrier meets such a difference it learns
+the ops that differ, and where they stand in the user's code. A position becomes an operand of the program (`Entry.moving`). What
+grows from run to run, as the tokens of a generated text do, is computed by the host beside the program, provided it is
+small and exact, so that no bit depends on who computes it. Nothing is learnt when anything else differs, too.
+"""
+
+from collections.abc import Sequence
+from types import CodeType
+
+import jax
+import torch
+
+from . import compile as compiling
+from . import runtime
+from .dtypes import is_exact
+from .ir import Entry, Leaf, Line, Node, Value, line_number, origin, results
+from .lower import Graph
+from .sharding import Sharding
+
+# What the host takes over has at most so many elements.
+LARGEST = 1 << 16
+
+_Place = tuple[CodeType | None, int, str]
+_moving: set[_Place] = set()
+_growing: set[_Place] = set()
+
+
+def adapt(graph: Graph, line: Line) -> set[Node]:
+    """Makes a graph that has no program more like those that have one; returns the ops that the host has to compute first.
+
+    The positions of moving ops become lifted numbers in the graph itself.
+    """
+    hosted = apply(graph)
+    if hosted or compiling.find(graph) is not None or not _learn(graph, line):
+        return hosted
+    return apply(graph)
+
+
+def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
+    """Learns the positions that differ between two turns of a loop."""
+    for one, other in zip(some, others, strict=True):
+        if one.entry is not other.entry:
+            _moving.add(_place(other))
+
+
+def apply(graph: Graph) -> set[Node]:
+    """`adapt`, by what has been learnt before."""
+    hosted: set[Node] = set()
+    for node in graph.nodes if _moving or _growing else ():
+        place = _place(node)
+        if node.entry.moving is not None and place in _moving:
+            node.entry, position = node.entry.moving
+            node.numbers = (position,)
+        elif place in _growing and _is_small(node):
+            hosted.add(node)
+    return hosted | _host_only(graph, hosted)
+
+
+def _place(node: Node) -> _Place:
+    return node.code, line_number(node.code, node.instruction), node.entry.name
+
+
+def _learn(graph: Graph, line: Line) -> bool:
+    """Compares a graph with the program most like it; True where positions and small growing values are all that differs."""
+    before = compiling.most_alike(graph, line)
+    if before is None or [entry.name for entry in before.entries] != [node.entry.name for node in graph.nodes]:
+        return False
+    moving: set[_Place] = set()
+    growing: set[_Place] = set()
+    for old, node in zip(before.entries, graph.nodes, strict=True):
+        if old is node.entry:
+            continue
+        if _is_moved(old, node.entry):
+            moving.add(_place(node))
+        elif _is_small(node):
+            growing.add(_place(node))
+        else:
+            return False
+    _moving.update(moving)
+    _growing.update(growing)
+    return bool(moving or growing)
+
+
+def _is_moved(old: Entry, new: Entry) -> bool:
+    return old.moving is not None and new.moving is not None and old.moving[0] is new.moving[0]
+
+
+def _is_small(node: Node) -> bool:
+    return node.entry.on_host is not None and jax.process_count() == 1 and all(
+        is_exact(meta.dtype) and meta.numel <= LARGEST
+        for meta in (*node.entry.metas, *(operand.meta for operand in node.operands))
+    )
+
+
+def _host_only(graph: Graph, hosted: set[Node]) -> set[Node]:
+    """What hosted ops read and the host can compute, too, from what is there: it must not wait for a program."""
+    can: set[Node] = set()
+    for node in graph.nodes:
+        if _is_small(node) and all(origin(operand) is None or origin(operand) in can for operand in node.operands):
+            can.add(node)
+    needed: set[Node] = set()
+    stack = [operand for node in hosted for operand in node.operands]
+    while stack:
+        node = origin(stack.pop())
+        if node in can and node not in needed:
+            needed.add(node)
+            stack.extend(node.operands)
+    return needed
+
+
+def compute(node: Node) -> list[Leaf]:
+    """A hosted op's results as host data; its operands are leaves."""
+    operands = [_host_tensor(operand) for operand in node.operands]
+    with torch.no_grad():
+        made = node.entry.on_host(operands, node.numbers)
+    return [
+        Leaf(value.meta, host=runtime.host_array(tensor).copy(), sharding=_sharding(node))
+        for value, tensor in zip(results(node), made, strict=True)
+    ]
+
+
+def _host_tensor(leaf: Leaf) -> torch.Tensor:
+    leaf.check()
+    array = leaf.host if leaf.host is not None else runtime.download(leaf.buffer, leaf.meta.shape)
+    return runtime.host_tensor(array)
+
+
+def _sharding(node: Node) -> Sharding | None:
+    """Where a growing value lies: as the one it grew from, unless it is the split dim that grew."""
+    for operand in node.operands:
+        sharding, shape = operand.sharding, operand.meta.shape
+        if sharding is not None and len(shape) == len(node.meta.shape):
+            split = [dim for dim, axes in enumerate(sharding.spec) if axes]
+            if all(shape[dim] == node.meta.shape[dim] for dim in split):
+                return sharding
+    return None

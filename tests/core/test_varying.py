@@ -1,0 +1,137 @@
+"""A position or a length that changes from run to run is no new program each time; numbers stay CPU's."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import spmd
+
+STEPS = 7
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nothing of another test is pending."""
+    spmd.sync()
+    yield
+    spmd.sync()
+
+
+def on_both(step: Callable[[int, str], Tensor]) -> list[int]:
+    """Runs the steps, a barrier each, on the device and on the CPU, compares them, and counts the programs of each step."""
+    counts = []
+    for i in range(STEPS):
+        before = spmd.metrics.num_compiles()
+        made = step(i, "xla").cpu()
+        counts.append(spmd.metrics.num_compiles() - before)
+        torch.testing.assert_close(made, step(i, "cpu"), rtol=1e-5, atol=1e-5)
+    return counts
+
+
+TABLE = {device: torch.arange(1.0, 61.0).reshape(STEPS + 3, 6).to(device) for device in ("cpu", "xla")}
+
+
+class TestPositions:
+    """The index of a select, a slice, their gradients and their writes, and where a range begins."""
+
+    STEPS: dict[str, Callable[[int, Tensor], Tensor]] = {
+        "select": lambda i, t: t[i] * 2,
+        "select from behind": lambda i, t: t[-1 - i] * 2,
+        "of a later dim": lambda i, t: t[:, i % 6] * 2,
+        "slice": lambda i, t: t[i : i + 3] * 2,
+        "slice with a step": lambda i, t: t[i : i + 3 : 2] * 2,
+        "chain of views": lambda i, t: t[i : i + 3].t()[1:3].reshape(-1) * 2,
+        "chunk by number": lambda i, t: t.flatten().narrow(0, 6 * i, 6).view(2, 3) @ torch.ones(3, 2).to(t.device),
+        "write to a row": lambda i, t: t.clone().index_fill_(0, torch.tensor([0]).to(t.device), 0.0)[i].mul_(2),
+        "write through a slice": lambda i, t: write_slice(i, t.clone()),
+        "write through a select": lambda i, t: write_select(i, t.clone()),
+        "write with a step": lambda i, t: write_step(i, t.clone()),
+        "gradient of a select": lambda i, t: gradient(lambda x: x[i].square().sum(), t),
+        "gradient of a slice": lambda i, t: gradient(lambda x: x[i : i + 2].square().sum(), t),
+        "select_scatter": lambda i, t: t.select_scatter(t[0] * 2, 0, i),
+        "slice_scatter": lambda i, t: t.slice_scatter(t[:2] * 2, 0, i, i + 2),
+        "arange": lambda i, t: torch.arange(i, i + 4, device=t.device) * 2,
+    }
+
+    @pytest.mark.parametrize("name", STEPS)
+    def test_bounded(self, name: str) -> None:
+        counts = on_both(lambda i, device: self.STEPS[name](i, TABLE[device]))
+        assert sum(counts) <= 2 and not any(counts[2:]), (counts, spmd.metrics.report())
+
+    @pytest.mark.parametrize("name", ["select", "slice", "write through a slice", "gradient of a select"])
+    def test_sharded(self, name: str, mesh8: spmd.Mesh) -> None:
+        table = torch.arange(16.0 * 8).reshape(16, 8)
+        split = spmd.mark_sharding(table.to("xla"), mesh8, ("fsdp", None))
+        counts = on_both(lambda i, device: self.STEPS[name](i, split if device == "xla" else table))
+        assert not any(counts[2:]), (counts, spmd.metrics.report())
+
+    def test_the_ledger_says_so(self) -> None:
+        table = torch.ones(5, 11).to("xla")
+        for i in range(3):
+            (table[i] * 3).cpu()
+        assert "is an operand from now on" in spmd.metrics.compiles()[-1].cause
+
+
+def write_slice(i: int, t: Tensor) -> Tensor:
+    t[i : i + 2] = 0.5
+    return t
+
+
+def write_select(i: int, t: Tensor) -> Tensor:
+    t[i].mul_(t[i + 1])
+    return t
+
+
+def write_step(i: int, t: Tensor) -> Tensor:
+    t[i : i + 3 : 2] += t[-1]
+    return t
+
+
+def gradient(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
+    leaf = t.detach().clone().requires_grad_()
+    function(leaf).backward()
+    assert leaf.grad is not None
+    return leaf.grad
+
+
+class TestGrowingValues:
+    """A list of integers that grows by one each time, which hand-written and library generation loops keep."""
+
+    def loop(self, device: str, mesh: spmd.Mesh | None = None) -> tuple[list[int], Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(16, 16, generator=generator).to(device)
+        ids = torch.randint(16, (8, 3), generator=generator).to(device)
+        mask = torch.ones(8, 3, dtype=torch.bool).to(device)
+        if mesh is not None:
+            spmd.mark_sharding(ids, mesh, ("fsdp", None))
+        counts = []
+        for _ in range(10):
+            before = spmd.metrics.num_compiles()
+            mask = torch.cat([mask, mask.new_ones(8, 1)], dim=1)
+            whole = torch.nn.functional.pad(mask, (0, 20 - mask.shape[1]))
+            hidden = torch.nn.functional.embedding(ids[:, -1:], weight) * whole.sum(1)[:, None, None]
+            ids = torch.cat([ids, (hidden @ weight).argmax(-1)], dim=1)
+            assert not bool(ids[:, -1].max() < 0)
+            counts.append(spmd.metrics.num_compiles() - before)
+        return counts, ids
+
+    def test_bounded(self) -> None:
+        counts, ids = self.loop("xla")
+        assert not any(counts[4:]), (counts, spmd.metrics.report())
+        assert torch.equal(ids.cpu(), self.loop("cpu")[1])
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        counts, ids = self.loop("xla", mesh8)
+        assert not any(counts[5:]), (counts, spmd.metrics.report())
+        assert torch.equal(ids.cpu(), self.loop("cpu")[1])
+
+    def test_another_batch_size_is_not_taken_to_the_host(self) -> None:
+        weight = torch.randn(16, 4).to("xla")
+        for size in (4, 5, 6, 7):
+            ids = torch.arange(size).to("xla")
+            before = spmd.metrics.num_compiles()
+            made = (torch.nn.functional.embedding(ids + 1, weight) * 2).cpu()
+            assert spmd.metrics.num_compiles() == before + 1
+            torch.testing.assert_close(made, weight.cpu()[1 : size + 1] * 2)
