@@ -1,7 +1,7 @@
 """The barrier: what is pending becomes a program and runs; reads of values wait for it. Failed barriers give up no more than they must."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -101,8 +101,13 @@ def _run_between(cuts: list[int], nodes: list[Node], cells: list[Cell], line: Li
     """One program for each stretch of the graph that ends at a cut."""
     start = 0
     for cut in cuts:
-        _run_first(nodes[start:cut], nodes[start:], cells, line, donate=True)
+        _run_first(nodes[start:cut], nodes[start:], cells, line, donate=True, adapt=_only_positions)
         start = cut
+
+
+def _only_positions(graph: Graph, line: Line) -> set[Node]:
+    varying.apply(graph)
+    return set()
 
 
 def materialise(cell: Cell) -> Leaf:
@@ -200,12 +205,18 @@ def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate
                     _replace(nodes, cells, dict(zip(map(_name, results(node)), varying.compute(node), strict=True)))
         if not waiting:
             break
-        _run_first([node for node in nodes if node not in waiting], nodes, cells, line, donate=donate)
+        ready = [node for node in nodes if node not in waiting]
+        hosted |= _run_first(ready, nodes, cells, line, donate=donate, adapt=varying.adapt)
     _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
 
 
-def _run_first(first: list[Node], nodes: list[Node], cells: list[Cell], line: Line, *, donate: bool) -> None:
-    """Runs some of the nodes behind these cells, which need none of the others; what the others read becomes data."""
+def _run_first(
+    first: list[Node], nodes: list[Node], cells: list[Cell], line: Line, *, donate: bool, adapt: Callable[..., set[Node]]
+) -> set[Node]:
+    """Runs some of the nodes behind these cells, which need none of the others; what the others read becomes data.
+
+    Where `adapt` finds that the host must first compute some of them, those are returned and nothing is run.
+    """
     chosen = set(first)
     owners = {_name(value): cell for cell in cells for value in (*(cell.past or ()), cell.value)}
     roots: list[_Root] = [(cell.value, cell) for cell in cells if origin(cell.value) in chosen]
@@ -221,12 +232,15 @@ def _run_first(first: list[Node], nodes: list[Node], cells: list[Cell], line: Li
                     roots.append((operand, Cell(operand, operand.meta) if owner is None else owner))
     roots.sort(key=lambda root: value_serial(root[0]))
     graph = _graph(roots, donate=donate, read=read)
-    varying.apply(graph)
+    hosted = adapt(graph, line)
+    if hosted:
+        return hosted
     leaves = _run_program(graph, roots, line)
     _replace(nodes, (), {_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
     for cell in cells:
         if cell.past:
             cell.past = [value for value in cell.past if origin(value) not in chosen]
+    return set()
 
 
 def _name(value: Value) -> Any:

@@ -1,10 +1,11 @@
 """Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
 
+from functools import partial
 from typing import Any
 
 import torch
 
-from . import random, recurrent
+from . import entropy, random, recurrent
 from .debug import recorded
 from .dispatch import PLANS, dispatch
 from .entries import make_plan, new_entry
@@ -157,6 +158,11 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
+def _whole(overload: Any, *args: Any) -> Any:
+    """A call that torch makes with Python dispatch switched off."""
+    return dispatch(overload, (), args)
+
+
 def _attention(
     query: Any,
     key: Any,
@@ -170,6 +176,12 @@ def _attention(
         None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
     )
 
+
+# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them it asks for ours. The
+# kernels themselves are never called: a tensor of the device takes every call to `dispatch` first.
+_WITH_GRADIENT = (
+    "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+)  # fmt: skip
 
 _libraries: list[torch.library.Library] = []
 
@@ -195,6 +207,8 @@ def register_factories() -> None:
     }.items():
         library.impl(name, function, "PrivateUse1")
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
-    for name, function in recurrent.KERNELS.items():
+    for name, function in (recurrent.KERNELS | entropy.KERNELS).items():
         library.impl(name, function, "AutogradPrivateUse1")
+    for name in _WITH_GRADIENT:
+        library.impl(name, partial(_whole, getattr(aten, name).default), "PrivateUse1")
     _libraries.append(library)

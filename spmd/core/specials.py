@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import metrics, recurrent
+from . import entropy, metrics, recurrent
 from .barrier import host_value
 from .composed import COMPOSED
 from .host import leaving
@@ -130,8 +130,8 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
         raise RuntimeError(
             f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need enable_gqa=True"
         )
-    if mask is not None and mask.dtype == torch.bool:
-        mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(mask.logical_not(), float("-inf"))
+    outer = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
+    query, key, value = (tensor.expand(*outer, *tensor.shape[-3:]) for tensor in (query, key, value))
     batch = query.shape[:-3]
     if query.dim() != 4:
         query, key, value = (_to_4d(tensor) for tensor in (query, key, value))
@@ -359,6 +359,7 @@ for _overload in (
 
 SPECIALS.update(COMPOSED)
 SPECIALS.update(recurrent.HANDLERS)
+SPECIALS.update(entropy.HANDLERS)
 
 # What of the above takes data to the host, for `python -m spmd where`.
 HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

@@ -57,33 +57,25 @@ class TestSaveAndLoad:
 
 
 class TestGenerate:
-    """With a static cache, greedy tokens are CPU's, and another prompt of that length runs the same programs."""
+    """With a static cache, tokens are CPU's, twenty of them are few programs, and the next prompt of that length runs the same."""
 
-    def test_static_cache(self) -> None:
+    HOW: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "cache_implementation": "static", "pad_token_id": 0}
+
+    @pytest.mark.parametrize("padding", [0, 2])
+    def test_static_cache(self, padding: int) -> None:
         model = ZOO["llama"].build().eval()
         on_xla = copy.deepcopy(model).to("xla")
-        how = {"max_new_tokens": 4, "do_sample": False, "cache_implementation": "static", "pad_token_id": 0}
         counts = []
-        for prompt in (torch.randint(3, VOCABULARY, (2, 4)), torch.randint(3, VOCABULARY, (2, 4))):
+        for _ in range(3):
+            prompt = torch.randint(3, VOCABULARY, (2, 6))
+            mask = torch.ones_like(prompt)
+            mask[0, :padding] = 0
             before = spmd.metrics.num_compiles()
-            made = on_xla.generate(prompt.to("xla"), attention_mask=torch.ones_like(prompt).to("xla"), **how)
-            assert torch.equal(made.cpu(), model.generate(prompt, attention_mask=torch.ones_like(prompt), **how))
+            made = on_xla.generate(prompt.to("xla"), attention_mask=mask.to("xla"), **self.HOW)
+            assert torch.equal(made.cpu(), model.generate(prompt, attention_mask=mask, **self.HOW))
             counts.append(spmd.metrics.num_compiles() - before)
-        assert counts[0] <= 10, spmd.metrics.report()
-        assert counts[1] == 0, spmd.metrics.report()
-
-    @pytest.mark.xfail(strict=True, reason="the ids grow by a token, and with them the one program that holds the step")
-    def test_programs_do_not_grow_with_tokens(self) -> None:
-        weight = torch.randn(16, 16, device="xla")
-        ids = torch.ones(1, 2, device="xla", dtype=torch.long)
-        counts = []
-        for _ in range(6):
-            before = spmd.metrics.num_compiles()
-            logits = torch.nn.functional.embedding(ids[:, -1:], weight) @ weight
-            ids = torch.cat([ids, logits.argmax(-1)], dim=1)
-            assert not bool(ids[:, -1].max() < 0)
-            counts.append(spmd.metrics.num_compiles() - before)
-        assert counts[-1] == 0, counts
+        assert counts[0] <= 13, spmd.metrics.report()
+        assert counts[2] == 0, spmd.metrics.report()
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call
@@ -163,17 +155,8 @@ class TestDiffusionPipeline:
     def test_latents(self, name: str) -> None:
         torch.manual_seed(0)
         model = unet().eval()
-        expected = self.sample(model, self.SCHEDULERS[name](), "cpu", 3)
-        actual = self.sample(model.to("xla"), self.SCHEDULERS[name](), "xla", 3).cpu()
+        expected = self.sample(model, self.SCHEDULERS[name](), "cpu", 50)
+        before = spmd.metrics.num_compiles()
+        actual = self.sample(model.to("xla"), self.SCHEDULERS[name](), "xla", 50).cpu()
         assert (actual - expected).norm() / expected.norm() < 1e-4
-
-    @pytest.mark.xfail(strict=True, reason="which element of a tensor is read is part of the program, not an operand")
-    def test_programs_do_not_grow_with_steps(self) -> None:
-        x = torch.ones(4, device="xla")
-        counts = []
-        for step in torch.arange(6).to("xla"):
-            before = spmd.metrics.num_compiles()
-            x = x * 0.5 + step
-            assert not bool(step < 0)
-            counts.append(spmd.metrics.num_compiles() - before)
-        assert counts[-1] == 0, counts
+        assert spmd.metrics.num_compiles() - before <= 6, spmd.metrics.report()

@@ -10,6 +10,20 @@ from .registry import Promote, lower
 
 aten = torch.ops.aten
 
+_library = torch.library.Library("spmd", "FRAGMENT")
+# Class indices as targets. Returns the loss, the logsumexp of each target's logits, and what a mean divides by.
+_library.define(
+    "cross_entropy(Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index, float label_smoothing) "
+    "-> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
+)
+_library.define(
+    "cross_entropy_backward(Tensor grad_output, Tensor self, Tensor target, Tensor? weight, int reduction, "
+    "int ignore_index, float label_smoothing, Tensor logsumexp, Tensor total_weight) -> Tensor"
+)
+
+CROSS_ENTROPY = torch.ops.spmd.cross_entropy.default
+CROSS_ENTROPY_BACKWARD = torch.ops.spmd.cross_entropy_backward.default
+
 NONE, MEAN, SUM = 0, 1, 2  # torch's `reduction`
 
 
@@ -73,6 +87,68 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
     hit = lax.broadcasted_iota(target.dtype, self.shape, dim) == jnp.expand_dims(classes, dim)
     value = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * share)
     return jnp.where(hit, jnp.expand_dims(value, dim), jnp.zeros((), value.dtype)).astype(returns.dtype)
+
+
+# -- Cross entropy: log_softmax and negative log likelihood in one, which differs in its gradient. That of their
+# composition has the one-hot gradient of the log probabilities as an intermediate, which XLA's CPU backend writes to
+# memory; here it is never an operand of its own. With label smoothing e the target of a row is the distribution
+# (1 - e) * one-hot + e / C, with class weights w that times w; the loss is its cross entropy, the gradient the
+# difference of what the softmax and the target give each class.
+
+
+def _class_weights(self, weight):
+    """The weights of all classes, along the class dim of the logits; 1 without weights."""
+    if weight is None:
+        return jnp.ones((), _wide(self).dtype)
+    return _wide(weight).reshape(-1, *[1] * (self.ndim - 1 - _class_dim(self)))
+
+
+def _sum_of_classes(self, weight):
+    return self.shape[_class_dim(self)] if weight is None else jnp.sum(_wide(weight))
+
+
+@lower(CROSS_ENTROPY)
+def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing, *, returns):
+    dim, kept = _class_dim(self), target != ignore_index
+    classes, weights = _target_weights(self, target, weight, ignore_index)
+    highest = jnp.max(_wide(self), axis=dim, keepdims=True, initial=-jnp.inf)
+    shifted = _wide(self) - highest
+    log_sum, highest = jnp.log(jnp.sum(jnp.exp(shifted), axis=dim)), jnp.squeeze(highest, dim)
+    picked = _wide(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
+    loss = weights * (log_sum - picked)
+    if label_smoothing:
+        others = _sum_of_classes(self, weight) * log_sum - jnp.sum(shifted * _class_weights(self, weight), axis=dim)
+        loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * others
+    loss = jnp.where(kept, loss, jnp.zeros((), loss.dtype))  # also where the logits are infinite or NaN
+    total_weight = jnp.sum(weights)
+    if reduction != NONE:
+        loss = jnp.sum(loss)
+        loss = loss / total_weight if reduction == MEAN else loss
+    return loss.astype(returns[0].dtype), log_sum + highest, total_weight
+
+
+@lower(CROSS_ENTROPY_BACKWARD)
+def spmd_cross_entropy_backward(
+    grad_output, self, target, weight, reduction, ignore_index, label_smoothing, logsumexp, total_weight
+):
+    dim, kept = _class_dim(self), target != ignore_index
+    classes, weights = _target_weights(self, target, weight, ignore_index)
+    share = _wide(grad_output) / total_weight if reduction == MEAN else _wide(grad_output)
+    share = jnp.where(kept, share, jnp.zeros((), share.dtype))  # per target; nothing where all targets are ignored
+
+    def by_class(values):
+        return jnp.expand_dims(values, dim)
+
+    at_target = weights * share if not label_smoothing else (1 - label_smoothing) * weights * share
+    elsewhere = label_smoothing / self.shape[dim] * share
+    of_softmax = at_target if not label_smoothing else at_target + elsewhere * _sum_of_classes(self, weight)
+    # A comparison with the class number, not a scatter: it fuses, and shards like the logits.
+    hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
+    grad = by_class(of_softmax) * jnp.exp(_wide(self) - by_class(logsumexp))
+    grad = grad - jnp.where(hit, by_class(at_target), jnp.zeros((), at_target.dtype))
+    if label_smoothing:
+        grad = grad - by_class(elsewhere) * _class_weights(self, weight)
+    return grad.astype(self.dtype)
 
 
 # -- Distances.

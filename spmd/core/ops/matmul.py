@@ -51,6 +51,33 @@ def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
     return cast(_affine(self, _product(mat1, mat2), beta, alpha), returns.dtype)
 
 
+def _rows(x):
+    """Leading dims as one: a matrix."""
+    return x.reshape(-1, x.shape[-1])
+
+
+@lower(aten.linear.default)
+def aten_linear(input, weight, bias=None, *, returns):
+    product = _product(_rows(input), jnp.atleast_2d(weight).T)
+    product = product if bias is None else bias.astype(product.dtype) + product
+    return cast(product.reshape(returns.shape), returns.dtype)
+
+
+@lower(aten.linear_backward.default)
+def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
+    rows, weights = _rows(self), jnp.atleast_2d(weight)
+    grad = grad_output.reshape(-1, weights.shape[0])
+    made = (
+        _product(grad, weights) if output_mask[0] else None,
+        _product(grad.T, rows) if output_mask[1] else None,
+        jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
+    )
+    return tuple(
+        None if value is None else cast(value.reshape(promised.shape), promised.dtype)
+        for value, promised in zip(made, returns, strict=True)
+    )
+
+
 @lower(aten.addmm.dtype)
 def aten_addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
     return cast(_affine(self, _product(mat1, mat2), beta, alpha), out_dtype)

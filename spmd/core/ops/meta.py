@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._prims_common import canonicalize_dim
 
-from . import rnn
+from . import loss, rnn
 
 aten = torch.ops.aten
 
@@ -73,6 +73,12 @@ def _ctc_loss_backward(grad, log_probs, *arguments):
 
 def _gradient_of_self(grad_output, self, *arguments):
     return torch.empty_like(self)
+
+
+def _cross_entropy(self, target, *arguments):
+    dtype = torch.promote_types(self.dtype, torch.float32)
+    loss = aten.cross_entropy_loss(self, target, *arguments)  # composite: of ops that check their operands
+    return loss, torch.empty_like(target, dtype=dtype), self.new_empty((), dtype=dtype)
 
 
 def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
@@ -235,6 +241,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_lstm_cell_backward_impl.default: _lstm_cell_backward,
     aten._thnn_fused_gru_cell.default: _gru_cell,
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
+    loss.CROSS_ENTROPY: _cross_entropy,
+    loss.CROSS_ENTROPY_BACKWARD: _gradient_of_self,
     rnn.RECURRENCE: _recurrence,
     rnn.RECURRENCE_BACKWARD: _recurrence_backward,
 }

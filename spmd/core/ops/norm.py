@@ -89,13 +89,14 @@ def aten_fused_rms_norm(input, normalized_shape, weight, eps, *, returns):
 
 @lower(aten._fused_rms_norm_backward.default)
 def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask, *, returns):
-    grad, normalized = _wide(grad_out), _wide(input) * rstd
+    grad, x = _wide(grad_out), _wide(input)
     scaled, inner = _scaled(grad, weight), _inner_axes(input, normalized_shape)
-    mean_product = jnp.mean(scaled * normalized, axis=inner, keepdims=True)
+    # By rows, not of x * rstd: XLA's CPU backend would write that, or the deviation broadcast, to memory.
+    along = jnp.mean(scaled * x, axis=inner, keepdims=True) * rstd * rstd
     return _like(
         (
-            rstd * (scaled - normalized * mean_product) if output_mask[0] else None,
-            jnp.sum(grad * normalized, axis=_outer_axes(input, normalized_shape))
+            rstd * (scaled - x * along) if output_mask[0] else None,
+            jnp.sum(grad * x * rstd, axis=_outer_axes(input, normalized_shape))
             if output_mask[1] and weight is not None
             else None,
         ),
