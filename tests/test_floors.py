@@ -12,7 +12,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The files of the core from the ground up; each imports only files to its left, and `ops` where it says so.
 CORE = (
-    "config", "metrics", "dtypes", "composed", "recurrent", "entropy", "sharding", "ir", "source", "host", "lower", "nans", "pieces", "compile", "runtime", "varying", "loops",
+    "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "host", "lower", "nans", "pieces", "compile", "runtime", "varying", "loops",
     "tensor", "placement", "birth", "barrier", "views", "random", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop", "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.

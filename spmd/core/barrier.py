@@ -1,7 +1,7 @@
 """The barrier: what is pending becomes a program and runs; reads of values wait for it. Failed barriers give up no more than they must."""
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -40,7 +40,7 @@ def sync(*, wait: bool = False) -> None:
     `wait` it returns when the devices are done. Errors: see `spmd.sync`.
     """
     with LOCK:
-        cells = pending()
+        cells, turns = pending(), metrics.counter("loop_turns")
         if cells:
             line = user_line()
             metrics.add("syncs")
@@ -49,7 +49,7 @@ def sync(*, wait: bool = False) -> None:
             if (cell := ref()) is not None:
                 cell.listed = False
         LIVE.clear()
-        _rest_until_next_look()
+        _rest_until_next_look(had_loop=turns < metrics.counter("loop_turns"))
         metrics.synced_ops = metrics.recorded_ops
     if wait:
         for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
@@ -59,10 +59,11 @@ def sync(*, wait: bool = False) -> None:
 _longest = 0  # of the graphs that were synced: a step of this length has no loop in it
 
 
-def _rest_until_next_look() -> None:
-    """A step is no longer than the longest so far, or three times that when it has a loop in it that nobody syncs."""
+def _rest_until_next_look(*, had_loop: bool) -> None:
+    """A step is as long as the longest so far; only when it grows to three times that, it may have a loop in it."""
     global _longest
-    _longest = max(_longest, metrics.recorded_ops - metrics.synced_ops)
+    if not had_loop:
+        _longest = max(_longest, metrics.recorded_ops - metrics.synced_ops)
     _look_after(max(config.loop_search_ops, 3 * _longest))
 
 
@@ -99,10 +100,9 @@ def run_turns() -> None:
 
 def _run_between(cuts: list[int], nodes: list[Node], cells: list[Cell], line: Line) -> None:
     """One program for each stretch of the graph that ends at a cut."""
-    start = 0
-    for cut in cuts:
-        _run_first(nodes[start:cut], nodes[start:], cells, line, donate=True, adapt=_only_positions)
-        start = cut
+    metrics.add("loop_turns", len(cuts))
+    pieces = [nodes[start:cut] for start, cut in zip([0, *cuts], cuts, strict=False)]
+    _run_pieces(pieces, nodes, cells, line, donate=True, adapt=_only_positions)
 
 
 def _only_positions(graph: Graph, line: Line) -> set[Node]:
@@ -206,40 +206,64 @@ def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate
         if not waiting:
             break
         ready = [node for node in nodes if node not in waiting]
-        hosted |= _run_first(ready, nodes, cells, line, donate=donate, adapt=varying.adapt)
+        hosted |= _run_pieces([ready], nodes, cells, line, donate=donate, adapt=varying.adapt)
     _run([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
 
 
-def _run_first(
-    first: list[Node], nodes: list[Node], cells: list[Cell], line: Line, *, donate: bool, adapt: Callable[..., set[Node]]
+def _run_pieces(
+    pieces: Sequence[Sequence[Node]],
+    nodes: Sequence[Node],
+    cells: list[Cell],
+    line: Line,
+    *,
+    donate: bool,
+    adapt: Callable[..., set[Node]],
 ) -> set[Node]:
-    """Runs some of the nodes behind these cells, which need none of the others; what the others read becomes data.
+    """Runs pieces of the graph behind these cells in turn, each of which needs only those before it; the rest of the nodes
+    stays recorded. What a later node reads of a piece becomes data.
 
-    Where `adapt` finds that the host must first compute some of them, those are returned and nothing is run.
+    Where `adapt` finds that the host must first compute some of a piece, those are returned and the piece is not run.
     """
-    chosen = set(first)
-    owners = {_name(value): cell for cell in cells for value in (*(cell.past or ()), cell.value)}
-    roots: list[_Root] = [(cell.value, cell) for cell in cells if origin(cell.value) in chosen]
-    known = {_name(value) for value, _ in roots}
-    read: set[Value] = set()
+    part = {node: i for i, piece in enumerate(pieces) for node in piece}
+    carried: list[list[Value]] = [[] for _ in pieces]  # of each piece, what later ones read
+    readers: dict[Any, list[Node]] = {}
+    last: dict[Any, int] = {}  # the last piece that reads a value
     for node in nodes:
-        if node not in chosen:
-            for operand in node.operands:
-                read.add(operand)
-                if origin(operand) in chosen and _name(operand) not in known:
-                    known.add(_name(operand))
-                    owner = owners.get(_name(operand))
-                    roots.append((operand, Cell(operand, operand.meta) if owner is None else owner))
-    roots.sort(key=lambda root: value_serial(root[0]))
-    graph = _graph(roots, donate=donate, read=read)
-    hosted = adapt(graph, line)
-    if hosted:
-        return hosted
-    leaves = _run_program(graph, roots, line)
-    _replace(nodes, (), {_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
-    for cell in cells:
-        if cell.past:
-            cell.past = [value for value in cell.past if origin(value) not in chosen]
+        here = part.get(node, len(pieces))
+        for operand in node.operands:
+            maker = origin(operand)
+            made = -1 if maker is None else part.get(maker, here)
+            if made == here:
+                continue
+            name = _name(operand)
+            last[name] = max(here, last.get(name, 0))
+            if maker is not None:
+                if name not in readers:
+                    carried[made].append(operand)
+                readers.setdefault(name, []).append(node)
+    owners = {_name(value): cell for cell in cells for value in (*(cell.past or ()), cell.value)}
+    done = 0
+    try:
+        for done, own in enumerate(carried):
+            roots: list[_Root] = [(cell.value, cell) for cell in cells if part.get(origin(cell.value)) == done]
+            known = {_name(value) for value, _ in roots}
+            for value in own:
+                if _name(value) not in known:
+                    roots.append((value, owners.get(_name(value)) or Cell(value, value.meta)))
+            roots.sort(key=lambda root: value_serial(root[0]))
+            graph = _graph(roots, donate=donate, kept=lambda leaf, done=done: last.get(leaf, -1) > done)
+            hosted = adapt(graph, line)
+            if hosted:
+                return hosted
+            made = dict(zip([_name(value) for value, _ in roots], _run_program(graph, roots, line), strict=True))
+            for name, leaf in made.items():
+                last[leaf] = last.get(name, -1)
+            _replace({node: None for name in made for node in readers.get(name, ())}, (), made)
+        done = len(pieces)
+    finally:
+        for cell in cells:
+            if cell.past:
+                cell.past = [value for value in cell.past if part.get(origin(value), done) >= done]
     return set()
 
 
@@ -248,7 +272,7 @@ def _name(value: Value) -> Any:
     return (value.node, value.index) if type(value) is Pick else value
 
 
-def _replace(nodes: list[Node], cells: Sequence[Cell], made: dict[Any, Leaf]) -> None:
+def _replace(nodes: Iterable[Node], cells: Sequence[Cell], made: dict[Any, Leaf]) -> None:
     """Puts data in the place of values that have been computed."""
     for node in nodes:
         for operand in node.operands:
@@ -377,8 +401,8 @@ def _abandon(cells: list[Cell], error: Exception) -> None:
         old.holder = weakref.ref(cell)
 
 
-def _graph(roots: list[_Root], *, donate: bool, read: set[Value] | None = None) -> Graph:
-    """The graph of these values; what of its inputs is in `read` is needed again and not donated."""
+def _graph(roots: list[_Root], *, donate: bool, kept: Callable[[Leaf], bool] = lambda leaf: False) -> Graph:
+    """The graph of these values; of its inputs, those to be `kept` are not donated."""
     values, cells = [value for value, _ in roots], [cell for _, cell in roots]
     nodes, leaves = topological(values)
     for leaf in leaves:
@@ -389,5 +413,5 @@ def _graph(roots: list[_Root], *, donate: bool, read: set[Value] | None = None) 
         assign(leaf, mesh)
     pinned = [pinned_sharding(cell, mesh) for cell in cells]
     asked = {cell: sharding for cell, sharding in zip(cells, pinned, strict=True)}
-    donated = tuple(donate and not (read and leaf in read) and is_overwritten(leaf, asked) for leaf in leaves)
+    donated = tuple(donate and not kept(leaf) and is_overwritten(leaf, asked) for leaf in leaves)
     return Graph(nodes, leaves, values, pinned, donated)

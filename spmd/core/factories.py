@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from . import entropy, random, recurrent
+from . import fused, random, recurrent
 from .debug import recorded
 from .dispatch import PLANS, dispatch
 from .entries import make_plan, new_entry
@@ -207,7 +207,7 @@ def register_factories() -> None:
     }.items():
         library.impl(name, function, "PrivateUse1")
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
-    for name, function in (recurrent.KERNELS | entropy.KERNELS).items():
+    for name, function in (recurrent.KERNELS | fused.KERNELS).items():
         library.impl(name, function, "AutogradPrivateUse1")
     for name in _WITH_GRADIENT:
         library.impl(name, partial(_whole, getattr(aten, name).default), "PrivateUse1")

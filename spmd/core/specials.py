@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import entropy, metrics, recurrent
+from . import fused, metrics, recurrent
 from .barrier import host_value
 from .composed import COMPOSED
 from .host import leaving
@@ -359,7 +359,7 @@ for _overload in (
 
 SPECIALS.update(COMPOSED)
 SPECIALS.update(recurrent.HANDLERS)
-SPECIALS.update(entropy.HANDLERS)
+SPECIALS.update(fused.HANDLERS)
 
 # What of the above takes data to the host, for `python -m spmd where`.
 HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

@@ -109,17 +109,17 @@ def _sum_of_classes(self, weight):
 
 @lower(CROSS_ENTROPY)
 def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing, *, returns):
-    dim, kept = _class_dim(self), target != ignore_index
+    dim, target = _class_dim(self), target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = _target_weights(self, target, weight, ignore_index)
     highest = jnp.max(_wide(self), axis=dim, keepdims=True, initial=-jnp.inf)
     shifted = _wide(self) - highest
     log_sum, highest = jnp.log(jnp.sum(jnp.exp(shifted), axis=dim)), jnp.squeeze(highest, dim)
     picked = _wide(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
     loss = weights * (log_sum - picked)
-    if label_smoothing:
+    if label_smoothing > 0:
         others = _sum_of_classes(self, weight) * log_sum - jnp.sum(shifted * _class_weights(self, weight), axis=dim)
         loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * others
-    loss = jnp.where(kept, loss, jnp.zeros((), loss.dtype))  # also where the logits are infinite or NaN
+    loss = jnp.where(target != ignore_index, loss, jnp.zeros((), loss.dtype))  # also where the logits are infinite or NaN
     total_weight = jnp.sum(weights)
     if reduction != NONE:
         loss = jnp.sum(loss)
@@ -131,22 +131,23 @@ def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoo
 def spmd_cross_entropy_backward(
     grad_output, self, target, weight, reduction, ignore_index, label_smoothing, logsumexp, total_weight
 ):
-    dim, kept = _class_dim(self), target != ignore_index
+    dim, target = _class_dim(self), target.astype(jnp.int64)
     classes, weights = _target_weights(self, target, weight, ignore_index)
     share = _wide(grad_output) / total_weight if reduction == MEAN else _wide(grad_output)
-    share = jnp.where(kept, share, jnp.zeros((), share.dtype))  # per target; nothing where all targets are ignored
+    share = jnp.where(target != ignore_index, share, jnp.zeros((), share.dtype))  # per target; nothing where all targets are ignored
 
     def by_class(values):
         return jnp.expand_dims(values, dim)
 
-    at_target = weights * share if not label_smoothing else (1 - label_smoothing) * weights * share
-    elsewhere = label_smoothing / self.shape[dim] * share
-    of_softmax = at_target if not label_smoothing else at_target + elsewhere * _sum_of_classes(self, weight)
+    at_target = of_softmax = weights * share
+    if label_smoothing > 0:
+        elsewhere, at_target = label_smoothing / self.shape[dim] * share, (1 - label_smoothing) * at_target
+        of_softmax = at_target + elsewhere * _sum_of_classes(self, weight)
     # A comparison with the class number, not a scatter: it fuses, and shards like the logits.
     hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
     grad = by_class(of_softmax) * jnp.exp(_wide(self) - by_class(logsumexp))
     grad = grad - jnp.where(hit, by_class(at_target), jnp.zeros((), at_target.dtype))
-    if label_smoothing:
+    if label_smoothing > 0:
         grad = grad - by_class(elsewhere) * _class_weights(self, weight)
     return grad.astype(self.dtype)
 

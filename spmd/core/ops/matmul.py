@@ -1,5 +1,7 @@
 """Products of matrices and vectors. Narrow floats accumulate in float32, and scaling and bias are applied before rounding."""
 
+import math
+
 import jax.numpy as jnp
 import torch
 from jax import lax
@@ -52,23 +54,22 @@ def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
 
 
 def _rows(x):
-    """Leading dims as one: a matrix."""
-    return x.reshape(-1, x.shape[-1])
+    """A matrix: all dims but the last as one."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 @lower(aten.linear.default)
 def aten_linear(input, weight, bias=None, *, returns):
-    product = _product(_rows(input), jnp.atleast_2d(weight).T)
+    product = _product(_rows(input), jnp.atleast_2d(weight).T)  # one product of matrices: it partitions as `mm` does
     product = product if bias is None else bias.astype(product.dtype) + product
     return cast(product.reshape(returns.shape), returns.dtype)
 
 
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
-    rows, weights = _rows(self), jnp.atleast_2d(weight)
-    grad = grad_output.reshape(-1, weights.shape[0])
+    rows, grad = _rows(self), _rows(grad_output)
     made = (
-        _product(grad, weights) if output_mask[0] else None,
+        _product(grad, weight) if output_mask[0] else None,
         _product(grad.T, rows) if output_mask[1] else None,
         jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
     )

@@ -75,9 +75,23 @@ def _gradient_of_self(grad_output, self, *arguments):
     return torch.empty_like(self)
 
 
-def _cross_entropy(self, target, *arguments):
+def _linear_backward(self, grad_output, weight, output_mask):
+    made = (torch.empty_like(self), torch.empty_like(weight), weight.new_empty(weight.shape[:1]))
+    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+
+
+def _cross_entropy(self, target, weight, *settings):
+    """(loss, logsumexp, total_weight): torch's composite op checks its operands, but for what is checked here."""
+    if not self.is_floating_point():
+        raise NotImplementedError(f"cross_entropy: expected floating-point logits, got {self.dtype}")
+    if target.dtype not in (torch.int64, torch.int32, torch.uint8):
+        raise RuntimeError(f"cross_entropy: expected target dtype to be Long or Byte, but got {target.dtype}")
+    if weight is not None and weight.dtype != self.dtype:
+        raise RuntimeError(f"cross_entropy: expected weight of dtype {self.dtype}, as the logits, got {weight.dtype}")
+    loss = aten.cross_entropy_loss(self, target.long(), weight, *settings)
+    if target.shape != self.shape[:1] + self.shape[2:] and self.dim() > 1:
+        raise RuntimeError(f"cross_entropy: size mismatch (got input: {self.shape}, target: {target.shape})")
     dtype = torch.promote_types(self.dtype, torch.float32)
-    loss = aten.cross_entropy_loss(self, target, *arguments)  # composite: of ops that check their operands
     return loss, torch.empty_like(target, dtype=dtype), self.new_empty((), dtype=dtype)
 
 
@@ -213,6 +227,7 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
     aten.binomial.default: lambda count, prob, generator=None: torch.empty_like(count),
     aten._standard_gamma.default: lambda self, generator=None: torch.empty_like(self),
+    aten.linear_backward.default: _linear_backward,
     aten.histogram.bin_ct: _histogram,
     aten.histogram.bins_tensor: _histogram,
     aten._histogramdd_bin_edges.default: _histogramdd_edges,
