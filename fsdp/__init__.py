@@ -1,4 +1,4 @@
-"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan says how each parameter is split, XLA does the rest."""
+"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan splits each parameter, XLA does the rest."""
 
 from .plan import parameter_spec as parameter_spec
 from .plan import plan_units as plan_units

@@ -1,4 +1,4 @@
-"""FSDP as a plan: which modules are units, and along which dim each parameter is split. Nothing here touches a device."""
+"""FSDP as a plan: which modules are units, along which dim each parameter is split. Nothing here touches a device."""
 
 from collections.abc import Collection, Sequence
 
@@ -44,8 +44,8 @@ def _visit(
 def parameter_spec(shape: Sequence[int], axis: str, size: int) -> PartitionSpec:
     """The spec that splits a parameter over `size` devices of a mesh axis, along one dim.
 
-    The largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size; without one, the
-    largest dim of at least `size`, padded; a parameter with no such dim is whole on every device.
+    The largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size; without one,
+    the largest dim of at least `size`, padded; a parameter with no such dim is whole on every device.
 
     >>> parameter_spec((10, 64), "fsdp", 8)
     P(None, 'fsdp')

@@ -1,8 +1,9 @@
 """Auto-wrap policies: which modules become units. A policy is any callable (module, recurse, nonwrapped_numel) -> bool.
 
-It is asked twice for a module: with recurse=True, whether to look at its children; with recurse=False, after the children,
-whether the module itself becomes a unit; `nonwrapped_numel` counts the parameter elements that no child unit has taken.
-Bind a policy's own arguments with `functools.partial`. Source: `torch.distributed.fsdp.wrap`, `torch_xla.distributed.fsdp.wrap`.
+It is asked twice for a module: with recurse=True, whether to look at its children; with recurse=False, after the
+children, whether the module itself becomes a unit; `nonwrapped_numel` counts the parameter elements that no child unit
+has taken. Bind a policy's own arguments with `functools.partial`. Source: `torch.distributed.fsdp.wrap`,
+`torch_xla.distributed.fsdp.wrap`.
 """
 
 from collections.abc import Callable, Iterable
@@ -58,8 +59,8 @@ def size_based_auto_wrap_policy(
 ) -> bool:
     """A module with at least `min_num_params` parameter elements that no child unit has taken becomes a unit.
 
-    Children of `force_leaf_modules` (default: `nn.MultiheadAttention`) are not looked at; modules of `exclude_wrap_modules`
-    (default: `nn.ModuleList`, `nn.ModuleDict`, which have no forward) never become units.
+    Children of `force_leaf_modules` (default: `nn.MultiheadAttention`) are not looked at; modules of
+    `exclude_wrap_modules` (default: `nn.ModuleList`, `nn.ModuleDict`, which have no forward) never become units.
 
     >>> size_based_auto_wrap_policy(nn.Linear(2, 2), False, 6, min_num_params=5)
     True

@@ -24,10 +24,11 @@ ShardOutput = Callable[[Any, spmd.Mesh], None]
 class FullyShardedDataParallel(nn.Module):
     """Trains a module with parameters, gradients and optimizer state split over the devices of a mesh axis.
 
-    Parameters are split along their largest divisible dim (`fsdp.parameter_spec`), the batch along dim 0, buffers are whole
-    on each device. The units that the policy finds are where activations are annotated; the module classes, parameter
-    names and state-dict keys stay as they were. A module on the CPU is moved shard by shard; one built under
-    `with torch.device("xla")` is initialised sharded; one on `meta` is materialised sharded and `reset_parameters` is called.
+    Parameters are split along their largest divisible dim (`fsdp.parameter_spec`), the batch along dim 0, buffers are
+    whole on each device. The units that the policy finds are where activations are annotated; the module classes,
+    parameter names and state-dict keys stay as they were. A module on the CPU is moved shard by shard; one built under
+    `with torch.device("xla")` is initialised sharded; one on `meta` is materialised sharded and `reset_parameters` is
+    called.
 
     Args:
         module: any module. Its parameters are annotated in place, so an optimizer built before still works.
@@ -68,7 +69,8 @@ class FullyShardedDataParallel(nn.Module):
             raise TypeError(f"FullyShardedDataParallel: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
         if extra_data_axis == shard_axis:
             raise ValueError(
-                f"FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice"
+                "FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, "
+                f"got {shard_axis!r} twice"
             )
         for axis in (shard_axis, *([extra_data_axis] if extra_data_axis is not None else [])):
             if axis not in mesh.axis_names:
@@ -128,7 +130,8 @@ class FullyShardedDataParallel(nn.Module):
     def _annotate(self) -> None:
         for hook in self._hooks:
             hook.remove()
-        self._hooks, self._root_gather = [], contextlib.nullcontext()
+        self._hooks = []
+        self._root_gather: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
         if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
             self._annotate_state()
             self._gather_on_use()
@@ -146,7 +149,7 @@ class FullyShardedDataParallel(nn.Module):
             spmd.mark_sharding(buffer, self.mesh, spmd.PartitionSpec(*(None for _ in buffer.shape)))
 
     def _gather_on_use(self) -> None:
-        """Each unit computes with its parameters whole; they are gathered once, when the unit's forward first reads them."""
+        """Each unit computes with its parameters whole; gathered once, when the unit's forward first reads them."""
         taken: set[int] = set()
         for _, unit in self.units:
             own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
@@ -160,7 +163,7 @@ class FullyShardedDataParallel(nn.Module):
 
 
 class _BatchSplit:
-    """Splits dim 0 of tensors over the batch axes; what they do not divide, and vectors and scalars, stay as XLA chooses.
+    """Splits dim 0 of tensors over the batch axes; what they do not divide, vectors and scalars stay as XLA chooses.
 
     It knows nothing of the wrapper, so that hooks which hold it make no reference cycle that keeps parameters alive.
     """
@@ -215,7 +218,7 @@ def _tensors(output: Any) -> list[torch.Tensor]:
 
 
 def _materialise(module: nn.Module) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards are uploaded; meta modules are made."""
+    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made."""
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
     for child in unmade:

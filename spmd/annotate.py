@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from .core import barrier
+from .core import barrier, running
 from .core import tensor as core
 from .core.host import leaving
 from .core.pieces import cut_of
@@ -24,8 +24,9 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     """Says how a tensor lies on a mesh, in place, and returns the same tensor (still attached to autograd).
 
     Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
-    GSPMD sharding attribute in the graph; data already on devices is laid out anew. The annotation stays through in-place
-    writes, `copy_`, `load_state_dict`, `.data =` and optimizer steps; the gradient of a marked leaf lies like it.
+    GSPMD sharding attribute in the graph; data already on devices is laid out anew. The annotation stays through
+    in-place writes, `copy_`, `load_state_dict`, `.data =` and optimizer steps; the gradient of a marked leaf lies like
+    it.
 
     Args:
         tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's.
@@ -48,7 +49,7 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     return tensor
 
 
-def _watch_gradient(leaf: XlaTensor) -> None:
+def _watch_gradient(leaf: torch.Tensor) -> None:
     """From now on the gradient of a marked leaf lies like it."""
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
         return
@@ -66,7 +67,7 @@ def _pin_gradient(parameter: torch.Tensor) -> None:
     sharding = parameter._cell.sharding
     if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
         if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-            # Backward often ends in a view (a transposed product). What stays is stored as the gradient is, not as its base.
+            # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
             grad._cell, grad._view = Cell(read(grad), grad._meta), None
         use = parameter._cell.use
         core.annotate(grad, sharding, None if use is None else use.rule.read.sharding)
@@ -75,9 +76,9 @@ def _pin_gradient(parameter: torch.Tensor) -> None:
 class use_sharding:
     """A context in which ops read tensors laid out by another spec than the one they are stored by.
 
-    FSDP stores a parameter split and computes with it whole: entering gathers once, however often the value is read, and
-    the gradient arrives in the same layout before it is split like the parameter (an all-reduce and a slice, which XLA
-    joins into a reduce-scatter where the hardware has one). Reusable; entering records nothing by itself.
+    FSDP stores a parameter split and computes with it whole: entering gathers once, however often the value is read,
+    and the gradient arrives in the same layout before it is split like the parameter (an all-reduce and a slice, which
+    XLA joins into a reduce-scatter where the hardware has one). Reusable; entering records nothing by itself.
 
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
@@ -96,7 +97,7 @@ class use_sharding:
     def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
         self._tensors, self._mesh, self._spec = tuple(tensors), mesh, partition_spec
         self._uses = []
-        self._runs = barrier.RUNS
+        self._runs = running.RUNS
         for tensor in self._tensors:
             target = _on_device(tensor, "use_sharding")
             if target._view is not None:
@@ -109,7 +110,8 @@ class use_sharding:
         for use in self._uses:
             cell = use.cell
             cut = cut_of(cell.meta, cell.sharding)
-            if cut is not None and use.rule.read.sharding.is_replicated() and cell.meta.numel <= JOINED_NUMEL:
+            whole = use.rule.read.sharding is not None and use.rule.read.sharding.is_replicated()
+            if cut is not None and whole and cell.meta.numel <= JOINED_NUMEL:
                 use.group = groups.setdefault((cut.rows, cell.meta.dtype), [])
                 use.group.append(use.owner)
 
@@ -118,7 +120,7 @@ class use_sharding:
 
     def __enter__(self) -> "use_sharding":
         # What an evaluation has gathered is read anew, or else the step after it would be another program.
-        is_stale, self._runs = self._runs != barrier.RUNS, barrier.RUNS
+        is_stale, self._runs = self._runs != running.RUNS, running.RUNS
         for use in self._uses:
             use.active = True
             if is_stale:
@@ -137,7 +139,7 @@ JOINED_NUMEL = 1 << 16
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
-    """Forgets a tensor's annotation and returns the tensor; data that was split becomes whole on each device of its mesh.
+    """Forgets a tensor's annotation and returns the tensor; data that was split becomes whole on each of its devices.
 
     Raises TypeError for a tensor that is not on xla. Source: `torch_xla.distributed.spmd.clear_sharding`.
 
@@ -153,8 +155,8 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     """How a tensor lies: its annotation, else where the last run left it; None for what is not yet on a device.
 
-    The result has `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises TypeError
-    for a tensor that is not on xla.
+    The result has `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
+    TypeError for a tensor that is not on xla.
 
     >>> import torch, spmd
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
@@ -199,9 +201,10 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     leaving("local_shards", repr(target._meta))
     leaf = barrier.placed(target._cell)
     shape = leaf.meta.shape
+    buffer, _ = leaf.placed()
     shards = []
-    for piece in sorted(leaf.buffer.addressable_shards, key=lambda piece: piece.device.id):
-        bounds = [index.indices(dim) for index, dim in zip(piece.index, leaf.buffer.shape, strict=True)]
+    for piece in sorted(buffer.addressable_shards, key=lambda piece: piece.device.id):
+        bounds = [index.indices(dim) for index, dim in zip(piece.index, buffer.shape, strict=True)]
         indices = tuple(
             slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True)
         )

@@ -113,8 +113,8 @@ class Mesh:
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
             raise ValueError(
-                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, None "
-                "where it is not split"
+                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, "
+                "None where it is not split"
             )
         used: dict[str, Axis] = {}
         entries = []
@@ -136,7 +136,8 @@ class Mesh:
             if 0 <= axis < len(self.axis_names):
                 return self.axis_names[axis]
             raise ValueError(
-                f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to {len(self.axis_names) - 1}\n"
+                f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to "
+                f"{len(self.axis_names) - 1}\n"
                 + _point_at(spec, axis)
             )
         if axis in self.axis_names:

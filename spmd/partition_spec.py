@@ -10,7 +10,8 @@ class PartitionSpec(tuple[SpecEntry, ...]):
     """One entry per tensor dim: a mesh axis (by name or index), a tuple of axes (split over all of them, the first the
     slowest), or None (not split). A plain tuple means the same everywhere a spec is taken.
 
-    Raises TypeError where an entry is none of these. Source: `jax.sharding.PartitionSpec`, `torch_xla.distributed.spmd`.
+    Raises TypeError where an entry is none of these. Source: `jax.sharding.PartitionSpec`,
+    `torch_xla.distributed.spmd`.
 
     >>> from spmd import P
     >>> P(("data", "fsdp"), None)

@@ -1,4 +1,4 @@
-"""What tests share: the table of tolerances, `check`, `Batch`, which runs many cases as one program, and `run_script`."""
+"""What tests share: the table of tolerances, `check`, `Batch`, which runs many cases as one program, `run_script`."""
 
 import os
 import subprocess
@@ -54,7 +54,7 @@ class Batch:
         self.cases: list[tuple[str, list[torch.Tensor | None], list[torch.Tensor | None]]] = []
 
     def case(self, name: str, function: Callable[..., Any], *args: Any, gradient: bool = True) -> None:
-        """Records `function(*args)` and, where results have one, the gradient of each floating-point tensor argument."""
+        """Records `function(*args)` and, where results have one, the gradient of each floating-point argument."""
         expected = _results(function, [_leaf(arg, gradient, lambda t: t.clone()) for arg in args])
         actual = _results(function, [_leaf(arg, gradient, self._move) for arg in args])
         self.cases.append((name, actual, expected))

@@ -12,8 +12,10 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The files of the core from the ground up; each imports only files to its left, and `ops` where it says so.
 CORE = (
-    "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "host", "lower", "nans", "pieces", "compile", "runtime", "varying", "loops",
-    "tensor", "placement", "birth", "barrier", "views", "random", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop", "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
+    "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "interrupt", "host",
+    "lower", "nans", "pieces", "compile", "runtime", "varying", "loops", "tensor", "placement", "birth", "running",
+    "barrier", "views", "random", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop",
+    "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "metrics", "runtime", "__main__")
@@ -102,7 +104,7 @@ class TestCore:
         assert found <= lower, f"core/{floor}.py imports {found - lower} from its own floor or above"
 
     @pytest.mark.parametrize(
-        "floor", ["sharding", "ir", "source", "host", "lower", "nans", "compile", "runtime", "pieces"]
+        "floor", ["sharding", "ir", "source", "interrupt", "host", "lower", "nans", "compile", "runtime", "pieces"]
     )
     def test_what_takes_nodes_never_sees_a_tensor_class(self, floor: str) -> None:
         assert "spmd.core.tensor" not in ours(MODULES[f"spmd.core.{floor}"])
@@ -116,7 +118,7 @@ class TestCore:
 
 
 class TestUpperFloors:
-    """What only meshes need stands beside the core, what only FSDP needs in fsdp; plans and policies touch no device."""
+    """What only meshes need stands beside the core, what only FSDP needs in fsdp; plans, policies touch no device."""
 
     def test_spmd_files_import_only_the_core_and_lower_files(self) -> None:
         files = {path.stem for path in FILES if path.parent == ROOT / "spmd" and path.name != "__init__.py"}

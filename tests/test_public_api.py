@@ -15,7 +15,8 @@ NAMES = {
         "register_lowering simulate sync use_sharding"
     ),
     spmd.metrics: (
-        "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer trivial_dispatch_seconds"
+        "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer "
+        "trivial_dispatch_seconds"
     ),
     fsdp: (
         "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
@@ -70,7 +71,8 @@ SIGNATURES = {
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
     fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",
     fsdp.size_based_auto_wrap_policy: (
-        "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, exclude_wrap_modules=None)"
+        "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, "
+        "exclude_wrap_modules=None)"
     ),
     fsdp.parameter_spec: "(shape, axis, size)",
     fsdp.plan_units: "(module, policy, ignored_modules=())",
@@ -104,7 +106,8 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops", "partitioner", "program_cache_size", "sync_on_read",
+            "check_shardings", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops", "partitioner",
+            "program_cache_size", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

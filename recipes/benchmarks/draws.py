@@ -1,4 +1,4 @@
-"""Compare random generators for initialising parameters: compile time, run time and memory of one program of many draws.
+"""Compare random generators for initialising parameters: compile time, run time, memory of one program of many draws.
 
     python recipes/benchmarks/draws.py                # 96 draws of 1,024 x 1,024, split over 8 simulated devices
     python recipes/benchmarks/draws.py --draws 24

@@ -3,10 +3,10 @@
     python recipes/benchmarks/sampling.py               # 50 steps of two diffusion samplers, 5 pairs of warm runs
     python recipes/benchmarks/sampling.py --steps 20 --width 64
 
-An unmodified Stable Diffusion pipeline of `diffusers` (random weights, progress bar on) samples with DDIM, which reads a
-number in each step, and with DPMSolverMultistep, which never does; a small network trains with AdamW and prints its loss
-once; Llama of `transformers` generates with a static cache. "first" is the first run, compiles included, in a process of its
-own; "warm" is the median ratio of runs that take turns.
+An unmodified Stable Diffusion pipeline of `diffusers` (random weights, progress bar on) samples with DDIM, which reads
+a number in each step, and with DPMSolverMultistep, which never does; a small network trains with AdamW and prints its
+loss once; Llama of `transformers` generates with a static cache. "first" is the first run, compiles included, in a
+process of its own; "warm" is the median ratio of runs that take turns.
 """
 
 import argparse
@@ -63,11 +63,14 @@ def sampler(name: str, args: argparse.Namespace) -> Callable[[bool], None]:
         spmd.sync()
         return {}
 
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(shape).to("xla")
+
     def run(with_barrier: bool) -> None:
-        draw = lambda *shape: torch.randn(shape).to("xla")
         pipeline(
             prompt_embeds=draw(2, 8, 32), negative_prompt_embeds=draw(2, 8, 32), latents=draw(2, 4, 16, 16),
-            num_inference_steps=args.steps, output_type="latent", callback_on_step_end=barrier if with_barrier else None,
+            num_inference_steps=args.steps, output_type="latent",
+            callback_on_step_end=barrier if with_barrier else None,
         ).images.cpu()  # fmt: skip
 
     return run
@@ -110,7 +113,8 @@ def first_elsewhere(name: str, args: argparse.Namespace, *, barrier: bool) -> tu
     """`first`, in a process of its own."""
     command = [sys.executable, __file__, "--first", name, "--steps", str(args.steps), "--width", str(args.width)]
     printed = subprocess.run(
-        [*command, *(["--barrier"] if barrier else [])], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*command, *(["--barrier"] if barrier else [])], check=True, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     ).stdout.split()
     return float(printed[0]), int(printed[1])
 
@@ -161,11 +165,13 @@ def main() -> None:
     for name in LOOPS:
         alone, synced = (first_elsewhere(name, args, barrier=barrier) for barrier in (False, True))
         table.add_row(
-            f"{name}, {args.steps} steps", str(alone[1]), str(synced[1]), f"{alone[0] / synced[0]:.2f}", f"{warm(name, args):.2f}"
+            f"{name}, {args.steps} steps", str(alone[1]), str(synced[1]),
+            f"{alone[0] / synced[0]:.2f}", f"{warm(name, args):.2f}",
         )
     Console(width=110).print(table)
     for tokens in (10, 40):
-        print(f"generate(), {tokens} tokens, left-padded: programs of the first, second and third prompt: {generated(tokens)}")
+        programs = generated(tokens)
+        print(f"generate(), {tokens} tokens, left-padded: programs of the first, second and third prompt: {programs}")
 
 
 if __name__ == "__main__":

@@ -11,16 +11,18 @@ NAME = "xla"
 # Ops that torch casts on an accelerator: the matmul family down to the autocast dtype, these reductions up to float32.
 _LOWER_PRECISION = (
     "addmm", "addbmm", "addmv", "addr", "baddbmm", "bmm", "mm", "mv", "matmul", "linear", "conv1d", "conv2d", "conv3d",
-    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution", "scaled_dot_product_attention", "prelu",
+    "conv_transpose1d", "conv_transpose2d.input", "conv_transpose3d.input", "convolution",
+    "scaled_dot_product_attention", "prelu",
 )  # fmt: skip
 _FLOAT32 = (
-    "softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "cross_entropy_loss", "mse_loss", "l1_loss",
-    "exp", "log", "log1p", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "rsqrt", "sum", "sum.dim_IntList", "prod", "cumsum",
-    "cumprod", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity", "binary_cross_entropy_with_logits", "softplus",
-    "pow.Scalar", "acos", "asin", "cosh", "sinh", "tan", "erfinv", "expm1", "log10", "log2", "logsumexp", "reciprocal", "renorm",
-    "linalg_vector_norm", "dist", "smooth_l1_loss", "huber_loss", "kl_div", "cosine_embedding_loss", "cdist", "hinge_embedding_loss", "pdist",
-    "poisson_nll_loss", "margin_ranking_loss", "triplet_margin_loss", "soft_margin_loss", "multilabel_margin_loss",
-    "multi_margin_loss", "nll_loss2d", "nll_loss_nd",
+    "softmax.int", "log_softmax.int", "layer_norm", "group_norm", "nll_loss", "cross_entropy_loss", "mse_loss",
+    "l1_loss", "exp", "log", "log1p", "pow.Tensor_Scalar", "pow.Tensor_Tensor", "rsqrt", "sum", "sum.dim_IntList",
+    "prod", "cumsum", "cumprod", "norm.Scalar", "norm.ScalarOpt_dim", "cosine_similarity",
+    "binary_cross_entropy_with_logits", "softplus", "pow.Scalar", "acos", "asin", "cosh", "sinh", "tan", "erfinv",
+    "expm1", "log10", "log2", "logsumexp", "reciprocal", "renorm", "linalg_vector_norm", "dist", "smooth_l1_loss",
+    "huber_loss", "kl_div", "cosine_embedding_loss", "cdist", "hinge_embedding_loss", "pdist", "poisson_nll_loss",
+    "margin_ranking_loss", "triplet_margin_loss", "soft_margin_loss", "multilabel_margin_loss", "multi_margin_loss",
+    "nll_loss2d", "nll_loss_nd",
 )  # fmt: skip
 
 # Ops that need one dtype for all operands and get the widest of theirs.
@@ -58,9 +60,11 @@ def _autocast_kernel(name: str, dtype: Any) -> Any:
             return value.to(target) if narrow and value.dtype != target else value
         return [convert(item, target) for item in value] if isinstance(value, (list, tuple)) else value
 
+    ours = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
+
     def kernel(*args: Any, **kwargs: Any) -> Any:
         target = _widest(args) if dtype is _widest else dtype or torch.get_autocast_dtype(NAME)
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)):
+        with torch._C._ExcludeDispatchKeyGuard(ours):
             return overload(*convert(args, target), **{key: convert(value, target) for key, value in kwargs.items()})
 
     return kernel

@@ -1,4 +1,4 @@
-"""The one owner of torch's process-wide state: the device name `xla`, its hooks, factories, autocast and generator seed."""
+"""The one owner of torch's process-wide state: the device name `xla`, its hooks, factories, autocast and seed."""
 
 import contextlib
 import types
@@ -8,7 +8,7 @@ import torch
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from . import random, runtime
+from . import interrupt, random, runtime
 from .autocast import NAME, register_autocast
 from .factories import register_factories
 from .guard import GUARD, keep_errors_of_backward
@@ -49,7 +49,7 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 def _device_module() -> types.ModuleType:
     """`torch.xla`: what torch asks of a device's module."""
-    module = types.ModuleType("torch.xla", "The xla device of torch-spmd.")
+    module: Any = types.ModuleType("torch.xla", "The xla device of torch-spmd.")
     module.is_available = lambda: True
     module.device_count = lambda: 1
     module.current_device = lambda: 0
@@ -70,14 +70,14 @@ def _device_module() -> types.ModuleType:
 
 
 def _join_foreach() -> None:
-    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they know tensor types by exact class."""
+    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they know types by exact class."""
     for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
         if XlaTensor not in known:
             known.append(XlaTensor)
 
 
 def _split_loaded_state() -> None:
-    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, as it already lays it on its device."""
+    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, on whose device it puts it."""
     process = optimizer.Optimizer._process_value_according_to_param_policy
 
     def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -88,7 +88,7 @@ def _split_loaded_state() -> None:
                 annotate(made, sharding)
         return made
 
-    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)
+    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)  # type: ignore[method-assign]
 
 
 _claim_name()
@@ -101,6 +101,7 @@ torch._C._acc.register_python_privateuseone_device_guard(GUARD)
 register_factories()
 register_autocast()
 keep_errors_of_backward()
+interrupt.watch()
 join_checkpoint()
 join_saving()
 keep_ties()

@@ -1,6 +1,7 @@
-"""The birth of state: initial values run before the step, sharded, so that the first step is the same program as all others."""
+"""The birth of state: initial values run first, sharded, so that the first step is the same program as all others."""
 
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from . import compile as compiling
@@ -27,8 +28,8 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
                 fixed.setdefault(cell, []).append(value)
     if not fixed:
         return False
-    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the initial
-    # value is the one that the rest of the step reads first.
+    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the
+    # initial value is the one that the rest of the step reads first.
     read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
     initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
     mesh = common_mesh(initial, topological(list(initial.values()))[0], ())
@@ -92,10 +93,10 @@ def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
         top = stack[-1]
         if top in known:
             stack.pop()
-        elif type(top) is Leaf:
+        elif isinstance(top, Leaf):
             known[top] = False
         else:
-            operands = (top.node,) if type(top) is Pick else top.operands
+            operands: Sequence[Value] = (top.node,) if isinstance(top, Pick) else top.operands
             waiting = [operand for operand in operands if operand not in known]
             if waiting:
                 stack.extend(waiting)

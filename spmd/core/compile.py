@@ -12,7 +12,7 @@ import numpy as np
 
 from . import metrics
 from .config import config
-from .ir import Entry, Leaf, Line, Node, Pick, Value, origin
+from .ir import Entry, Leaf, Line, Meta, Node, Pick, Value, origin
 from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
 from .sharding import Sharding, compiler_context
 from .source import describe
@@ -34,7 +34,10 @@ class Program:
         self.results = results
         self.entries = [node.entry for node in graph.nodes]
         self.lines = [(node.code, node.instruction) for node in graph.nodes]
-        self.leaves = [(leaf.meta, leaf.sharding) for leaf in graph.leaves]
+        self.leaves: list[tuple[Meta, Sharding]] = []
+        for leaf in graph.leaves:
+            assert leaf.sharding is not None, "placement.assign gives each input one"
+            self.leaves.append((leaf.meta, leaf.sharding))
         self.pinned = list(graph.pinned)
         self.record: metrics.CompileRecord | None = None
 
@@ -184,7 +187,7 @@ def _compile(graph: Graph, name: str, line: Line) -> Program:
 
 
 def _evenly(graph: Graph) -> Graph:
-    """The graph with results that the mesh does not divide kept whole: the compiler may cut them, jax takes no such array."""
+    """The graph, results that the mesh does not divide kept whole: XLA may cut them, jax takes no such array."""
     devices = len(_mesh(graph).device_ids)
     return _kept_whole(graph, [any(dim % devices for dim in root.meta.shape) for root in graph.roots])
 
@@ -210,7 +213,7 @@ def _mesh(graph: Graph) -> Sharding:
 
 
 def _chosen(graph: Graph, executable: Any) -> list[Sharding]:
-    """The results' shardings; raises when the compiler did not choose what was asked for (a silent trap of both partitioners)."""
+    """The results' shardings; raises when the compiler chose other than what was asked for (both partitioners may)."""
     if config.check_shardings:
         for leaf, chosen in zip(graph.leaves, executable.input_shardings[0], strict=False):
             _compare("argument", leaf.meta, leaf.sharding, chosen)
@@ -223,7 +226,8 @@ def _chosen(graph: Graph, executable: Any) -> list[Sharding]:
     ]
 
 
-def _compare(what: str, meta: Any, asked: Sharding, chosen: Any) -> None:
+def _compare(what: str, meta: Any, asked: Sharding | None, chosen: Any) -> None:
+    assert asked is not None, "annotated ops and placed leaves have one"
     if not asked.jax.is_equivalent_to(chosen, len(meta.shape)):
         raise RuntimeError(
             f"the partitioner ({config.partitioner}) laid out the {what} {meta!r} as {chosen} instead of {asked!r}"
@@ -284,7 +288,7 @@ def most_alike(graph: Graph, line: Line) -> Program | None:
 
 
 def _likeness(program: Program, graph: Graph) -> int:
-    """How much of a program's ops a graph repeats: the same entry counts twice, the same op with other operands once."""
+    """How much of a program's ops a graph repeats: the same entry counts two, the same op with other operands one."""
     pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
     return sum((old is new) + (old.name == new.name) for old, new in pairs)
 
@@ -313,9 +317,10 @@ def last_program() -> Program | None:
 
 
 def trivial_dispatch_seconds(repeats: int = 21) -> float:
-    """Median seconds of dispatching a trivial program with the signature of the last step: same arguments, same donation.
+    """Median seconds of dispatching a trivial program with the last step's signature: same arguments, same donation.
 
-    On CPU the dispatch of a real step contains device work, so the host's own cost is timed on a program that only adds one.
+    On CPU the dispatch of a real step contains device work, so the host's own cost is timed on a program that only
+    adds one.
     """
     program = _last
     if program is None:

@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,18 @@ FLAGS = (
         "what a read (item, cpu, print) runs: everything pending, or only what it needs",
         ("all", "needed"),
     ),
-    Flag("max_pending_ops", int, 200_000, "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)"),
-    Flag("loop_search_ops", int, 1_024, "at this many ops without a barrier, the finished turns of a loop are run; 0: never"),
+    Flag(
+        "max_pending_ops",
+        int,
+        200_000,
+        "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)",
+    ),
+    Flag(
+        "loop_search_ops",
+        int,
+        1_024,
+        "at this many ops without a barrier, the finished turns of a loop are run; 0: never",
+    ),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
     Flag("entry_cache_size", int, 100_000, "shape-and-dtype table entries kept before the table is emptied"),
     Flag(
@@ -73,6 +83,10 @@ class Config:
         for flag in FLAGS:
             text = os.environ.get(flag.variable)
             object.__setattr__(self, flag.name, flag.default if text is None else flag.parse(text))
+
+    if TYPE_CHECKING:  # flags are declared in FLAGS alone, which a type checker cannot read
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __setattr__(self, name: str, value: Any) -> None:
         for flag in FLAGS:
@@ -111,7 +125,7 @@ class Hardware:
 
 
 def requested_hardware() -> Hardware:
-    """Reads PJRT_DEVICE and CPU_NUM_DEVICES as PyTorch/XLA's users set them; jax's own variables win where both are set."""
+    """Reads PJRT_DEVICE and CPU_NUM_DEVICES as PyTorch/XLA's users set them; where both are set, jax's own win."""
     kind = os.environ.get("PJRT_DEVICE")
     platforms = {"CPU": "cpu", "GPU": "cuda", "CUDA": "cuda", "TPU": "tpu"}
     if kind is not None and kind.upper() not in platforms:

@@ -121,15 +121,15 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
 
     Each op that the function calls on the device, backward included, is run on the CPU as well, from the operands that
     the device had. A result differs when an element is further off than tolerance x (1 + largest element): 2e-5 for
-    float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the function as a whole runs
-    on the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that draw
-    random numbers are not compared, nor then the function as a whole; an op that the CPU lacks is seen in the whole only.
-    Returns what the function returned on the device.
+    float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the function as a whole
+    runs on the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that
+    draw random numbers are not compared, nor then the function as a whole; an op that the CPU lacks is seen in the
+    whole only. Returns what the function returned on the device.
 
     Args:
         fn: a function or module; a module is copied to the CPU.
         args: pytrees of tensors and modules; tensors may be on xla, sharded or not, or on the CPU, and are moved.
-        cpu: what to run on the CPU instead of `fn`, where `fn` holds device tensors itself (a wrapped model, a closure).
+        cpu: what to run on the CPU instead of `fn`, where `fn` itself holds device tensors (a model, a closure).
 
     Raises AssertionError that names the op, the user's line, and how far off it is.
 
@@ -241,8 +241,8 @@ def _compare_whole(made: Any, reference: Callable[..., Any], given: tuple[Any, .
         expected = reference(*given)
     except RuntimeError as error:
         raise RuntimeError(
-            f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the tensors "
-            "it uses as arguments, or the function for the CPU as cpu="
+            f"check: every op agrees with the CPU, but the function itself does not run there ({error}). Pass the "
+            "tensors it uses as arguments, or the function for the CPU as cpu="
         ) from error
     for ours, theirs in _pairs(made, expected):
         tolerance = 5 * TOLERANCE.get(theirs.dtype, 0)

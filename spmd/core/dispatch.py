@@ -9,13 +9,13 @@ from types import CodeType, FrameType
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from . import metrics, random
 from .barrier import run_turns, sync
 from .config import config
 from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
 from .foreach import entry_for
+from .interrupt import raise_held
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.shape import PARTS, part
 from .precision import is_product, matmul_precision, reads_float32, with_precision
@@ -25,8 +25,7 @@ from .source import (
     FORWARD_INSTRUCTION,
     FORWARD_NUMBER,
     RING,
-    _is_library,
-    is_library,
+    place_of,
     user_frame,
 )
 from .specials import SPECIALS
@@ -40,7 +39,7 @@ PLANS: dict[Any, Plan] = {}
 
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
-_next_sequence = torch._C._autograd._get_sequence_nr  # type: ignore[attr-defined]
+_next_sequence = torch._C._autograd._get_sequence_nr
 _RING_MASK = RING - 1
 _getframe = sys._getframe
 
@@ -84,7 +83,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
                     operands.append(_read_stored(cell, plan, in_backward))
             else:
                 _scan(value, lifted[position], key, operands, numbers, plan)
-            position += 1
+            position += 1  # noqa: SIM113  # enumerate costs twice as much for two arguments
         if kwargs:
             for name, value in kwargs.items():
                 if name not in plan.ignored:
@@ -106,7 +105,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             current = _autograd_node()
             sequence = -1 if current is None else current._sequence_nr()
         else:
-            code, instruction = _place_of(_getframe(1))
+            code, instruction = place_of(_getframe(1))
             sequence = -1
             forward = _next_sequence() - 1
             slot = forward & _RING_MASK
@@ -157,21 +156,8 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
         cell, parent, task = base._cell, base._view, _graph_task()
         if parent is None and cell.use is not None and (cell.use.active or task != -1):
             parent = cell.use
-        code, instruction = _backward_place(task) if task != -1 else _place_of(frame)
+        code, instruction = _backward_place(task) if task != -1 else place_of(frame)
         return wrap(rule.meta, cell, View(rule, parent, code, instruction))
-
-
-def _place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """(code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
-    known = _is_library
-    while frame is not None:
-        inside = known.get(frame.f_code)
-        if inside is None:
-            inside = is_library(frame.f_code)
-        if not inside:
-            return frame.f_code, frame.f_lasti
-        frame = frame.f_back
-    return None, 0
 
 
 _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)
@@ -235,7 +221,7 @@ def _scan(
 def _scan_list(tensors: Any, key: list[Any], operands: list[Value]) -> bool:
     """The quick way through a long list of device tensors none of which is a view, as optimizers pass them."""
     try:
-        if any([tensor._view for tensor in tensors]):
+        if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator
             return False
         metas = [tensor._meta.layout for tensor in tensors]
         values = [tensor._cell.value for tensor in tensors]
@@ -247,17 +233,18 @@ def _scan_list(tensors: Any, key: list[Any], operands: list[Value]) -> bool:
 
 
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
-    """A CPU tensor among device tensors: taken where torch takes it on an accelerator, else an error that says what to do."""
+    """A CPU tensor among device tensors: taken where torch takes it on accelerators, else an error says what to do."""
     if isinstance(tensor, XlaTensor):
-        return tensor._meta.layout, tensor._cell.value if tensor._view is None else read_view(tensor._view, tensor._cell)
+        view, cell = tensor._view, tensor._cell
+        return tensor._meta.layout, cell.value if view is None else read_view(view, cell)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
         meta = dense_meta(tensor.shape, tensor.dtype)
         if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
             return meta, Node(_scalar_entry(meta), (), (tensor.item(),))
         return meta, Leaf(meta, host=host_array(tensor).copy())
     raise RuntimeError(
-        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)} is on {tensor.device}; move it "
-        'with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
+        f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)} is on {tensor.device}; "
+        'move it with .to("xla") (only 0-dim CPU tensors and CPU index tensors may be mixed in)'
     )
 
 
@@ -302,7 +289,7 @@ def _read_stored(cell: Cell, plan: Plan, in_backward: bool) -> Value:
 def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     targets: list[Any] = []
     for where in plan.mutated:
-        value = args[where] if type(where) is int else kwargs[where]
+        value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]
         targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
     for target, value in zip(targets, results(node), strict=True):
         if type(target) is not XlaTensor:
@@ -346,7 +333,7 @@ def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
 
 
 def _part_count(func: Any, meta: Meta, arguments: tuple[Any, ...]) -> int:
-    """How many views torch makes of it; torch itself is asked once per layout and arguments, and raises its own errors."""
+    """How many views torch makes of it; torch itself, with its own errors, is asked once per layout and arguments."""
     key = (func, meta, *(tuple(value) if isinstance(value, list) else value for value in arguments))
     found = _part_counts.get(key)
     if found is None:
@@ -373,16 +360,17 @@ _hinted = False
 
 
 def _look() -> None:
-    """Runs the finished turns of a loop that nobody syncs; and any graph that has grown too long, with one hint."""
+    """Takes a Ctrl-C; runs the finished turns of a loop nobody syncs, and a graph that is too long, with one hint."""
     global _hinted
+    raise_held()
     if metrics.recorded_ops - metrics.synced_ops <= config.max_pending_ops:
         run_turns()
         return
     if not _hinted:
         _hinted = True
         print(
-            f"spmd: {config.max_pending_ops:,} ops recorded without a barrier; running them now. Call spmd.sync() once per "
-            f"step, so that every step is the same program. Recording at {Line(*user_frame(2))}"
+            f"spmd: {config.max_pending_ops:,} ops recorded without a barrier; running them now. Call spmd.sync() once "
+            f"per step, so that every step is the same program. Recording at {Line(*user_frame(2))}"
         )
     sync()
 

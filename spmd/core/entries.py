@@ -570,6 +570,8 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
         if isinstance(value, torch.Tensor) or (type(value) in (int, float, bool, complex) and _is_scalar(argument)):
             promoted.append(value)
     compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
+    if compute.is_floating_point and compute.itemsize == 1:
+        compute = torch.float32  # torch computes float8 so, too; its table of types does not know them
     return to_numpy_dtype(compute)
 
 

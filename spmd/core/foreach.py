@@ -1,4 +1,4 @@
-"""Lists of tensors at once: each `_foreach_*` op is derived from its element's op, whose rule runs for every element."""
+"""Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,14 +12,14 @@ from .entries import MUTATION, Plan, is_foreach, make_plan, new_entry
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import base_name
 from .ops.create import cast
-from .pieces import cut_of, sums_of_squares
+from .pieces import Cut, cut_of, sums_of_squares
 from .tensor import XlaTensor
 
 aten = torch.ops.aten
 
 
 def entry_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Any:
-    """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments, list ops included."""
+    """The Entry (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     return _list_entry(plan, args, kwargs, plans) if is_foreach(plan.overload) else new_entry(plan, args, kwargs)
 
 
@@ -30,7 +30,7 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans
     names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
         n for n in kwargs if n not in plan.ignored
     ]
-    operand_places, number_places, operands, numbers = _flat_places(plan, given, names)
+    operand_places, number_places, _, numbers = _flat_places(plan, given, names)
     parts = []
     metas: list[Meta] = []
     for i in range(count):
@@ -71,13 +71,13 @@ def _joined_norms(lower: Callable[..., Any], metas: list[Meta]) -> Callable[...,
 
     def by_layout(arrays: list[jax.Array], numbers: list[jax.Array], layouts: list[Any]) -> tuple[jax.Array, ...]:
         made = list(lower(arrays, numbers))
-        groups: dict[Any, list[int]] = {}
-        cuts = [cut_of(meta, sharding) for meta, sharding in zip(metas, layouts, strict=True)]
-        for i, cut in enumerate(cuts):
-            if cut is not None and metas[i].dtype in (torch.float32, torch.float64):
-                groups.setdefault((cut.rows, metas[i].dtype), []).append(i)
+        groups: dict[Any, dict[int, Cut]] = {}
+        for i, (meta, sharding) in enumerate(zip(metas, layouts, strict=True)):
+            cut = cut_of(meta, sharding)
+            if cut is not None and meta.dtype in (torch.float32, torch.float64):
+                groups.setdefault((cut.rows, meta.dtype), {})[i] = cut
         for members in groups.values():
-            squares = sums_of_squares([arrays[i] for i in members], [cuts[i] for i in members])
+            squares = sums_of_squares([arrays[i] for i in members], list(members.values()))
             for place, i in enumerate(members):
                 made[i] = jnp.sqrt(squares[place])
         return tuple(made)
@@ -130,7 +130,7 @@ def _element_key(value: Any, is_lifted: bool) -> Any:
 def _element_call(
     overload: OpOverload, given: dict[str, Any]
 ) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
-    """The element's op for one element of a list op: (overload, arguments, keyword arguments, argument names in order)."""
+    """The element's op for one element of a list op: (overload, arguments, keyword arguments, names in order)."""
     base = base_name(overload)
     names = list(given)
     values = list(given.values())

@@ -2,13 +2,13 @@
 
 import contextlib
 import itertools
-import signal
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+from .interrupt import later
 from .tensor import enter_thread
 
 _TYPE = torch._C._autograd.DeviceType.PrivateUse1
@@ -55,31 +55,6 @@ def _guarded() -> Iterator[None]:
                 del GUARD.type_
 
 
-_pressed: list[Any] = []
-
-
-def _note_ctrl_c(number: int, frame: Any) -> None:
-    _pressed.append(frame)
-
-
-@contextlib.contextmanager
-def _ctrl_c_later() -> Iterator[None]:
-    """Ctrl-C inside waits for the end: raised within `_type_in_backward` it would abort the process."""
-    handler = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or handler is _note_ctrl_c or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    signal.signal(signal.SIGINT, _note_ctrl_c)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if _pressed:
-            frame = _pressed[-1]
-            _pressed.clear()
-            handler(signal.SIGINT, frame)
-
-
 def keep_errors_of_backward() -> None:
     """Raises what `_type_in_backward` kept; the engine itself has forgotten it by then."""
     engine = torch.autograd._engine_run_backward
@@ -87,7 +62,8 @@ def keep_errors_of_backward() -> None:
     def run_backward(*args: Any, **kwargs: Any) -> Any:
         enter_thread()
         try:
-            with _ctrl_c_later(), _guarded():
+            # Ctrl-C raised within `_type_in_backward` would abort the process.
+            with later(), _guarded():
                 return engine(*args, **kwargs)
         except SystemError:
             error, _interrupted.error = getattr(_interrupted, "error", None), None

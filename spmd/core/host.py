@@ -44,8 +44,8 @@ def leaving(call: str, what: str) -> None:
     if is_forbidden():
         raise RuntimeError(
             f"no_host_transfer: {_method() or call} would take {what} to the host, at {user_line()}. Keep it on the "
-            "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move the "
-            "call out of the block."
+            "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move "
+            "the call out of the block."
         )
 
 

@@ -1,4 +1,4 @@
-"""The lazy graph: Meta (shape, dtype, layout), Entry (an op with all that is the same each time it is called), Node, Leaf."""
+"""The lazy graph: Meta (shape, dtype, layout), Entry (an op with all that is the same at each call), Node, Leaf."""
 
 import functools
 import itertools
@@ -19,7 +19,8 @@ class Meta:
     """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object.
 
     layout: what an op sees of it: the same at offset 0, and without gaps where only gaps set it apart from contiguous
-    memory. Where a view begins and how far apart its rows are in its base's memory is nothing to an op that makes new data.
+    memory. Where a view begins and how far apart its rows are in its base's memory is nothing to an op that makes new
+    data.
     """
 
     __slots__ = ("dtype", "layout", "numel", "offset", "shape", "strides", "struct")
@@ -77,7 +78,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie in the order of contiguous memory, without overlaps, with or without gaps between them."""
+    """Whether the elements lie in the order of contiguous memory, without overlaps, gaps between them or not."""
     reach = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
         if stride < reach:
@@ -88,7 +89,8 @@ def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def meta_of(tensor: torch.Tensor) -> Meta:
     """The Meta of any strided torch tensor."""
-    return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), tensor.storage_offset())
+    offset: int = tensor.storage_offset()  # type: ignore[assignment]  # never symbolic
+    return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), offset)
 
 
 class Slot:
@@ -104,12 +106,13 @@ class Entry:
     Attributes:
         name: the op, as aten spells it. lower: (operand arrays, lifted numbers) -> tuple of arrays.
         metas: what each result looks like. numbers: "f" or "i" for each lifted number. statics: the static arguments as
-        text, for people. sharding: what a sharding annotation asks for. constant: set where the op fills its result with
-        one number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
-        what they return, in order: a `Slot` for the next result, anything else as it is. by_layout: another `lower`, for
-        ops that do better when they know how their operands lie: it takes the operands' shardings as well (None: unknown).
-        moving: for an op that takes elements from a static position on, the Entry that has the position lifted, and the
-        position. on_host: the op on CPU tensors (operands, lifted numbers), where torch could run it with the same result.
+        text, for people. sharding: what a sharding annotation asks for. constant: set where the op fills its result
+        with one number: that number, or "lifted" for its first lifted number. layout: for ops that return more than
+        tensors, what they return, in order: a `Slot` for the next result, anything else as it is. by_layout: another
+        `lower`, for ops that do better when they know how their operands lie: it takes the operands' shardings as well
+        (None: unknown). moving: for an op that takes elements from a static position on, the Entry that has the
+        position lifted, and the position. on_host: the op on CPU tensors (operands, lifted numbers), where torch could
+        run it with the same result.
     """
 
     __slots__ = (
@@ -156,8 +159,8 @@ class Entry:
 
 @functools.cache
 def line_number(code: CodeType | None, instruction: int) -> int:
-    """The line of an instruction. Python moves the instruction by a little when it specialises code that has run often, so
-    places are compared by line."""
+    """The line of an instruction. Python moves the instruction by a little when it specialises code that has run often,
+    so places are compared by line."""
     for start, end, line in code.co_lines() if code else ():
         if start <= instruction < end and line is not None:
             return line
@@ -194,7 +197,7 @@ class Leaf:
     someone outside the graph holds the buffer, which then is never donated.
     """
 
-    __slots__ = ("buffer", "gone", "holder", "host", "meta", "serial", "shared", "sharding")
+    __slots__ = ("buffer", "gone", "holder", "host", "meta", "serial", "sharding", "shared")
 
     def __init__(
         self,
@@ -208,10 +211,15 @@ class Leaf:
         self.buffer = buffer
         self.host = host
         self.sharding = sharding
-        self.shared = False
+        self.shared = 0
         self.gone: str | None = None
         self.serial = next(_serials)  # counts on with the nodes'
         self.holder: Any = None  # weak reference to the cell whose value this is
+
+    def placed(self) -> tuple[jax.Array, Sharding]:
+        """The buffer of a value that is on devices, and how it lies."""
+        assert self.buffer is not None and self.sharding is not None
+        return self.buffer, self.sharding
 
     def check(self) -> None:
         """Raises RuntimeError when the data was given up in a run that then failed."""
@@ -234,7 +242,7 @@ class Node:
     def __init__(
         self,
         entry: Entry,
-        operands: tuple["Node | Leaf", ...] | list["Node | Leaf"],
+        operands: "Sequence[Value]",
         numbers: tuple[float | int, ...] | list[float | int] = (),
         code: CodeType | None = None,
         instruction: int = 0,
@@ -269,7 +277,8 @@ class Pick:
 
 Value = Node | Pick | Leaf
 
-def results(node: Node) -> "list[Node] | list[Pick]":
+
+def results(node: Node) -> Sequence[Value]:
     """A value for each result of a recorded op."""
     count = len(node.entry.metas)
     return [node] if count == 1 else [Pick(node, index) for index in range(count)]

@@ -90,8 +90,8 @@ class _Static:
             hash(self.key)
         except TypeError:
             raise TypeError(
-                f"call_jax: {name} is a {type(value).__name__}, which cannot be hashed; pass arrays as tensors on xla, and "
-                "static values as numbers, strings, tuples or frozen dataclasses"
+                f"call_jax: {name} is a {type(value).__name__}, which cannot be hashed; pass arrays as tensors on xla, "
+                "and static values as numbers, strings, tuples or frozen dataclasses"
             ) from None
 
     def __eq__(self, other: object) -> bool:
@@ -111,7 +111,7 @@ def _flat(fn: Callable[..., Any], tree: Any, places: list[Any], static: dict[str
 
 
 class _Call:
-    """One JAX function over operands of known shapes: the Entry that records it, and the calls that are its gradients."""
+    """One JAX function over operands of known shapes: the Entry that records it, the calls that are its gradients."""
 
     def __init__(self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str):
         self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
@@ -203,7 +203,7 @@ def _record(call: _Call, tensors: tuple[XlaTensor, ...]) -> tuple[XlaTensor, ...
         else:
             remember_forward(_next_sequence() - 1, code, instruction)
         operands = [_operand(tensor, in_backward) for tensor in tensors]
-        node = Node(call.entry, operands, (), code, instruction, sequence)  # type: ignore[arg-type]
+        node = Node(call.entry, operands, (), code, instruction, sequence)
         return tuple(wrap(value.meta, Cell(value, value.meta)) for value in results(node))
 
 
@@ -221,8 +221,8 @@ def register_lowering(
 
     The rule's parameters are the op's schema's, in its order; it receives jax arrays for tensors, Python values for the
     rest, and returns an array, or a tuple of them. Shapes and dtypes of the results are what the op's
-    `torch.library.register_fake` says; gradients are what its `register_autograd` says. Returns the rule; without one, a
-    decorator.
+    `torch.library.register_fake` says; gradients are what its `register_autograd` says. Returns the rule; without one,
+    a decorator.
 
     Args:
         op: an overload that changes no argument: `torch.ops.mylib.scale.default`, not `torch.ops.mylib.scale`.

@@ -80,7 +80,7 @@ def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     for node in nodes:
         if node.numbers:
             for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)
+                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]
     return floats, integers
 
 
@@ -120,8 +120,9 @@ def _known_sharding(value: Value) -> Sharding | None:
 
 
 def _inspect(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> None:
-    """Asks the partitioner to tell, while it compiles, how it laid out an annotated value; padded ones are not whole here."""
+    """Asks the partitioner to tell, while it compiles, how it laid out an annotated value; not of padded ones."""
     asked = node.entry.sharding
+    assert asked is not None, "only annotations are inspected"
     if asked.padded_shape(array.shape) == array.shape and array.ndim:
         jax.debug.inspect_array_sharding(array, callback=lambda sharding: chosen.append((node, sharding)))
 

@@ -133,7 +133,7 @@ def report() -> str:
     return "\n".join(lines)
 
 
-def _on_duration(event: str, seconds: float, **_: object) -> None:
+def _on_duration(event: str, duration_secs: float, **_: object) -> None:
     if event == "/jax/core/compile/backend_compile_duration":
         add("backend_compiles")
 

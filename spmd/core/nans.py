@@ -50,7 +50,7 @@ def watch(graph: Graph) -> tuple[Graph, list[Value]]:
     metas = tuple(value.meta for value in values)
     if metas not in _CHECKS:
         _CHECKS[metas] = Entry("spmd.nan_check", _lower, (dense_meta((len(metas),), torch.uint8),))
-    check = Node(_CHECKS[metas], values)  # type: ignore[arg-type]
+    check = Node(_CHECKS[metas], values)
     lying = next((s for s in (*graph.pinned, *(leaf.sharding for leaf in graph.leaves)) if s is not None), None)
     whole = None if lying is None else lying.replicated()
     return (
@@ -81,8 +81,8 @@ def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int) -> N
 
 def _message(node: Node, kind: str) -> str:
     return (
-        f"nan_guard: the first {kind} was made by {describe(node)}, from operands without one. Nothing that was stored is "
-        "overwritten: tensors that had data before this program still have it."
+        f"nan_guard: the first {kind} was made by {describe(node)}, from operands without one. Nothing that was stored "
+        "is overwritten: tensors that had data before this program still have it."
     )
 
 

@@ -1,4 +1,4 @@
-"""Arrays that a mesh cuts evenly along one dim, seen as (pieces, elements of a piece): many of them then share one collective."""
+"""Arrays that a mesh cuts evenly along one dim, seen as (pieces, elements of a piece): many share a collective."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .sharding import Sharding
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How one array is cut: along `dim`; `rows` is the sharding of the (pieces, elements) form. Cuts with equal rows join."""
+    """How one array is cut: along `dim`; `rows` is the (pieces, elements) form's layout. Cuts with equal rows join."""
 
     dim: int
     rows: Sharding

@@ -1,4 +1,4 @@
-"""Where the arrays of one program lie: its mesh, its inputs, the results that must keep a layout, what may be donated."""
+"""Where the arrays of one program lie: its mesh, its inputs, the results that keep a layout, what may be donated."""
 
 from collections.abc import Iterable
 
@@ -15,7 +15,7 @@ class MeshesError(ValueError):
 
 
 def common_mesh(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Leaf]) -> Sharding:
-    """A replicated sharding over the devices of this program: its mesh, or the first device when nothing is annotated."""
+    """A replicated sharding over the devices of this program: its mesh, or the first one when nothing is annotated."""
     found: dict[tuple[int, ...], Sharding] = {}
     for cell in cells:
         if cell.sharding is not None:
@@ -52,8 +52,8 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, tuple[int, ...]]:
         if len(met) > 1:
             shown = " and ".join(str(list(ids)) for ids in sorted(met))
             raise MeshesError(
-                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different devices or "
-                "device orders. Take one of them to the other's mesh with mark_sharding first."
+                f"{describe(node)} mixes values on devices {shown}: one program cannot span meshes with different "
+                "devices or device orders. Take one of them to the other's mesh with mark_sharding first."
             )
         if met:
             homes[node] = met.pop()
@@ -81,7 +81,8 @@ def moved(leaf: Leaf, target: Sharding) -> Leaf:
     leaf.check()
     if leaf.host is not None:
         return Leaf(leaf.meta, host=leaf.host, sharding=target)
-    return Leaf(leaf.meta, buffer=runtime.move(leaf.buffer, leaf.meta.shape, leaf.sharding, target), sharding=target)
+    buffer, lies = leaf.placed()
+    return Leaf(leaf.meta, buffer=runtime.move(buffer, leaf.meta.shape, lies, target), sharding=target)
 
 
 def wanted(leaf: Leaf) -> Sharding | None:
@@ -96,9 +97,10 @@ def assign(leaf: Leaf, mesh: Sharding) -> None:
     if leaf.host is not None:
         asked = wanted(leaf)
         leaf.sharding = asked if asked is not None and asked.device_ids == mesh.device_ids else mesh
-    elif leaf.sharding.device_ids != mesh.device_ids:
+    elif leaf.sharding.device_ids != mesh.device_ids:  # type: ignore[union-attr]
         leaf.check()
-        leaf.buffer = runtime.move(leaf.buffer, leaf.meta.shape, leaf.sharding, mesh)
+        buffer, lies = leaf.placed()
+        leaf.buffer = runtime.move(buffer, leaf.meta.shape, lies, mesh)
         leaf.sharding = mesh
         cell = leaf.holder() if leaf.holder is not None else None
         if cell is not None:
@@ -109,6 +111,7 @@ def upload_leaves(graph: Graph) -> None:
     """Uploads the leaves that are still on the host."""
     for leaf in graph.leaves:
         if leaf.host is not None:
+            assert leaf.sharding is not None, "assign has run"
             leaf.buffer = runtime.upload(leaf.host, leaf.sharding)
             leaf.host = None
 

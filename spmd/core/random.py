@@ -35,7 +35,7 @@ def get_state() -> tuple[int, int]:
     return _seed, _count
 
 
-def set_state(state: tuple[int, int]) -> None:
+def set_state(state: tuple[int, ...]) -> None:
     """Restores what `get_state` returned."""
     global _seed, _count
     if len(state) != 2:

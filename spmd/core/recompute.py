@@ -1,8 +1,8 @@
 """`torch.utils.checkpoint` that saves memory: what a recomputation reads is held back until its gradient has arrived.
 
-XLA merges a recomputation with the first computation, or schedules it right behind it; both keep what was to be dropped.
-An optimization barrier prevents the first. XLA's CPU compiler removes barriers before it schedules, so a select between
-the value and the gradient, on a number that is always 0 and that XLA cannot know, prevents the second.
+XLA merges a recomputation with the first computation, or schedules it right behind it; both keep what was to be
+dropped. An optimization barrier prevents the first. XLA's CPU compiler removes barriers before it schedules, so a
+select between the value and the gradient, on a number that is always 0 and that XLA cannot know, prevents the second.
 """
 
 import types
@@ -16,7 +16,7 @@ import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from . import barrier, random
+from . import random, running
 from .ir import Entry, Meta, Node, Value, meta_of, results
 from .source import user_frame
 from .tensor import LOCK, Cell, XlaTensor, wrap
@@ -62,7 +62,7 @@ class Recomputation:
 
     def _hold(self, inputs: Any) -> Any:
         given = [leaf for leaf in tree_leaves(inputs) if type(leaf) is XlaTensor]
-        known = self.gradients if self.moment == (_graph_task(), barrier.RUNS) else {}
+        known = self.gradients if self.moment == (_graph_task(), running.RUNS) else {}
         self.gradients, self.moment = {}, None
         if not given:
             return inputs
@@ -83,7 +83,7 @@ def _holds_tensor(cell: types.CellType) -> bool:
         return False
 
 
-def _with_captured(function: types.FunctionType, captured: dict[int, XlaTensor]) -> types.FunctionType:
+def _with_captured(function: Any, captured: dict[int, XlaTensor]) -> types.FunctionType:
     """The function with other tensors around it."""
     cells = list(function.__closure__ or ())
     for place, tensor in captured.items():
@@ -96,7 +96,7 @@ def _with_captured(function: types.FunctionType, captured: dict[int, XlaTensor])
 
 
 class _Note:
-    """The hook on one output: keeps its gradient's value, not the tensor, which would then be kept by the barrier too."""
+    """The hook on one output: keeps its gradient's value, not the tensor, which the barrier would then keep too."""
 
     def __init__(self, owner: "weakref.ref[Recomputation]", index: int):
         self.owner = owner
@@ -106,7 +106,7 @@ class _Note:
         owner = self.owner()
         if owner is None or type(gradient) is not XlaTensor:
             return
-        moment = (_graph_task(), barrier.RUNS)
+        moment = (_graph_task(), running.RUNS)
         if owner.moment != moment:
             owner.moment, owner.gradients = moment, {}
         with LOCK:
@@ -161,7 +161,7 @@ _ENTRIES: dict[Any, Entry] = {}
 
 
 def _tie(value: jax.Array, gradients: tuple[jax.Array, ...], never: jax.Array) -> jax.Array:
-    """The value, by an expression that needs a gradient: elementwise where shapes agree, which any sharding leaves local."""
+    """The value, by an expression that needs a gradient: elementwise where shapes agree: local in any sharding."""
     for gradient in gradients:
         if gradient.shape == value.shape:
             return jnp.where(never, gradient.astype(value.dtype), value)

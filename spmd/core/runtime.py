@@ -1,6 +1,7 @@
 """PJRT devices and transfers, through jax. Buffers come and go here; nobody else calls `device_put`."""
 
 import threading
+from typing import Any
 
 import jax
 import ml_dtypes
@@ -104,9 +105,10 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
     """A constant on devices, made without compiling anything and without a whole copy on the host."""
     physical = sharding.padded_shape(shape)
+    content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
-        value = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
-    piece = np.full(sharding.shard_shape(shape), value, dtype)
+        content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
+    piece = np.full(sharding.shard_shape(shape), content, dtype)
     with compiler_context():
         return jax.make_array_from_callback(physical, sharding.jax, lambda index: piece, dtype=dtype)
 

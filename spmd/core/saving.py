@@ -23,7 +23,7 @@ _saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionar
 
 
 def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
-    """How pickle and torch.save write a tensor: as the CPU tensor or parameter of the same values, with its attributes."""
+    """How pickle and torch.save write a tensor: as the CPU tensor or parameter of its values, with its attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in _OURS}
     host = _host(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     function, arguments = host._reduce_ex_internal(protocol)[:2]
@@ -73,7 +73,7 @@ def _known(cell: Cell) -> torch.UntypedStorage | None:
 
 def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
-    made = tensor.detach().requires_grad_(tensor.requires_grad)
+    made: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
     made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in _OURS})
     if tensor._is_param:
         made._is_param = True
@@ -81,7 +81,7 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
 
 
 def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
-    """The tensor's buffer for another library, without a copy where it is one device's whole value; it is then never donated."""
+    """The tensor's buffer for another library, without a copy where one device has the whole; then never donated."""
     if tensor.requires_grad:
         raise BufferError("dlpack: the tensor requires gradients, which do not cross; call .detach() first")
     return _exchange(tensor).__dlpack__(**kwargs)
@@ -91,30 +91,31 @@ def _dlpack_device(tensor: XlaTensor) -> Any:
     return _exchange(tensor).__dlpack_device__()
 
 
-def _exchange(tensor: XlaTensor) -> Any:
+def _exchange(tensor: Any) -> Any:
     """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
     cell, meta = tensor._cell, tensor._meta
     if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
         return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
     leaf = placed(cell)
-    if len(leaf.sharding.device_ids) > 1 or meta.dtype is torch.bool:
+    buffer, lies = leaf.placed()
+    if len(lies.device_ids) > 1 or meta.dtype is torch.bool:
         return host_copy(tensor.detach(), "dlpack")
     with LOCK:
         leaf.shared += 1
-    return leaf.buffer
+    return buffer
 
 
 def _keep_for_device(storage: Any, location: str) -> Any:
-    """Where a storage of a file is asked for on xla, it stays on the host and remembers that: tensors move, not storages."""
+    """Where a storage of a file is asked for on xla, it stays on the host, marked so: tensors move, not storages."""
     if not location.startswith("xla"):
         return None
-    untyped = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+    untyped: Any = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
     untyped._tensors_on_xla = {}
     return storage
 
 
 def _move_loaded() -> None:
-    """Moves a rebuilt tensor to the device where its storage was asked for there; equal tensors of a storage stay one."""
+    """Moves a rebuilt tensor to the device where its storage was to go there; a storage's equal tensors stay one."""
     finish = torch._utils._restore_device_fake_mode
 
     def restore(tensor: torch.Tensor) -> torch.Tensor:
@@ -134,9 +135,9 @@ def _move_loaded() -> None:
 
 def join_saving() -> None:
     """Teaches pickle, copy and torch's (de)serialisation about the device."""
-    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign]
+    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
     XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
-    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign]
-    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign]
+    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign,assignment]
+    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign,assignment]
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
     _move_loaded()

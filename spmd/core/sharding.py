@@ -1,4 +1,4 @@
-"""The Sharding value: how one array lies on a mesh. The only file that knows how GSPMD and Shardy are spelled or chosen."""
+"""The Sharding value: how one array lies on a mesh. The only file that knows how GSPMD and Shardy are spelled."""
 
 import contextlib
 import math
@@ -78,7 +78,7 @@ class Sharding:
             return Sharding.of(ids, tuple(mesh.devices.shape), tuple(mesh.axis_names), axes)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
-            return Sharding.single(device.id)
+            return Sharding.single(device.id)  # type: ignore[attr-defined]
         raise NotImplementedError(f"a result came back with a sharding that has no mesh axes: {chosen}")
 
     @property
@@ -118,7 +118,7 @@ class Sharding:
         return entries + (None,) * (rank - len(entries))
 
     def text(self, rank: int) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text with device lists, the string PyTorch/XLA printed for it.
+        """The sharding of a tensor of `rank` dims as GSPMD text with device lists, as PyTorch/XLA printed it.
 
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`).
         """
@@ -145,7 +145,7 @@ class Sharding:
 
 @contextlib.contextmanager
 def compiler_context() -> Iterator[None]:
-    """torch's 64-bit types and the chosen partitioner, for our own tracing only: a user's JAX code keeps its settings."""
+    """torch's 64-bit types and the chosen partitioner, for our tracing only: a user's JAX code keeps its settings."""
     with jax.enable_x64(True), jax_config.use_shardy_partitioner(config.partitioner == "shardy"):
         yield
 

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from types import CodeType
+from types import CodeType, FrameType
 
 import torch
 
@@ -32,7 +32,11 @@ def is_library(code: CodeType) -> bool:
 
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
     """(code, last instruction) of the nearest frame outside torch and this library."""
-    frame = sys._getframe(depth)
+    return place_of(sys._getframe(depth))
+
+
+def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """(code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
     known = _is_library
     while frame is not None:
         code = frame.f_code

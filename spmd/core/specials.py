@@ -1,4 +1,4 @@
-"""Calls that are more than an op: copies between host and device, reads, aliases, and forms torch has no functional op for."""
+"""Calls that are more than an op: copies between host and device, reads, aliases, forms without a functional op."""
 
 from typing import Any
 
@@ -128,7 +128,8 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
         )
     if key.shape[-3:-2] != query.shape[-3:-2] and not bound.get("enable_gqa", False):
         raise RuntimeError(
-            f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need enable_gqa=True"
+            f"scaled_dot_product_attention: {query.shape[-3]} query heads and {key.shape[-3]} key heads need "
+            "enable_gqa=True"
         )
     outer = torch.broadcast_shapes(*(tensor.shape[:-3] for tensor in (query, key, value)))
     query, key, value = (tensor.expand(*outer, *tensor.shape[-3:]) for tensor in (query, key, value))
@@ -206,8 +207,8 @@ def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None
             place = len(expanded)
             if index.shape != tensor.shape[place : place + index.dim()]:
                 raise IndexError(
-                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the indexed "
-                    f"tensor {list(tensor.shape)} at index {place}"
+                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
+                    f"indexed tensor {list(tensor.shape)} at index {place}"
                 )
             leaving("a boolean index", f"a mask of shape {list(index.shape)}")
             metrics.add("host_ops")
@@ -240,15 +241,12 @@ def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 
 
-def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    return bool(torch.isclose(*args, **kwargs).all().item())
-
-
 # -- In-place ops that change a tensor's shape: it becomes the view that the op without underscore makes of it.
 
 
 def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
-    torch._C.TensorBase.data.__set__(tensor, new)  # sizes and strides, as torch sees them; gradient and version stay
+    # Sizes and strides, as torch sees them; gradient and version stay.
+    torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
     tensor._cell, tensor._view, tensor._meta = new._cell, new._view, new._meta
     return tensor
 

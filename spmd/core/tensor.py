@@ -20,12 +20,12 @@ LOCK = threading.RLock()
 
 
 class Cell:
-    """What a tensor and all its views share: the current value, how it must lie, and a stamp that changes with the value.
+    """What a tensor and all its views share: the current value, how it must lie, and a stamp that changes with it.
 
-    sharding: asked for by the user, kept through in-place writes. use: how forward and backward ops read the value, where
-    that differs from how it is stored (a view; see `core.views.Use`). home: where the last run left the value. is_state: held
-    by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the values it held
-    since the last barrier, from which that initial value is found.
+    sharding: asked for by the user, kept through in-place writes. use: how forward and backward ops read the value,
+    where that differs from how it is stored (a view; see `core.views.Use`). home: where the last run left the value.
+    is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the
+    values it held since the last barrier, from which that initial value is found.
     """
 
     __slots__ = ("__weakref__", "home", "is_state", "listed", "meta", "past", "sharding", "stamp", "use", "value")
@@ -81,10 +81,12 @@ class XlaTensor(torch.Tensor):
     _view: Any
     _meta: Meta
 
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise AssertionError("core.dispatch installs the real dispatcher")
 
     @property
@@ -105,7 +107,7 @@ class XlaTensor(torch.Tensor):
     def data(self, new: torch.Tensor) -> None:
         if not isinstance(new, XlaTensor):
             raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
-        torch._C.TensorBase.data.__set__(self, new)
+        torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
         kept, was_state = self._cell.sharding, self._cell.is_state
         self._cell, self._view, self._meta = new._cell, new._view, new._meta
         self._cell.is_state |= was_state
@@ -118,7 +120,7 @@ class XlaTensor(torch.Tensor):
         if not self.is_leaf:
             raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
         with torch.no_grad():
-            copied = self.detach().clone()
+            copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
         memo[id(self)] = copied
         if self._view is None and self._cell.sharding is not None:
             annotate(copied, self._cell.sharding)
@@ -133,7 +135,7 @@ class XlaTensor(torch.Tensor):
             copied.grad = self.grad.__deepcopy__(memo)
         return copied
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = self.detach().cpu().__repr__().removesuffix(")")
         parts = [f"device='{self.device}'"]
         for part in ("size", "dtype"):  # torch names them after the device
@@ -169,7 +171,7 @@ class XlaTensor(torch.Tensor):
         return storage
 
     def data_ptr(self) -> int:
-        return _address(self._cell) + self.storage_offset() * self.element_size()
+        return _address(self._cell) + self.storage_offset() * self.element_size()  # type: ignore[return-value]
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         enter_thread()
@@ -193,7 +195,7 @@ _NO_COMPILE = "torch.compile on the xla device is not supported yet; call the fu
 
 
 class _Inner:
-    """What stands for the tensor inside the wrapper: it tells where its data would lie, and is nothing to compute with."""
+    """What stands for the tensor inside the wrapper: it tells where data would lie, and is nothing to compute with."""
 
     def __init__(self, tensor: XlaTensor):
         self.device, self.dtype = tensor.device, tensor.dtype
@@ -211,8 +213,8 @@ _threads = threading.local()
 
 
 def enter_thread() -> None:
-    """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's own
-    device thread aborts)."""
+    """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's
+    own device thread aborts)."""
     if not getattr(_threads, "entered", False):
         torch.autograd.set_multithreading_enabled(False)
         _threads.entered = True
@@ -220,7 +222,7 @@ def enter_thread() -> None:
 
 def wrap(meta: Meta, cell: Cell, view: Any = None) -> XlaTensor:
     """A torch tensor over a cell."""
-    tensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+    tensor = torch.Tensor._make_wrapper_subclass(
         XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
     )
     tensor._cell = cell
@@ -278,15 +280,17 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
         cell.sharding = sharding
         value = cell.value
         if type(value) is not Leaf:
-            # The line is that of the value: an annotation is about it, and finding our own would cost more than recording.
+            # The line is that of the value: an annotation is about it; finding our own would cost more than recording.
             source = origin(value)
             metrics.recorded_ops += 1
-            cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), source.code, source.instruction))
+            code, instruction = source.code, source.instruction  # type: ignore[union-attr]
+            cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), code, instruction))
         elif value.host is not None:
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
         elif value.sharding is not sharding:
             value.check()
-            moved = runtime.move(value.buffer, value.meta.shape, value.sharding, sharding)
+            buffer, lies = value.placed()
+            moved = runtime.move(buffer, value.meta.shape, lies, sharding)
             cell.settle(Leaf(value.meta, buffer=moved, sharding=sharding))
 
 
@@ -300,10 +304,11 @@ def clear_annotation(tensor: XlaTensor) -> None:
         cell = tensor._cell
         cell.sharding = cell.home = None
         value = cell.value
-        if type(value) is Leaf and value.host is None and not value.sharding.is_replicated():
-            target = value.sharding.replicated()
-            moved = runtime.move(value.buffer, value.meta.shape, value.sharding, target)
-            cell.settle(Leaf(value.meta, buffer=moved, sharding=target))
+        if type(value) is Leaf and value.host is None:
+            buffer, lies = value.placed()
+            if not lies.is_replicated():
+                moved = runtime.move(buffer, value.meta.shape, lies, lies.replicated())
+                cell.settle(Leaf(value.meta, buffer=moved, sharding=lies.replicated()))
 
 
 def current_sharding(tensor: XlaTensor) -> Sharding | None:

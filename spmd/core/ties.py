@@ -44,7 +44,7 @@ def _compute(part: nn.Module, hook: WeightNorm | SpectralNorm) -> torch.Tensor:
 
 
 def keep_ties() -> None:
-    """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through; the outermost call ties again what was tied."""
+    """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through; the outermost ties again what was tied."""
     apply = nn.Module._apply
 
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:

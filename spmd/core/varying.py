@@ -15,7 +15,7 @@ import torch
 from . import compile as compiling
 from . import runtime
 from .dtypes import is_exact
-from .ir import Entry, Leaf, Line, Node, Value, line_number, origin, results
+from .ir import Entry, Leaf, Line, Node, line_number, origin, results
 from .lower import Graph
 from .sharding import Sharding
 

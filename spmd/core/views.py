@@ -13,8 +13,8 @@ from .tensor import Cell, XlaTensor, mark_entry
 
 
 class ViewRule:
-    """How one kind of view is read from its parent and written back into it; `write` is None where only the memory layout
-    says which elements it covers. meta: the view's, with the place in memory at which it begins."""
+    """How one kind of view is read from its parent and written back into it; `write` is None where only the memory
+    layout says which elements it covers. meta: the view's, with the place in memory at which it begins."""
 
     __slots__ = ("meta", "read", "write")
 
@@ -25,7 +25,7 @@ class ViewRule:
 
 
 class View:
-    """One tensor's place in the chain: its rule, the view it was taken from (None: the cell itself), and the cached value.
+    """One tensor's place in the chain: its rule, the view it was taken from (None: the cell itself), the cached value.
 
     The cached value is good while its stamp is the cell's.
     """
@@ -104,7 +104,10 @@ def _moving_write(read_entry: Entry, found: tuple[Run, int] | None, parent: Meta
     run, start = found
     entry = base_cache(parent).get(("moving", run))
     if entry is None:
-        lower = lambda operands, numbers: (run.write(operands[0], operands[1], numbers[0]),)
+
+        def lower(operands: list, numbers: list) -> tuple:
+            return (run.write(operands[0], operands[1], numbers[0]),)
+
         entry = Entry(f"spmd.write.{read_entry.name}", lower, (parent,), numbers="i", statics=f"moving, {run}")
         base_cache(parent)["moving", run] = entry
     return entry, start
@@ -142,8 +145,8 @@ def _strided_write(base: Meta, meta: Meta) -> Entry:
 class Use(View):
     """How forward and backward ops read a whole cell that is stored in another layout; writes go to the cell itself.
 
-    active: set while ops outside backward read through it. Cells of one `group` are gathered by one op. All cells are held
-    weakly: a cell holds its use.
+    active: set while ops outside backward read through it. Cells of one `group` are gathered by one op. All cells are
+    held weakly: a cell holds its use.
     """
 
     __slots__ = ("active", "group", "owner")
@@ -180,7 +183,7 @@ def _gather_entry(group: list[Cell]) -> Entry:
     parts = tuple((cell.meta, cell.sharding) for cell in group)
     found = _GATHERS.get(parts)
     if found is None:
-        cuts = [cut_of(meta, sharding) for meta, sharding in parts]
+        cuts = [cut for meta, sharding in parts if (cut := cut_of(meta, sharding)) is not None]  # all: see use_sharding
         metas = tuple(meta for meta, _ in parts)
         found = _GATHERS[parts] = Entry(
             "spmd.gather",
@@ -208,7 +211,7 @@ def check_dense(base: Meta) -> None:
     for stride, size in sorted((s, d) for s, d in zip(base.strides, base.shape, strict=True) if d != 1):
         if stride != step and base.numel:
             raise NotImplementedError(
-                f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has gaps "
-                "or overlaps in memory; call .contiguous() on it first"
+                f"as_strided or a write through a strided view of {base!r} with strides {base.strides}: the base has "
+                "gaps or overlaps in memory; call .contiguous() on it first"
             )
         step *= size

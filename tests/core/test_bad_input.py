@@ -1,4 +1,4 @@
-"""Bad input: a Python error at the user's line that says what was expected, what came and what to do; nothing is lost."""
+"""Bad input: a Python error at the user's line that says what was expected, what came, what to do; nothing is lost."""
 
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 @pytest.fixture(autouse=True)
 def usable() -> Iterator[None]:
-    """After each test the process still computes, with a value from before and a new one, and both partitioners' worth."""
+    """After each test the process still computes, with a value from before and a new one, of both partitioners."""
     spmd.sync()
     before = torch.arange(3.0, device="xla")
     spmd.sync()
@@ -285,7 +285,7 @@ class TestReading:
             spmd.device(1)
 
     def test_generator(self) -> None:
-        with pytest.raises((TypeError, RuntimeError), match="generator|Generator"):
+        with pytest.raises((TypeError, RuntimeError), match=r"generator|Generator"):
             torch.Generator("xla")
 
     def test_backward_of_a_non_scalar(self) -> None:

@@ -1,4 +1,4 @@
-"""`call_jax` and `register_lowering`: JAX functions of users in the graph, with gradients, and rules of their own ops."""
+"""`call_jax` and `register_lowering`: JAX functions of users in the graph, with gradients, and rules of their ops."""
 
 import functools
 

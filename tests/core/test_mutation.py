@@ -88,7 +88,7 @@ class TestInPlace:
         for device in ("cpu", "xla"):
             x = torch.ones(2, dtype=torch.int64, device=device)
             with pytest.raises(
-                RuntimeError, match="result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"
+                RuntimeError, match=r"result type Float can't be cast to|Promotion of int.add/sub_.float. in in-place"
             ):
                 x.add_(0.5)
             with pytest.raises(
@@ -235,7 +235,7 @@ class TestDonation:
         assert x.tolist() == [2.0] * 64 and y.tolist() == [5.0] * 64
 
     def test_copy_alone_does_not_tie(self) -> None:
-        """A run in which two cells end with one value must not leave them sharing a buffer that a later run overwrites."""
+        """A run in which two cells end with one value must not leave them one buffer that a later run overwrites."""
         x, y = torch.ones(64, device="xla"), torch.zeros(64, device="xla")
         x.add_(1)
         y.copy_(x)

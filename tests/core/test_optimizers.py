@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -137,8 +138,12 @@ SCHEDULERS: dict[str, Callable[[Any], Any]] = {
     "CosineAnnealingWarmRestarts": lambda o: lr_scheduler.CosineAnnealingWarmRestarts(o, 2),
     "CyclicLR": lambda o: lr_scheduler.CyclicLR(o, 0.01, 0.1, step_size_up=2),
     "OneCycleLR": lambda o: lr_scheduler.OneCycleLR(o, 0.1, total_steps=6),
-    "SequentialLR": lambda o: lr_scheduler.SequentialLR(o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]),
-    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler([lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)]),
+    "SequentialLR": lambda o: lr_scheduler.SequentialLR(
+        o, [lr_scheduler.ConstantLR(o), lr_scheduler.ExponentialLR(o, 0.9)], [2]
+    ),
+    "ChainedScheduler": lambda o: lr_scheduler.ChainedScheduler(
+        [lr_scheduler.LinearLR(o), lr_scheduler.ExponentialLR(o, 0.9)]
+    ),
     "SWALR": lambda o: swa_utils.SWALR(o, 0.05, anneal_epochs=3),
 }  # fmt: skip
 
@@ -179,7 +184,7 @@ class TestAround:
                 else swa_utils.AveragedModel(made)
             )
             optimizer = torch.optim.SGD(made.parameters(), lr=0.1)
-            _, compiles = train(made, optimizer, device, after=lambda: average.update_parameters(made), steps=6)
+            _, compiles = train(made, optimizer, device, after=partial(average.update_parameters, made), steps=6)
             results.append(([p.detach().cpu() for p in average.parameters()], compiles))
         for one, other in zip(results[1][0], results[0][0], strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
@@ -201,7 +206,8 @@ class TestAround:
             check(one, other)
 
     @pytest.mark.parametrize(
-        "wrap", [parametrizations.weight_norm, parametrizations.orthogonal, nn.utils.weight_norm, nn.utils.spectral_norm],
+        "wrap",
+        [parametrizations.weight_norm, parametrizations.orthogonal, nn.utils.weight_norm, nn.utils.spectral_norm],
         ids=["weight_norm", "orthogonal", "old weight_norm", "old spectral_norm"],
     )  # fmt: skip
     @pytest.mark.filterwarnings("ignore:.*deprecated.*:FutureWarning")

@@ -129,7 +129,10 @@ CORPUS: list[Program] = [
     [("sin", 0, 0), ("index =", 2, 1), ("index add", 2, 1), ("mask =", 2, 0), ("gather", 2, 0)],
     [("transpose", 0, 0), ("column =", 2, 3), ("diagonal", 2, 2), ("fill", 2, 1), ("cat", 2, 1)],
     [("expand", 0, 5), ("copy_", 2, 0), ("slice =", 2, 1), ("unsqueeze", 2, 2), ("norm", 2, 0), ("max", 3, 1)],
-    [("sigmoid", 0, 1), ("add_", 2, 2), ("mul_", 2, 0), ("where", 2, 1), ("cumsum", 3, 0), ("roll", 4, 3), ("flip", 5, 1)],
+    [
+        ("sigmoid", 0, 1), ("add_", 2, 2), ("mul_", 2, 0), ("where", 2, 1), ("cumsum", 3, 0), ("roll", 4, 3),
+        ("flip", 5, 1),
+    ],
 ]  # fmt: skip
 
 

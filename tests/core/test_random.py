@@ -287,10 +287,12 @@ class TestEverySource:
     def test_initialisers(self) -> None:
         init = nn.init
         cases = {
-            "uniform_": lambda w: init.uniform_(w, -1, 2), "normal_": lambda w: init.normal_(w, 1, 2), "trunc_normal_": init.trunc_normal_,
-            "xavier_uniform_": init.xavier_uniform_, "xavier_normal_": init.xavier_normal_, "kaiming_uniform_": init.kaiming_uniform_,
-            "kaiming_normal_": init.kaiming_normal_, "sparse_": lambda w: init.sparse_(w, 0.3), "orthogonal_": init.orthogonal_,
-            "ones_": init.ones_, "zeros_": init.zeros_, "constant_": lambda w: init.constant_(w, 0.3), "eye_": init.eye_,
+            "uniform_": lambda w: init.uniform_(w, -1, 2), "normal_": lambda w: init.normal_(w, 1, 2),
+            "trunc_normal_": init.trunc_normal_, "xavier_uniform_": init.xavier_uniform_,
+            "xavier_normal_": init.xavier_normal_, "kaiming_uniform_": init.kaiming_uniform_,
+            "kaiming_normal_": init.kaiming_normal_, "sparse_": lambda w: init.sparse_(w, 0.3),
+            "orthogonal_": init.orthogonal_, "ones_": init.ones_, "zeros_": init.zeros_,
+            "constant_": lambda w: init.constant_(w, 0.3), "eye_": init.eye_,
         }  # fmt: skip
         for name, function in cases.items():
             actual, expected = function(torch.empty(64, 64, device="xla")).cpu(), function(torch.empty(64, 64))

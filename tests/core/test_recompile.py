@@ -84,7 +84,7 @@ class TestLiftedNumbers:
     @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "single"])
     @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
     def test_a_schedule(self, kind: str, foreach: bool) -> None:
-        """Learning rate, bias corrections and schedule change every step: one program for the step, the first included."""
+        """Learning rate, bias corrections and schedule change every step: one program, the first step included."""
         w = torch.nn.Parameter(torch.ones(4, 3).to("xla"))
         options = {"momentum": 0.9} if kind == "SGD" else {}
         optimizer = getattr(torch.optim, kind)([w], lr=0.1, foreach=foreach, **options)

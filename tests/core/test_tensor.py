@@ -430,7 +430,7 @@ DRAWS: dict[str, Callable[..., torch.Tensor]] = {
 
 
 class TestFactories:
-    """Factories make xla tensors by device=, under `with torch.device`, and by the default device; values are torch's."""
+    """Factories make xla tensors by device=, under `with torch.device`, by the default device; values are torch's."""
 
     @pytest.mark.parametrize("name", FACTORIES)
     def test_values(self, name: str) -> None:
@@ -477,8 +477,9 @@ class TestFactories:
         def program(device: str) -> list[torch.Tensor]:
             x = torch.ones(2, 3, dtype=torch.float64, device=device)
             return [
-                torch.zeros_like(x), torch.ones_like(x, dtype=torch.int32), torch.full_like(x, 3), x.new_zeros(2), x.new_ones((3, 1)),
-                x.new_full((2,), 5), x.new_tensor([1.0, 2.0]), x.new_zeros(2, dtype=torch.bool), torch.zeros_like(x.t()),
+                torch.zeros_like(x), torch.ones_like(x, dtype=torch.int32), torch.full_like(x, 3), x.new_zeros(2),
+                x.new_ones((3, 1)), x.new_full((2,), 5), x.new_tensor([1.0, 2.0]), x.new_zeros(2, dtype=torch.bool),
+                torch.zeros_like(x.t()),
             ]  # fmt: skip
 
         for actual, expected in zip(program("xla"), program("cpu"), strict=True):

@@ -286,15 +286,55 @@ class TestInterrupt:
             import signal, torch, spmd
             x = torch.ones(3, device="xla", requires_grad=True)
             x.register_hook(lambda grad: signal.raise_signal(signal.SIGINT))
+            handler = signal.getsignal(signal.SIGINT)
             for attempt in range(3):
                 try:
                     (x * 2).sum().backward()
                 except KeyboardInterrupt:
-                    print("interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+                    print("interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is handler)
                 x.grad = None
             """
         )
         assert printed == "interrupted [2.0, 2.0, 2.0] True\n" * 3
+
+    def test_while_gradients_are_recorded(self) -> None:
+        """torch's C++ asks the device guard inside, and takes no exception there."""
+        printed = run_script(
+            """
+            import signal, torch, spmd
+            weight = torch.ones(8, 8, device="xla", requires_grad=True)
+            torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not to be interrupted
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            for attempt in range(100):
+                x = torch.ones(4, 8, device="xla")
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.003 + 0.0001 * (attempt % 17))
+                    while True:
+                        x = torch.tanh(x @ weight) + x
+                except KeyboardInterrupt:
+                    pass
+                spmd.config.loop_search_ops = 0
+            spmd.sync()
+            print(torch.isfinite(x).all().item())
+            """,
+            timeout=200,
+        )
+        assert printed == "True\n"
+
+    def test_during_a_sleep(self) -> None:
+        """The handler that waits for the next op does not wait for long."""
+        printed = run_script(
+            """
+            import signal, time, spmd
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            try:
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("awake")
+            """
+        )
+        assert printed == "awake\n"
 
     def test_during_the_recording(self) -> None:
         """A signal between two ops of a loop leaves what was recorded before it."""

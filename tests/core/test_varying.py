@@ -1,6 +1,7 @@
 """A position or a length that changes from run to run is no new program each time; numbers stay CPU's."""
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ def quiet() -> Iterator[None]:
 
 
 def on_both(step: Callable[[int, str], Tensor]) -> list[int]:
-    """Runs the steps, a barrier each, on the device and on the CPU, compares them, and counts the programs of each step."""
+    """Runs the steps, a barrier each, on the device and on the CPU, compares them, counts the programs of each step."""
     counts = []
     for i in range(STEPS):
         before = spmd.metrics.num_compiles()
@@ -36,7 +37,7 @@ TABLE = {device: torch.arange(1.0, 61.0).reshape(STEPS + 3, 6).to(device) for de
 class TestPositions:
     """The index of a select, a slice, their gradients and their writes, and where a range begins."""
 
-    STEPS: dict[str, Callable[[int, Tensor], Tensor]] = {
+    STEPS: ClassVar[dict[str, Callable[[int, Tensor], Tensor]]] = {
         "select": lambda i, t: t[i] * 2,
         "select from behind": lambda i, t: t[-1 - i] * 2,
         "of a later dim": lambda i, t: t[:, i % 6] * 2,

@@ -64,7 +64,7 @@ def train_once(model: nn.Module, mesh: spmd.Mesh) -> torch.optim.Optimizer:
 
 
 class TestEachDeviceHoldsItsShare:
-    """Parameters, gradients and optimizer state each take 1/n of the whole on every device, for shapes that n divides."""
+    """Parameters, gradients and optimizer state each take 1/n of the whole on every device, for shapes n divides."""
 
     @pytest.mark.parametrize(("fixture", "ways"), [("mesh8", 8), ("mesh2x4", 4)])
     def test_after_a_step(self, fixture: str, ways: int, request: pytest.FixtureRequest) -> None:
@@ -119,7 +119,8 @@ class TestEachDeviceHoldsItsShare:
 
 
 class TestBornSharded:
-    """While a model that is built under `with torch.device("xla")` is initialised, no device holds more than 1.1 of its shard.
+    """While a model that is built under `with torch.device("xla")` is initialised, no device holds more than 1.1
+    of its shard.
 
     Widths differ from test to test, so that each compiles a program for initialisation of its own.
     """

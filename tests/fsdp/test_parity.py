@@ -1,4 +1,4 @@
-"""The same training run on one CPU in plain torch and on eight devices, however parameters and batch are split over them."""
+"""The same training run on one CPU in plain torch and on eight devices, however parameters and batch are split."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -90,7 +90,10 @@ def under_fsdp(
         auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer}),
         extra_data_axis="data" if "data" in axes else None,
     )
-    put = lambda tensor: spmd.mark_sharding(tensor.to("xla"), mesh, (axes, None))
+
+    def put(tensor: Tensor) -> Tensor:
+        return spmd.mark_sharding(tensor.to("xla"), mesh, (axes, None))
+
     return train(wrapped, loss_of, put=put, barrier=spmd.sync, **how)
 
 
@@ -99,7 +102,10 @@ def under_data_parallel(model: nn.Module, loss_of: Callable[..., Tensor], *, mes
     model.to("xla")
     for tensor in (*model.parameters(), *model.buffers()):
         spmd.mark_sharding(tensor, mesh, (None,) * tensor.dim())
-    put = lambda tensor: spmd.mark_sharding(tensor.to("xla"), mesh, (mesh.axis_names[0], None))
+
+    def put(tensor: Tensor) -> Tensor:
+        return spmd.mark_sharding(tensor.to("xla"), mesh, (mesh.axis_names[0], None))
+
     return train(model, loss_of, put=put, barrier=spmd.sync)
 
 

@@ -1,4 +1,4 @@
-"""A long run with all that changes from step to step: a schedule, clipping, bias correction, dropout, a printed loss."""
+"""A long run with what changes from step to step: a schedule, clipping, bias correction, dropout, printed losses."""
 
 import gc
 import math

@@ -66,7 +66,7 @@ def train(
 
 
 def same_training(make: Callable[[], nn.Module], mesh: spmd.Mesh, *shape: int, **how: Any) -> FSDP:
-    """Trains twins, one in plain torch and one wrapped, asserts equal losses and weights, and returns the wrapped one."""
+    """Trains twins, one in plain torch and one wrapped, asserts equal losses and weights, returns the wrapped one."""
     plain = make()
     wrapped = FSDP(copy.deepcopy(plain), mesh=mesh, **how)
     x = torch.randn(*shape)
@@ -132,7 +132,10 @@ class TestModule:
 
     def test_uneven_shapes(self, mesh8: spmd.Mesh) -> None:
         """Linear(10, 7) on eight devices: a padded weight, a bias too small to split, a batch that does not divide."""
-        make = lambda: nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3))
+
+        def make() -> nn.Module:
+            return nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3))
+
         model = same_training(make, mesh8, 12, 10, auto_wrap_policy=fsdp.always_wrap_policy)
         assert spec(model[0].weight) == (None, "fsdp")
         assert spec(model[0].bias) == (None,)
@@ -295,7 +298,7 @@ class Answer(ModelOutput):
 
 
 class TestForms:
-    """Inputs and outputs of any form: positional, by keyword, tuple, dict, ModelOutput, nested; only tensors are marked."""
+    """Inputs and outputs of any form: positional, by keyword, tuple, dict, ModelOutput, nested; tensors are marked."""
 
     def output(self, form: Callable[[Tensor], Any], mesh: spmd.Mesh) -> Any:
         class Wraps(nn.Module):

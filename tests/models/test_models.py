@@ -109,5 +109,8 @@ class TestTrainingStepAgreesWithCPU:
         assert_agrees(self.run(case[0], lambda tensor: tensor), case[1])
 
     def test_batch_over_eight_devices(self, case: tuple[Case, Step], mesh8: spmd.Mesh) -> None:
-        place = lambda tensor: spmd.mark_sharding(tensor, mesh8, ("fsdp", *[None] * (tensor.dim() - 1)))
+
+        def place(tensor: torch.Tensor) -> torch.Tensor:
+            return spmd.mark_sharding(tensor, mesh8, ("fsdp", *[None] * (tensor.dim() - 1)))
+
         assert_agrees(self.run(case[0], place), case[1])

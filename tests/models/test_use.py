@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import einops
 import pytest
@@ -57,9 +57,14 @@ class TestSaveAndLoad:
 
 
 class TestGenerate:
-    """With a static cache, tokens are CPU's, twenty of them are few programs, and the next prompt of that length runs the same."""
+    """With a static cache, tokens are CPU's, twenty are few programs, the next prompt of that length runs the same."""
 
-    HOW: dict[str, Any] = {"max_new_tokens": 20, "do_sample": False, "cache_implementation": "static", "pad_token_id": 0}
+    HOW: ClassVar[dict[str, Any]] = {
+        "max_new_tokens": 20,
+        "do_sample": False,
+        "cache_implementation": "static",
+        "pad_token_id": 0,
+    }
 
     @pytest.mark.parametrize("padding", [0, 2])
     def test_static_cache(self, padding: int) -> None:
@@ -109,7 +114,7 @@ class TestLoRA:
 class TestEinops:
     """Names of dims instead of numbers, on a sharded tensor as on any other."""
 
-    CASES: dict[str, Callable[..., Any]] = {
+    CASES: ClassVar[dict[str, Callable[..., Any]]] = {
         "split heads": lambda x, y: einops.rearrange(x, "b s (h d) -> b h s d", h=4),
         "join the sharded dim": lambda x, y: einops.rearrange(x, "b s d -> (b s) d"),
         "split the sharded dim": lambda x, y: einops.rearrange(x, "(i j) s d -> j s (i d)", i=2),
@@ -139,13 +144,16 @@ class TestDiffusionPipeline:
             safety_checker=None, feature_extractor=None, requires_safety_checker=False,
         ).to(device)  # fmt: skip
         generator = torch.Generator().manual_seed(0)
-        make = lambda *shape: torch.randn(shape, generator=generator).to(device)
+
+        def make(*shape: int) -> Tensor:
+            return torch.randn(shape, generator=generator).to(device)
+
         return pipeline(
             prompt_embeds=make(2, 5, 16), negative_prompt_embeds=make(2, 5, 16), latents=make(2, 4, 8, 8),
             num_inference_steps=steps, output_type="latent",
         ).images  # fmt: skip
 
-    SCHEDULERS: dict[str, Callable[[], Any]] = {
+    SCHEDULERS: ClassVar[dict[str, Callable[[], Any]]] = {
         "DDIM": lambda: DDIMScheduler(steps_offset=1, clip_sample=False),
         "DPMSolverMultistep": lambda: DPMSolverMultistepScheduler(steps_offset=1),
     }

@@ -26,7 +26,7 @@ def shard_shapes(tensor: torch.Tensor) -> set[tuple[int, ...]]:
 
 @pytest.fixture
 def rows(mesh8: Mesh) -> torch.Tensor:
-    """8 × 8, split along dim 0 over eight devices."""
+    """8 by 8, split along dim 0 over eight devices."""
     return spmd.mark_sharding(torch.arange(64.0).view(8, 8).to("xla"), mesh8, ("fsdp", None))
 
 
@@ -76,7 +76,7 @@ class TestTensor:
             TypeError, match=r'mark_sharding: expected a tensor on xla, got one on cpu; move it with .to\("xla"\) first'
         ):
             spmd.mark_sharding(torch.ones(8), mesh8, ("fsdp",))
-        with pytest.raises(TypeError, match="expected a spmd.Mesh, got tuple"):
+        with pytest.raises(TypeError, match=r"expected a spmd\.Mesh, got tuple"):
             spmd.mark_sharding(torch.ones(8, device="xla"), (8,), ("fsdp",))
 
     def test_inside_a_compiled_sum(self, mesh2x4: Mesh) -> None:
@@ -333,7 +333,7 @@ class TestMeshes:
 
 
 class TestResultsWithoutAxes:
-    """A result that the compiler lays out as no mesh axes can say (reversed: on the devices in reverse) is kept whole."""
+    """A result that the compiler lays out as no mesh axes can say (reversed: on devices in reverse) is kept whole."""
 
     def test_flip_of_a_sharded_dim(self, mesh8):
         x = torch.arange(16.0).view(8, 2)

@@ -171,7 +171,8 @@ class TestSpecErrors:
 
     def test_wrong_rank(self) -> None:
         assert self.error(("data",), 2) == (
-            "mark_sharding: P('data') has 1 entries, but the tensor has 2 dims; give one entry per dim, None where it is not split"
+            "mark_sharding: P('data') has 1 entries, but the tensor has 2 dims; give one entry per dim, None "
+            "where it is not split"
         )
         assert "has 2 entries, but the tensor has 1 dims" in self.error(("data", None), 1)
 

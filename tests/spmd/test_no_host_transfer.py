@@ -9,9 +9,10 @@ import torch
 import spmd
 
 READS = {
-    "item": lambda x: x[0].item(), "tolist": lambda x: x.tolist(), "bool": lambda x: bool(x[0] > 0), "float": lambda x: float(x[0]),
-    "cpu": lambda x: x.cpu(), "to cpu": lambda x: x.to("cpu"), "numpy": lambda x: x.numpy(force=True), "print": lambda x: print(x),
-    "format": lambda x: f"{x[0]:.2f}", "copy_": lambda x: torch.zeros(3).copy_(x), "equal": lambda x: torch.equal(x, x + 1),
+    "item": lambda x: x[0].item(), "tolist": lambda x: x.tolist(), "bool": lambda x: bool(x[0] > 0),
+    "float": lambda x: float(x[0]), "cpu": lambda x: x.cpu(), "to cpu": lambda x: x.to("cpu"),
+    "numpy": lambda x: x.numpy(force=True), "print": lambda x: print(x), "format": lambda x: f"{x[0]:.2f}",
+    "copy_": lambda x: torch.zeros(3).copy_(x), "equal": lambda x: torch.equal(x, x + 1),
     "allclose": lambda x: torch.allclose(x, x), "local_shards": lambda x: spmd.local_shards(x),
     "cholesky": lambda x: torch.linalg.cholesky(torch.diag(x)),
 }  # fmt: skip

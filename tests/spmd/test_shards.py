@@ -85,7 +85,7 @@ class TestErrors:
     """What has no shards says why."""
 
     def test_view(self) -> None:
-        with pytest.raises(ValueError, match="a view has no shards of its own; pass its base, or .clone"):
+        with pytest.raises(ValueError, match=r"a view has no shards of its own; pass its base, or \.clone"):
             spmd.local_shards(torch.ones(4, device="xla")[1:])
 
     @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import pytest
 import torch
@@ -77,7 +78,7 @@ class TestShards:
 class TestComputing:
     """Results are those of the unpadded tensor; a reduction ignores the padding."""
 
-    OPERATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    OPERATIONS: ClassVar[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
         "sum": lambda x: x.sum(),
         "mean": lambda x: x.mean(0),
         "prod": lambda x: (x / 10).prod(),

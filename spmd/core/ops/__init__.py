@@ -1,4 +1,4 @@
-"""Lowering rules, aten -> JAX, by op family. Rules are pure functions of arrays: no tensor class, no device, no environment."""
+"""Lowering rules, aten -> JAX, by op family: pure functions of arrays, without tensor class, device or environment."""
 
 from . import activation as activation
 from . import attention as attention

@@ -1,4 +1,4 @@
-"""Reading and writing at computed positions. Shapes that depend on data (boolean masks, nonzero) have no static program."""
+"""Reading and writing at computed positions. Shapes that depend on data (masks, nonzero) have no static program."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -203,8 +203,8 @@ def _place(self, indices, what):
     for index in indices:
         if index is not None and index.dtype in (np.bool_, np.uint8):
             raise NotImplementedError(
-                f"{what}: a boolean mask selects a number of elements that depends on the data, and a compiled program has "
-                "static shapes; use torch.where(mask, x, other), x.masked_fill(mask, value) or integer indices"
+                f"{what}: a boolean mask selects a number of elements that depends on the data, and a compiled program "
+                "has static shapes; use torch.where(mask, x, other), x.masked_fill(mask, value) or integer indices"
             )
     return tuple(slice(None) if index is None else index for index in indices)
 
@@ -215,7 +215,7 @@ def aten_index(self, indices):
 
 
 def _mask_of(self, indices, values):
-    """The single boolean mask of x[:, mask] = values, shaped like self's dims, where the values are the same for all hits."""
+    """The single boolean mask of x[:, mask] = values, shaped like self's dims, where all hits take the same values."""
     given = [axis for axis, index in enumerate(indices) if index is not None]
     if len(given) != 1 or indices[given[0]].dtype != np.bool_:
         return None

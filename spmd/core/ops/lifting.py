@@ -1,8 +1,8 @@
 """Which Python numbers become runtime operands: one table, by op name and schema argument.
 
-A lifted number may change from step to step without a new program (a learning rate, Adam's bias corrections). A static one
-is part of the program: exponents (x ** 2 is a multiplication, x ** s is not), norm orders, eps, dims, and the matmul
-family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
+A lifted number may change from step to step without a new program (a learning rate, Adam's bias corrections). A static
+one is part of the program: exponents (x ** 2 is a multiplication, x ** s is not), norm orders, eps, dims, and the
+matmul family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
 """
 
 from torch._ops import OpOverload

@@ -107,6 +107,10 @@ def _sum_of_classes(self, weight):
     return self.shape[_class_dim(self)] if weight is None else jnp.sum(_wide(weight))
 
 
+def _unless_ignored(values, target, ignore_index):
+    return jnp.where(target != ignore_index, values, jnp.zeros((), values.dtype))
+
+
 @lower(CROSS_ENTROPY)
 def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing, *, returns):
     dim, target = _class_dim(self), target.astype(jnp.int64)  # ignore_index is no byte
@@ -119,7 +123,7 @@ def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoo
     if label_smoothing > 0:
         others = _sum_of_classes(self, weight) * log_sum - jnp.sum(shifted * _class_weights(self, weight), axis=dim)
         loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * others
-    loss = jnp.where(target != ignore_index, loss, jnp.zeros((), loss.dtype))  # also where the logits are infinite or NaN
+    loss = _unless_ignored(loss, target, ignore_index)  # also where the logits are infinite or NaN
     total_weight = jnp.sum(weights)
     if reduction != NONE:
         loss = jnp.sum(loss)
@@ -134,7 +138,7 @@ def spmd_cross_entropy_backward(
     dim, target = _class_dim(self), target.astype(jnp.int64)
     classes, weights = _target_weights(self, target, weight, ignore_index)
     share = _wide(grad_output) / total_weight if reduction == MEAN else _wide(grad_output)
-    share = jnp.where(target != ignore_index, share, jnp.zeros((), share.dtype))  # per target; nothing where all targets are ignored
+    share = _unless_ignored(share, target, ignore_index)  # also where all are, and the mean is NaN
 
     def by_class(values):
         return jnp.expand_dims(values, dim)

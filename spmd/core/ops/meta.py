@@ -96,7 +96,7 @@ def _cross_entropy(self, target, weight, *settings):
 
 
 def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
-    """In evaluation no statistics are saved; torch's meta kernel says otherwise. place: of `training` among the arguments."""
+    """In evaluation no statistics are saved; torch's meta kernel says otherwise. place: where `training` stands."""
 
     def batch_norm(*args):
         made = list(overload(*args))
@@ -200,9 +200,9 @@ def _scaled_mm(
     is_by_row = (scale_a.shape, scale_b.shape) == ((self.shape[0], 1), (1, mat2.shape[1]))
     if made.dim() != 2 or not (is_whole or is_by_row) or {scale_a.dtype, scale_b.dtype} != {torch.float32}:
         raise RuntimeError(
-            "_scaled_mm: expected float32 scales, one number each or one a row of the first matrix and one a column of the "
-            f"second, got {tuple(scale_a.shape)} {scale_a.dtype} and {tuple(scale_b.shape)} {scale_b.dtype} for matrices of "
-            f"{tuple(self.shape)} and {tuple(mat2.shape)}"
+            "_scaled_mm: expected float32 scales, one number each or one a row of the first matrix and one a column of "
+            f"the second, got {tuple(scale_a.shape)} {scale_a.dtype} and {tuple(scale_b.shape)} {scale_b.dtype} for "
+            f"matrices of {tuple(self.shape)} and {tuple(mat2.shape)}"
         )
     return made.to(out_dtype or self.dtype)
 
@@ -214,8 +214,8 @@ def _scaled_mm_v2(
     """As on CPU: one scale a matrix (recipe 0), or one a row and column (1), in the plain order of memory."""
     if recipe_a != recipe_b or tuple(recipe_a) not in ((0,), (1,)) or any((*swizzle_a, *swizzle_b, *contraction_dim)):
         raise NotImplementedError(
-            "scaled_mm: on xla scales are one a matrix (TensorWise) or one a row and column (RowWise) for both matrices, "
-            f"without a swizzle; got recipes {recipe_a} and {recipe_b}, swizzles {swizzle_a} and {swizzle_b}"
+            "scaled_mm: on xla scales are one a matrix (TensorWise) or one a row and column (RowWise) for both "
+            f"matrices, without a swizzle; got recipes {recipe_a} and {recipe_b}, swizzles {swizzle_a} and {swizzle_b}"
         )
     return _scaled_mm(self, mat2, *scale_a, *scale_b, bias, None, out_dtype)
 

@@ -39,7 +39,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a moving op does: `function(operands, start)`; `kind` is all of it that is static but the operands' layouts."""
+    """What a moving op does: `function(operands, start)`; `kind` is all that is static but the operands' layouts."""
 
     kind: tuple[Any, ...]
     start: int
@@ -47,7 +47,7 @@ class Move:
 
 
 def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[Run, int] | None:
-    """The run that a select or slice of an array of this shape takes, and where it begins; None where it cannot move."""
+    """The run that a select or slice of an array of this shape takes, and its beginning; None where it cannot move."""
     dim = given.get("dim", 0)
     axis = dim + len(shape) if dim < 0 else dim
     if overload in _SELECTS:
@@ -82,11 +82,20 @@ def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]],
         return None
     run, start = found
     if is_gradient:
-        function = lambda operands, first: run.write(jnp.zeros(shape, operands[0].dtype), operands[0], first)
+
+        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
+            return run.write(jnp.zeros(shape, operands[0].dtype), operands[0], first)
+
     elif overload in (aten.select.int, aten.slice.Tensor):
-        function = lambda operands, first: run.read(operands[0], first)
+
+        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
+            return run.read(operands[0], first)
+
     else:
-        function = lambda operands, first: run.write(operands[0], operands[1], first)
+
+        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
+            return run.write(operands[0], operands[1], first)
+
     return Move((overload, shape, run), start, function)
 
 

@@ -1,4 +1,4 @@
-"""The fused optimizer steps of torch.optim (fused=True) and the two ops of a gradient scaler, as torch's CUDA kernels compute."""
+"""The fused optimizer steps of torch.optim (fused=True) and a gradient scaler's two ops, as torch computes on CUDA."""
 
 import jax.numpy as jnp
 import torch

@@ -1,4 +1,4 @@
-"""Elementwise rules: arithmetic, comparison, logic, bits, where and clamp. Activation functions live in `activation`."""
+"""Elementwise rules: arithmetic, comparison, logic, bits, where, clamp. Activation functions live in `activation`."""
 
 import math
 
@@ -71,7 +71,7 @@ def _hurwitz_zeta(s, q):
 
 
 def _erfcx(self):
-    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction is exact in float64 at this depth.
+    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction is exact in float64 so deep.
     big = jnp.maximum(self, 5.0)
     fraction = big
     for k in range(12, 0, -1):
@@ -205,7 +205,7 @@ def _logaddexp(self, other):
 
 
 def _zeta(self, other):
-    """Hurwitz' zeta function; at its poles infinite wherever torch says so, where jax has NaN or the other one of the two."""
+    """Hurwitz' zeta function; at its poles infinite where torch says so; jax has NaN there or the other one."""
     made = special.zeta(self, other)
     made = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, made)
     return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, made))

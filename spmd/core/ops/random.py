@@ -1,8 +1,9 @@
 """Random draws: counter-based, so a number depends on (seed, draw, position) alone and never on the mesh.
 
-The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit counter under a 64-bit key.
-It is purely elementwise, so XLA fuses it into the consumer and partitions it without communication; threefry on CPU is a
-loop over stored state, which costs memory at birth and 50 ms of compile time a draw (docs/decisions/random.md).
+The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit counter under a 64-bit
+key. It is purely elementwise, so XLA fuses it into the consumer and partitions it without communication; threefry on
+CPU is a loop over stored state, which costs memory at birth and 50 ms of compile time a draw
+(docs/decisions/random.md).
 """
 
 import math

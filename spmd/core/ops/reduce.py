@@ -281,7 +281,7 @@ def aten_cumprod(self, dim, *, dtype=None, returns):
 
 
 def _complex_cumlogsumexp(x, axis):
-    """One after another, as torch adds them: the phase of a sum is that of its greater part and a little, never wrapped."""
+    """One after another, as torch adds them: a sum's phase is that of its greater part and a little, never wrapped."""
 
     def add(total, value):
         less = value.real < total.real

@@ -1,4 +1,4 @@
-"""The table of lowering rules: aten overload -> pure function of JAX arrays. The rules themselves live in the families."""
+"""The table of lowering rules: aten overload -> pure function of JAX arrays. The rules live in the families."""
 
 import inspect
 from collections.abc import Callable
@@ -29,10 +29,10 @@ RULES: dict[OpOverload, Rule] = {}
 def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as the lowering rule of one or more aten overloads.
 
-    The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a tensor
-    (device, layout, pin_memory, memory_format, non_blocking, generator). It receives jax arrays for tensors, lists of
-    them for tensor lists, `None` for an absent optional, numpy dtypes for dtypes, Python values for static arguments,
-    0-d jax arrays for lifted numbers. It returns one array, or a tuple for several results.
+    The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a
+    tensor (device, layout, pin_memory, memory_format, non_blocking, generator). It receives jax arrays for tensors,
+    lists of them for tensor lists, `None` for an absent optional, numpy dtypes for dtypes, Python values for static
+    arguments, 0-d jax arrays for lifted numbers. It returns one array, or a tuple for several results.
 
     promote: torch's type promotion, done before the rule is called: every tensor operand and lifted number then has the
     compute dtype (float32 for bfloat16, as torch's own kernels compute) and the result is cast to torch's result dtype.

@@ -1,4 +1,4 @@
-"""Reductions of runs of rows whose lengths are data (segment_reduce): the number of runs is static, their lengths are not."""
+"""Reductions of runs of rows whose lengths are data (segment_reduce): their number is static, their lengths are not."""
 
 import math
 

@@ -242,10 +242,10 @@ def write_strided(base: jax.Array, new: jax.Array, base_strides, shape, strides,
     order = _storage_order(base_strides, base.shape)
     stored = jnp.transpose(base, order)
     flat = stored.reshape(-1).at[_memory_index(shape, strides, offset)].set(new)
-    return jnp.transpose(flat.reshape(stored.shape), np.argsort(order))
+    return jnp.transpose(flat.reshape(stored.shape), np.argsort(order).tolist())
 
 
-# --- several views at once: the rule returns one of them, chosen by the last argument ----------------------------------
+# --- several views at once: the rule returns one of them, chosen by the last argument ---------------------------------
 
 
 def part(overload: Any, shape: tuple[int, ...], arguments: tuple[Any, ...], index: int) -> tuple[Any, tuple[Any, ...]]:

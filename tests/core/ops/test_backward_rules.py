@@ -1,16 +1,12 @@
 """Backward rules do no more than `jax.vjp` of the same function, as XLA counts it, and those that this cost a rewrite
 agree with torch on CPU. The cases, the counts and the known exceptions live in `recipes/benchmarks/backward.py`."""
 
-import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
 import torch
-from support import Batch, check, run_script
+from support import Batch, run_script
 from torch.nn import functional as F
 
 from recipes.benchmarks import backward
-from spmd.core.ops import RULES
 
 CASES = backward.cases()
 
@@ -73,13 +69,15 @@ class TestMish:
 
     @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
     def test_gradient(self, dtype):
-        """The rule itself: torch composes this gradient of other ops before the device sees it."""
-        x = torch.cat([torch.tensor(EDGES, dtype=dtype), 4 * torch.randn(48, dtype=dtype)])
-        grad = torch.linspace(0.5, 1.5, 64, dtype=dtype)
-        rule = RULES[torch.ops.aten.mish_backward.default].function
-        with jax.enable_x64(True):
-            made = rule(jnp.asarray(grad.numpy()), jnp.asarray(x.numpy()))
-        check(torch.from_numpy(np.array(made)), torch.ops.aten.mish_backward(grad, x))
+        batch = Batch()
+        batch.case(
+            "mish_backward",
+            torch.ops.aten.mish_backward,
+            torch.linspace(0.5, 1.5, 64, dtype=dtype),
+            torch.cat([torch.tensor(EDGES, dtype=dtype), 4 * torch.randn(48, dtype=dtype)]),
+            gradient=False,
+        )
+        batch.check()
 
     def test_partitioned(self, mesh8):
         batch = Batch(mesh=mesh8, axis="fsdp")

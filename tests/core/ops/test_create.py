@@ -49,6 +49,9 @@ class TestFloats:
     def test_linspace(self) -> None:
         batch = Batch()
         for steps in (1, 2, 9):
-            run = lambda start, end, steps=steps: torch.linspace(start, end, steps, device=start.device)
+
+            def run(start: torch.Tensor, end: torch.Tensor, steps: int = steps) -> torch.Tensor:
+                return torch.linspace(start, end, steps, device=start.device)
+
             batch.case(f"{steps} steps", run, torch.tensor(0.3), torch.tensor(-7.1), gradient=False)
         batch.check()

@@ -105,8 +105,8 @@ class TestEmpty:
         nowhere = torch.zeros(1, 1, dtype=torch.bool)
         batch.case("masked_scatter", torch.masked_scatter, torch.ones(1, 1), nowhere, torch.ones(0))
         batch.case("nonzero_static", lambda x: torch.nonzero_static(x, size=2), torch.ones(5, 0, 5, dtype=torch.bool))
-        fill = lambda x: torch.nonzero_static(x, size=1, fill_value=7)
-        batch.case("nonzero_static, filled", fill, torch.ones(0, 3))
+        x = torch.ones(0, 3)
+        batch.case("nonzero_static, filled", lambda x: torch.nonzero_static(x, size=1, fill_value=7), x)
         batch.check()
 
 

@@ -1,8 +1,13 @@
 """Matrix products against torch on CPU."""
 
+import re
+
 import pytest
 import torch
-from support import Batch
+from support import DEVICE, Batch, check
+from torch.nn import functional as F
+
+import spmd
 
 
 def products(batch: Batch, dtype: torch.dtype) -> None:
@@ -50,7 +55,7 @@ class TestProducts:
 
 
 class TestScale:
-    """beta=0 ignores self, even where it is NaN; a linear layer of a 3-d input is a 2-d product."""
+    """beta=0 ignores self, even where it is NaN."""
 
     def test_nan_bias(self):
         batch = Batch()
@@ -65,12 +70,86 @@ class TestScale:
         )
         batch.check()
 
-    def test_linear(self):
+
+def layers(batch: Batch, dtype: torch.dtype) -> None:
+    """Inputs of every rank and layout; weights that are vectors or transposed; biases that broadcast; nothing at all."""
+
+    def make(*shape: int) -> torch.Tensor:
+        return (torch.randint(-4, 5, shape) / 4).to(dtype)
+
+    weight, bias = make(6, 5), make(6)
+    for shape in ((5,), (8, 5), (8, 3, 5), (8, 3, 2, 5)):
+        batch.case(f"{shape}", F.linear, make(*shape), weight, bias)
+        batch.case(f"{shape} without bias", F.linear, make(*shape), weight)
+        batch.case(f"{shape} with a vector", F.linear, make(*shape), make(5))
+    batch.case("transposed", lambda x, w, b: F.linear(x.mT, w.mT, b), make(8, 5, 3), make(5, 6), bias)
+    batch.case("permuted", lambda x, w: F.linear(x.permute(1, 2, 0), w), make(8, 4, 3), make(5, 8))
+    batch.case("expanded", lambda x, w, b: F.linear(x.expand(3, 8, 5), w, b), make(8, 5), weight, bias)
+    batch.case("bias of one", F.linear, make(8, 5), weight, make(1))
+    batch.case("bias of rows", F.linear, make(8, 5), weight, make(8, 6))
+    batch.case("no rows", F.linear, make(0, 5), weight, bias)
+    batch.case("no rows of several", F.linear, make(2, 0, 5), weight, bias)
+    batch.case("nothing to sum", F.linear, make(8, 0), make(6, 0), bias)
+    batch.case("no results", F.linear, make(8, 5), make(0, 5), make(0))
+
+
+class TestLinear:
+    """A linear layer is one op: a product of matrices, whatever the rank of its input."""
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.complex64])
+    def test_values_and_gradients(self, dtype):
         batch = Batch()
-        x, weight, bias = torch.randn(2, 3, 5), torch.randn(6, 5), torch.randn(6)
-        batch.case("linear", torch.nn.functional.linear, x, weight, bias)
-        batch.case("linear without bias", torch.nn.functional.linear, x, weight)
+        layers(batch, dtype)
         batch.check()
+
+    def test_strides_of_gradients(self):
+        strides = []
+        for device in ("cpu", DEVICE):
+            x, weight = (torch.ones(shape).to(device).requires_grad_() for shape in ((8, 4, 3), (8, 6)))
+            y = F.linear(x.permute(1, 2, 0), weight.T)
+            strides.append([g.stride() for g in torch.autograd.grad(y, [x, weight], torch.ones_like(y))])
+        assert strides[0] == strides[1]
+
+    def test_a_product_of_matrices(self):
+        x, weight, bias = (torch.ones(shape).to(DEVICE).requires_grad_() for shape in ((2, 3, 5), (6, 5), (6,)))
+        y = F.linear(x, weight, bias)
+        text = spmd.get_stablehlo([y, *torch.autograd.grad(y, [x, weight, bias], torch.ones_like(y))])
+        products = [line for line in text.splitlines() if "dot_general" in line]
+        assert len(products) == 3 and not any("batching_dims" in line for line in products)
+        assert all(re.search(r"-> tensor<\d+x\d+xf32>", line) for line in products)
+
+    @pytest.mark.parametrize("spec", [("fsdp", None, None), (None, None, "fsdp")], ids=["batch", "contracted"])
+    def test_collectives(self, mesh8, spec):
+        """As many as of torch's own composition, and the same numbers."""
+        x, weight, bias, cotangent = torch.randn(8, 2, 16), torch.randn(24, 16), torch.randn(24), torch.randn(8, 2, 24)
+
+        def composed(x, weight, bias):
+            return torch.addmm(bias, x.view(16, 16), weight.t()).view(8, 2, 24)
+
+        found = []
+        for function in (F.linear, composed):
+            inputs = [value.to(DEVICE).requires_grad_() for value in (x, weight, bias)]
+            spmd.mark_sharding(inputs[0], mesh8, spec)
+            spmd.mark_sharding(inputs[1], mesh8, (None, spec[2]))
+            spmd.sync()
+            y = function(*inputs)
+            gradients = torch.autograd.grad(y, inputs, cotangent.to(DEVICE))
+            spmd.sync()
+            found.append((spmd.metrics.compiles()[-1].collectives, [y, *gradients]))
+        assert found[0][0] == found[1][0]
+        for one, other in zip(found[0][1], found[1][1], strict=True):
+            check(one, other.detach().cpu())
+
+    def test_errors(self):
+        x = torch.ones(4, 5).to(DEVICE)
+        for weight, message in (
+            (torch.ones(6, 4), "reduction dim|cannot be multiplied"),
+            (torch.ones(2, 6, 5), "2 dim"),
+        ):
+            with pytest.raises(RuntimeError, match=message):
+                F.linear(x, weight.to(DEVICE))
+        with pytest.raises(RuntimeError, match="expected all tensors on xla"):
+            F.linear(x, torch.ones(6, 5))
 
 
 class TestGrouped:
@@ -106,6 +185,7 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         products(batch, torch.float32)
         batch.case("contracted", torch.mm, torch.randn(3, 8), torch.randn(8, 4))
+        layers(batch, torch.float32)
         batch.check()
 
 

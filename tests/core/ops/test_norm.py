@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import Batch
+from support import Batch, check
 from torch.nn import functional as F
 
 
@@ -37,6 +37,33 @@ class TestNormalizations:
         batch = Batch()
         normalizations(batch, dtype)
         batch.check()
+
+
+class TestRms:
+    """One op with its own gradient: of any rank and dtype, and of numbers whose squares are almost nothing."""
+
+    @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+    def test_against_cpu(self, dtype):
+        batch = Batch()
+        x = torch.randn(8, 6, 4).to(dtype)
+        for shape in ((4,), (6, 4)):
+            weight = torch.rand(shape).to(dtype) + 0.5
+            for eps in (None, 1e-3):
+                batch.case(f"{shape} {eps}", lambda x, w, s=shape, e=eps: F.rms_norm(x, s, w, e), x, weight)
+                batch.case(f"{shape} {eps} plain", lambda x, s=shape, e=eps: F.rms_norm(x, s, eps=e), x)
+        batch.case("transposed", lambda x, w: F.rms_norm(x.mT, (6,), w), x, torch.rand(6).to(dtype) + 0.5)
+        batch.case("nothing", lambda x, w: F.rms_norm(x, (4,), w), x[:0], torch.rand(4).to(dtype) + 0.5)
+        batch.check()
+
+    def test_small_numbers(self):
+        """The cube of the reciprocal deviation would be infinite in float32."""
+        gradients = []
+        direction, cotangent = torch.randn(2, 8), torch.randn(2, 8)
+        for device, dtype in (("cpu", torch.float64), ("xla", torch.float32)):
+            x = (1e-14 * direction.double()).to(device, dtype).requires_grad_()
+            F.rms_norm(x, (8,), eps=1e-32).backward(cotangent.to(device, dtype))
+            gradients.append(x.grad)
+        check((gradients[1] * 1e-14), (gradients[0] * 1e-14).float())
 
 
 class TestRunningStatistics:

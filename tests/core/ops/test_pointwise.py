@@ -18,7 +18,8 @@ UNARY = {
 }  # fmt: skip
 
 BINARY = [
-    "add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "remainder", "fmod",
+    "add", "sub", "mul", "div", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "remainder",
+    "fmod",
 ]  # fmt: skip
 
 COMPARISONS = ["eq", "ne", "lt", "le", "gt", "ge", "logical_and", "logical_or", "logical_xor"]
@@ -84,9 +85,11 @@ class TestSpecialValues:
     def test_unary(self):
         batch = Batch()
         x = torch.tensor(SPECIAL)
-        names = ["relu", "sign", "round", "floor", "ceil", "trunc", "abs", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh",
-                 "isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num", "logical_not", "signbit", "angle",
-                 "reciprocal", "digamma"]  # fmt: skip
+        names = [
+            "relu", "sign", "round", "floor", "ceil", "trunc", "abs", "exp", "log", "sqrt", "rsqrt", "sigmoid", "tanh",
+            "isnan", "isinf", "isfinite", "isposinf", "isneginf", "nan_to_num", "logical_not", "signbit", "angle",
+            "reciprocal", "digamma",
+        ]  # fmt: skip
         for name in names:
             batch.case(name, getattr(torch, name), x, gradient=False)
         for low, high in ((-1, 1), (None, 0), (0, None), (2, 1), (float("nan"), None)):
