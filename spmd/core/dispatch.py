@@ -17,6 +17,7 @@ from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
 from .foreach import entry_for
 from .interrupt import raise_held
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
+from .ops.lifting import is_one_number
 from .ops.shape import PARTS, part
 from .precision import is_product, matmul_precision, reads_float32, with_precision
 from .runtime import host_array
@@ -197,6 +198,10 @@ def _scan(
         key.append(len(value))
         if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands):
             return
+        if is_lifted and is_one_number(value):
+            key.append((type(value[0]),))
+            numbers.append(value[0])
+            return
         for item in value:
             if type(item) is XlaTensor:
                 key.append(item._meta.layout)
@@ -289,7 +294,7 @@ def _read_stored(cell: Cell, plan: Plan, in_backward: bool) -> Value:
 def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     targets: list[Any] = []
     for where in plan.mutated:
-        value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]
+        value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]  # a name
         targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
     for target, value in zip(targets, results(node), strict=True):
         if type(target) is not XlaTensor:

@@ -26,6 +26,7 @@ from .host import leaving
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import RULES, Rule, base_name, lifted_arguments
 from .ops.create import cast
+from .ops.lifting import is_one_number
 from .ops.meta import META_FUNCTIONS
 from .ops.moving import move_of
 from .ops.registry import PLACEMENT_ARGUMENTS, rule_arguments
@@ -326,6 +327,8 @@ def _place(value: Any, is_lifted: bool, binding: _Binding) -> Any:
         binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
         return _Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
+        if is_lifted and is_one_number(value):
+            return [_place(value[0], True, binding)] * len(value)
         return [_place(item, is_lifted, binding) for item in value]
     if is_lifted and type(value) in (int, float):
         binding.numbers.append(value)

@@ -12,6 +12,7 @@ from .entries import MUTATION, Plan, is_foreach, make_plan, new_entry
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import base_name
 from .ops.create import cast
+from .ops.lifting import is_one_number
 from .pieces import Cut, cut_of, sums_of_squares
 from .tensor import XlaTensor
 
@@ -108,8 +109,12 @@ def _flat_places(
             operand_places[name] = [start + i for i in range(spread)] if spread else [start] * count
         elif items and name in plan.lifted_names and type(items[0]) in (int, float):
             start = len(numbers)
-            numbers.extend(items)
-            number_places[name] = [start + i for i in range(spread)] if spread else [start] * count
+            if spread and not is_one_number(items):
+                numbers.extend(items)
+                number_places[name] = [start + i for i in range(spread)]
+            else:
+                numbers.append(items[0])
+                number_places[name] = [start] * count
     return operand_places, number_places, operands, numbers
 
 

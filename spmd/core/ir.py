@@ -89,7 +89,7 @@ def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 def meta_of(tensor: torch.Tensor) -> Meta:
     """The Meta of any strided torch tensor."""
-    offset: int = tensor.storage_offset()  # type: ignore[assignment]  # never symbolic
+    offset: int = tensor.storage_offset()  # type: ignore[assignment]  # symbolic only in a trace of torch.compile
     return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), offset)
 
 

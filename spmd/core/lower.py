@@ -80,7 +80,7 @@ def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
     for node in nodes:
         if node.numbers:
             for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]
+                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # as its kind says
     return floats, integers
 
 

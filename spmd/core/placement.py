@@ -97,7 +97,7 @@ def assign(leaf: Leaf, mesh: Sharding) -> None:
     if leaf.host is not None:
         asked = wanted(leaf)
         leaf.sharding = asked if asked is not None and asked.device_ids == mesh.device_ids else mesh
-    elif leaf.sharding.device_ids != mesh.device_ids:  # type: ignore[union-attr]
+    elif leaf.sharding.device_ids != mesh.device_ids:  # type: ignore[union-attr]  # a buffer has one
         leaf.check()
         buffer, lies = leaf.placed()
         leaf.buffer = runtime.move(buffer, leaf.meta.shape, lies, mesh)

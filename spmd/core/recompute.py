@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import torch
 import torch.utils.checkpoint as torch_checkpoint
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from . import random, running
@@ -127,7 +128,7 @@ class _Through(torch.autograd.Function):
 
 def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, XlaTensor]:
     """Tensors of the same values that XLA can neither merge with the originals nor compute before the gradients."""
-    with LOCK:
+    with LOCK, _disable_current_modes():  # selective checkpointing watches every call of torch's by such a mode
         entry = _entry(tuple(tensor._meta.layout for tensor in tensors), tuple(value.meta for value in gradients))
         node = Node(entry, [*(_read(tensor) for tensor in tensors), *gradients], (0,), *user_frame(2))
         values = results(node)

@@ -78,7 +78,7 @@ class Sharding:
             return Sharding.of(ids, tuple(mesh.devices.shape), tuple(mesh.axis_names), axes)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
-            return Sharding.single(device.id)  # type: ignore[attr-defined]
+            return Sharding.single(device.id)  # type: ignore[attr-defined]  # jax has no type for devices
         raise NotImplementedError(f"a result came back with a sharding that has no mesh axes: {chosen}")
 
     @property

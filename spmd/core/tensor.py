@@ -171,7 +171,7 @@ class XlaTensor(torch.Tensor):
         return storage
 
     def data_ptr(self) -> int:
-        return _address(self._cell) + self.storage_offset() * self.element_size()  # type: ignore[return-value]
+        return _address(self._cell) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         enter_thread()
@@ -283,7 +283,7 @@ def annotate(tensor: XlaTensor, sharding: Sharding, via: Sharding | None = None)
             # The line is that of the value: an annotation is about it; finding our own would cost more than recording.
             source = origin(value)
             metrics.recorded_ops += 1
-            code, instruction = source.code, source.instruction  # type: ignore[union-attr]
+            code, instruction = source.code, source.instruction  # type: ignore[union-attr]  # None for leaves alone
             cell.write(Node(mark_entry(cell.meta, sharding, via), (value,), (), code, instruction))
         elif value.host is not None:
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then

@@ -1,5 +1,6 @@
 """`torch.utils.checkpoint`, unmodified, saves memory on this device: XLA would merge a naive recomputation."""
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +9,12 @@ import pytest
 import torch
 from support import check
 from torch import nn
-from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    checkpoint_sequential,
+    create_selective_checkpoint_contexts,
+)
 
 import spmd
 
@@ -183,6 +189,24 @@ class TestForms:
             return [x.grad, norm.running_mean, norm.running_var]
 
         both(program)
+
+    def test_selective(self) -> None:
+        """Products are saved and the rest is recomputed, as the policy says; gradients are CPU's."""
+        products = {torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.linear.default}
+
+        def policy(context: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+            return CheckpointPolicy.MUST_SAVE if op in products else CheckpointPolicy.PREFER_RECOMPUTE
+
+        torch.manual_seed(0)
+        block, x = Perceptron(), torch.randn(4, 32)
+        gradients = []
+        for device in ("cpu", "xla"):
+            leaf = x.clone().to(device).requires_grad_()
+            contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+            made = checkpoint(copy.deepcopy(block).to(device), leaf, use_reentrant=False, context_fn=contexts)
+            made.square().sum().backward()
+            gradients.append(leaf.grad)
+        check(gradients[1], gradients[0])
 
     def test_sequential(self) -> None:
         def program(device: str) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@ are): that they are, and that every other way of differentiating finds torch's o
 
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -191,6 +192,10 @@ class TestSaved:
             F.cross_entropy(logits, ys)
         assert sum(t.numel() for t in kept if t is not logits and t is not ys) == 16 + 1
 
+    @staticmethod
+    def _loss(model: torch.nn.Module, ys: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(model(x), ys)
+
     @pytest.mark.parametrize("use_reentrant", [False, True])
     def test_checkpoint(self, use_reentrant: bool) -> None:
         results = []
@@ -198,7 +203,7 @@ class TestSaved:
             torch.manual_seed(0)
             model = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.SiLU(), torch.nn.RMSNorm(8)).to(device)
             x, ys = torch.randn(4, 6).to(device).requires_grad_(), torch.tensor([1, 3, -100, 0]).to(device)
-            loss = checkpoint.checkpoint(lambda x: F.cross_entropy(model(x), ys), x, use_reentrant=use_reentrant)
+            loss = checkpoint.checkpoint(partial(self._loss, model, ys), x, use_reentrant=use_reentrant)
             loss.backward()
             results.append([loss, x.grad, *(parameter.grad for parameter in model.parameters())])
         for one, other in zip(*results, strict=True):

@@ -110,6 +110,20 @@ class TestLiftedNumbers:
         torch.testing.assert_close(w.detach().cpu(), reference.detach(), rtol=2e-5, atol=2e-5)
 
 
+    def test_lists_of_equal_numbers(self) -> None:
+        """One number many times is lifted once; where the numbers part, it is another program, and each stays one."""
+        tensors = [torch.ones(2, 3).to("xla") for _ in range(4)]
+        counts = []
+        for numbers in ([2.0] * 4, [3.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 7.0], [9.0] * 4, [8.0, 8.0, 8.0, 8]):
+            before = compiles()
+            made = torch._foreach_mul(tensors, numbers)
+            spmd.sync()
+            counts.append(compiles() - before)
+            assert [one[0, 0].item() for one in made] == numbers
+            assert made[0].dtype == made[3].dtype == torch.float32
+        assert counts == [1, 0, 1, 0, 0, 1]
+
+
 class TestCauses:
     """The ledger names what is new: the op and its static argument, a shape, a sharding, and the user's line."""
 

@@ -10,11 +10,11 @@ from .registry import lower
 aten = torch.ops.aten
 
 
-def _bounds(self, low, high, room):
-    """The outermost edges; where none are given those of the data, and a little room where these coincide."""
-    if low == high and self.size:
-        low, high = jnp.min(self), jnp.max(self)
-    low, high = jnp.asarray(low, self.dtype), jnp.asarray(high, self.dtype)
+def _bounds(self, given, room):
+    """The outermost edges: those given or those of the data, and a little room where they coincide."""
+    if given is None:  # without data torch takes 0 and 1
+        given = (jnp.min(self), jnp.max(self)) if self.size else (0, 1)
+    low, high = (jnp.asarray(edge, self.dtype) for edge in given)
     same = low == high
     return jnp.where(same, low - room, low), jnp.where(same, high + room, high)
 
@@ -22,7 +22,7 @@ def _bounds(self, low, high, room):
 @lower(aten.histc.default)
 def aten_histc(self, bins=100, min=0, max=0):
     flat = self.reshape(-1)
-    low, high = _bounds(flat, min, max, 1)
+    low, high = _bounds(flat, None if min == max else (min, max), 1)  # equal ones are none, as their default
     inside = (flat >= low) & (flat <= high)
     if jnp.issubdtype(flat.dtype, jnp.floating):
         place = jnp.floor((flat - low) * (bins / (high - low)))
@@ -34,8 +34,8 @@ def aten_histc(self, bins=100, min=0, max=0):
     return jnp.zeros((bins,), self.dtype).at[place].add(jnp.ones((), self.dtype), mode="drop")
 
 
-def _edges(column, bins, low, high):
-    low, high = _bounds(column, low, high, 0.5)
+def _edges(column, bins, given):
+    low, high = _bounds(column, given, 0.5)
     steps = jnp.arange(bins + 1, dtype=column.dtype)
     step = (high - low) / bins
     # From both ends, as torch's linspace, so that the last edge is exactly `high`.
@@ -66,7 +66,7 @@ def _count(points, edges, weight, density):
 @lower(aten.histogram.bin_ct)
 def aten_histogram(self, bins=100, *, range=None, weight=None, density=False):
     points = self.reshape(-1, 1)
-    edges = _edges(points[:, 0], bins, *(range or (0.0, 0.0)))
+    edges = _edges(points[:, 0], bins, range or None)
     return _count(points, [edges], weight, density), edges
 
 
@@ -76,8 +76,7 @@ def aten_histogram_edges(self, bins, *, weight=None, density=False):
 
 
 def _all_edges(points, bins, given):
-    given = given or (0.0,) * (2 * len(bins))
-    return [_edges(points[:, d], count, given[2 * d], given[2 * d + 1]) for d, count in enumerate(bins)]
+    return [_edges(points[:, d], count, given[2 * d : 2 * d + 2] if given else None) for d, count in enumerate(bins)]
 
 
 @lower(aten._histogramdd_bin_edges.default)

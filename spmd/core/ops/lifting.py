@@ -5,6 +5,9 @@ one is part of the program: exponents (x ** 2 is a multiplication, x ** s is not
 matmul family's alpha and beta. In-place, out and foreach forms share the entry of their functional op.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from torch._ops import OpOverload
 
 LIFTED: dict[str, frozenset[str]] = {
@@ -48,6 +51,15 @@ LIFTED: dict[str, frozenset[str]] = {
         "_fused_sgd": ("lr",),
     }.items()
 }
+
+
+def is_one_number(values: Sequence[Any]) -> bool:
+    """Whether a list of lifted numbers is one number many times, as an optimizer's bias corrections are.
+
+    It is lifted once then: XLA compiles the kernels of many tensors as one when they read the same number.
+    """
+    first = values[0] if values else None
+    return type(first) in (float, int) and values.count(first) == len(values) and len(set(map(type, values))) == 1
 
 
 def base_name(overload: OpOverload) -> str:

@@ -91,7 +91,8 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
 
 # -- Cross entropy: log_softmax and negative log likelihood in one, which differs in its gradient. That of their
 # composition has the one-hot gradient of the log probabilities as an intermediate, which XLA's CPU backend writes to
-# memory; here it is never an operand of its own. With label smoothing e the target of a row is the distribution
+# memory; here it is never an operand of its own. It reads one number per target, the logsumexp, which is as exact as the
+# logits are. With label smoothing e the target of a row is the distribution
 # (1 - e) * one-hot + e / C, with class weights w that times w; the loss is its cross entropy, the gradient the
 # difference of what the softmax and the target give each class.
 

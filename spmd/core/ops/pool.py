@@ -217,12 +217,12 @@ def aten_adaptive_max_pool3d_backward(grad_output, self, indices):
 
 
 def _starts(samples, size, count, window):
-    """[..., count] window starts of one dim; the last window ends at the edge."""
+    """[..., count] window starts of one dim, rounded towards zero as torch does; the last window ends at the edge."""
     if count == 1:
         return jnp.full((*samples.shape, 1), size - window, jnp.int32)
     alpha = jnp.asarray((size - window) / (count - 1), samples.dtype)
     steps = jnp.arange(count - 1, dtype=samples.dtype)
-    starts = jnp.floor((steps + samples[..., None]) * alpha) - jnp.floor(samples * alpha)[..., None]
+    starts = jnp.trunc((steps + samples[..., None]) * alpha) - jnp.trunc(samples * alpha)[..., None]
     last = jnp.full((*samples.shape, 1), size - window, jnp.int32)
     return jnp.concatenate([starts.astype(jnp.int32), last], axis=-1)
 

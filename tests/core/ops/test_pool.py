@@ -110,6 +110,12 @@ class TestFractional:
             ),
             distinct(2, 2, 6, 7, 6),
         )
+        outside = torch.tensor([[[4.9624, -0.7130]]])  # torch takes any number, and truncates
+        batch.case(
+            "samples outside of 0 and 1",
+            lambda x: F.fractional_max_pool2d(x, 1, 8, return_indices=True, _random_samples=outside.to(x.device)),
+            distinct(1, 1, 16, 16),
+        )
         batch.check()
 
 
