@@ -14,7 +14,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 CORE = (
     "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "interrupt", "host",
     "lower", "nans", "pieces", "compile", "runtime", "varying", "loops", "tensor", "placement", "birth", "running",
-    "barrier", "views", "random", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop",
+    "barrier", "views", "random", "plans", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop",
     "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.

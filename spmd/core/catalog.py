@@ -14,8 +14,8 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
 from .dispatch import SPECIALS
-from .entries import is_foreach, make_plan
 from .ops import RULES
+from .plans import is_foreach, make_plan
 from .specials import HOST_HANDLERS
 
 ROOT = Path(__file__).resolve().parents[2]

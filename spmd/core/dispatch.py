@@ -13,12 +13,13 @@ import torch
 from . import metrics, random
 from .barrier import run_turns, sync
 from .config import config
-from .entries import FUNCTION, MUTATION, VIEW, Plan, make_plan, new_entry
+from .entries import new_entry
 from .foreach import entry_for
 from .interrupt import raise_held
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
 from .ops.lifting import is_one_number
 from .ops.shape import PARTS, part
+from .plans import FUNCTION, MUTATION, VIEW, Plan, make_plan
 from .precision import is_product, matmul_precision, reads_float32, with_precision
 from .runtime import host_array
 from .source import (

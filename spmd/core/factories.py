@@ -8,8 +8,9 @@ import torch
 from . import fused, random, recurrent
 from .debug import recorded
 from .dispatch import PLANS, dispatch
-from .entries import make_plan, new_entry
+from .entries import new_entry
 from .ir import Node
+from .plans import make_plan
 from .source import user_frame
 from .specials import SPECIALS
 from .tensor import LOCK, Cell, XlaTensor, enter_thread, wrap

@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
 
-from .entries import MUTATION, Plan, is_foreach, make_plan, new_entry
+from .entries import new_entry
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import base_name
 from .ops.create import cast
 from .ops.lifting import is_one_number
 from .pieces import Cut, cut_of, sums_of_squares
+from .plans import MUTATION, Plan, is_foreach, make_plan
 from .tensor import XlaTensor
 
 aten = torch.ops.aten

@@ -13,7 +13,7 @@ import jax
 import torch
 from torch._ops import OpOverload
 
-from .entries import Plan, make_plan
+from .plans import Plan, make_plan
 from .tensor import XlaTensor
 
 # The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are

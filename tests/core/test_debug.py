@@ -9,7 +9,7 @@ from support import check as agree
 from torch import nn
 
 import spmd
-from spmd.core.entries import RULES
+from spmd.core.ops import RULES
 from spmd.core.ops.registry import Rule
 
 aten = torch.ops.aten
