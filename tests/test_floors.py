@@ -14,8 +14,8 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 CORE = (
     "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "interrupt", "host",
     "lower", "nans", "pieces", "compile", "runtime", "varying", "loops", "tensor", "placement", "birth", "running",
-    "barrier", "views", "random", "plans", "entries", "foreach", "precision", "specials", "dispatch", "debug", "jax_interop",
-    "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
+    "barrier", "views", "random", "plans", "entries", "foreach", "precision", "specials", "dispatch", "debug",
+    "jax_interop", "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "metrics", "runtime", "__main__")

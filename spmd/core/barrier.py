@@ -40,7 +40,8 @@ def sync(*, wait: bool = False) -> None:
         _rest_until_next_look(had_loop=turns < metrics.counter("loop_turns"))
         metrics.synced_ops = metrics.recorded_ops
     if wait:
-        for device_array in [cell.value.buffer for cell in cells if cell.value.buffer is not None]:
+        values = [cell.value for cell in cells]
+        for device_array in [leaf.buffer for leaf in values if isinstance(leaf, Leaf) and leaf.buffer is not None]:
             device_array.block_until_ready()
 
 
@@ -67,7 +68,7 @@ def run_turns() -> None:
         LIVE[:] = [ref for ref in LIVE if ref() is not None]
         cells = pending()
         nodes, _ = topological([cell.value for cell in cells])
-        cuts = [] if nans.looked_for() else loops.cuts(nodes, search=True, goes_on=True)
+        cuts = [] if nans.looked_for() else loops.cuts(nodes, written=None, goes_on=True)
         if not cuts:
             _look_after(max(num_ops, config.loop_search_ops))
             return
@@ -76,14 +77,15 @@ def run_turns() -> None:
             if give_birth(cells, line):
                 cells = pending()
                 nodes, _ = topological([cell.value for cell in cells])
-                cuts = loops.cuts(nodes, search=False, goes_on=True)
+                cuts = loops.cuts(nodes, written=set(), goes_on=True)
             run_between(cuts, nodes, cells, line)
         except Exception as error:
             _abandon(cells, error)
             raise
         left = len(nodes) - cuts[-1] if cuts else len(nodes)
         metrics.synced_ops = metrics.recorded_ops - num_ops * left // len(nodes)
-        _look_after(max(num_ops * (cuts[-1] - cuts[-2] if len(cuts) > 1 else left) // len(nodes), config.loop_search_ops))
+        turn = cuts[-1] - cuts[-2] if len(cuts) > 1 else left
+        _look_after(max(num_ops * turn // len(nodes), config.loop_search_ops))
 
 
 def materialise(cell: Cell) -> Leaf:
@@ -120,7 +122,7 @@ def host_value(cell: Cell) -> np.ndarray:
         leaf.shared += 1  # another thread's barrier must not donate what this one waits for
     metrics.add("host_reads")
     try:
-        return runtime.download(leaf.buffer, leaf.meta.shape)
+        return runtime.download(leaf.placed()[0], leaf.meta.shape)
     except jax.errors.JaxRuntimeError as error:
         program = compiling.last_program()
         raise (compiling.explain_failure(program, error) if program else error) from error

@@ -44,7 +44,7 @@ class _Number(int):
 
 @dataclass(slots=True)
 class _Binding:
-    """An overload's arguments with tensors and lifted numbers replaced by their places, in the order dispatch scans them."""
+    """An overload's arguments with tensors and lifted numbers replaced by their places, in dispatch's order."""
 
     arguments: dict[str, Any]
     metas: list[Meta]
@@ -134,13 +134,13 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
     entry = Entry(plan.name, lower, metas, numbers=kinds, statics=statics, constant=constant, layout=layout)
     entry.moving = _moving(plan, binding, metas)
-    if not plan.draws and plan.overload.namespace == "aten":
+    if not plan.draws and plan.overload.namespace == "aten" and plan.twin is not None:
         entry.on_host = _on_host(plan.twin, binding, metas, constant)
     return entry
 
 
 def _on_host(overload: OpOverload, binding: _Binding, metas: tuple[Meta, ...], constant: Any) -> Any:
-    """The op as torch's own CPU kernel, for integers and booleans, which are the same bits wherever they are computed."""
+    """The op as torch's own CPU kernel, for integers and booleans, whose bits are the same wherever computed."""
     if not all(is_exact(meta.dtype) for meta in (*metas, *binding.metas)):
         return None
     placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
@@ -149,9 +149,12 @@ def _on_host(overload: OpOverload, binding: _Binding, metas: tuple[Meta, ...], c
         if constant is not None:
             value = numbers[0] if constant == "lifted" else constant
             return [torch.full(metas[0].shape, value, dtype=metas[0].dtype, device="cpu")]
-        fill = lambda value: _fill(value, operands.__getitem__, numbers.__getitem__)
-        made = overload(**{name: fill(value) for name, value in binding.arguments.items()}, **placed)
-        return [item for item in (made if isinstance(made, (tuple, list)) else [made]) if isinstance(item, torch.Tensor)]
+        given = {
+            name: _fill(value, operands.__getitem__, numbers.__getitem__) for name, value in binding.arguments.items()
+        }
+        made = overload(**given, **placed)
+        made = made if isinstance(made, (tuple, list)) else [made]
+        return [item for item in made if isinstance(item, torch.Tensor)]
 
     return run
 
@@ -164,7 +167,10 @@ def _moving(plan: Plan, binding: _Binding, metas: tuple[Meta, ...]) -> tuple[Ent
     key = ("moving", move.kind, *(meta.layout for meta in binding.metas))
     found = plan.entries.get(key)
     if found is None:
-        lower = lambda operands, numbers: (move.function(operands, numbers[0]),)
+
+        def lower(operands: list, numbers: list) -> tuple:
+            return (move.function(operands, numbers[0]),)
+
         found = plan.entries[key] = Entry(plan.name, lower, metas, numbers="i", statics=f"moving, {move.kind[1:]}")
     return found, move.start
 
@@ -279,7 +285,7 @@ def _leaves(made: Any) -> Iterator[jax.Array]:
 
 
 def _rule_arguments(twin: OpOverload, binding: _Binding) -> tuple[list[Any], dict[str, Any]]:
-    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy knows them."""
+    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy's."""
     positional, keywords = [], {}
     for argument in rule_arguments(twin):
         value = binding.arguments.get(argument.name, argument.default_value if argument.has_default_value() else None)

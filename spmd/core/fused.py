@@ -14,8 +14,8 @@ aten = torch.ops.aten
 
 
 def _takes_torchs_ops() -> bool:
-    """Whether somebody is at work who knows torch's ops and their derivatives: forward-mode differentiation, torch.func,
-    or a dispatch mode, as selective checkpointing and the counters of flops are."""
+    """Whether somebody is at work who knows torch's ops and their derivatives: forward-mode differentiation,
+    torch.func, or a dispatch mode, as selective checkpointing and the counters of flops are."""
     return (
         forward_ad._current_level >= 0
         or torch._C._are_functorch_transforms_active()
@@ -26,8 +26,8 @@ def _takes_torchs_ops() -> bool:
 # --- linear -----------------------------------------------------------------------------------------------------------
 
 # torch has a derivative formula of linear for backends with a kernel of their own (`linear_backward`, and of that one),
-# which is C++. It is under autograd's alias key, of which the device's own key, where `linear` stands, takes precedence:
-# it is reached by the key of such a backend.
+# which is C++. It is under autograd's alias key, of which the device's own key, where `linear` stands, takes
+# precedence: it is reached by the key of such a backend.
 _BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.Python
 )

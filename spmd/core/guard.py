@@ -17,16 +17,16 @@ _probe = ().__len__  # the cheapest call that the interpreter does not specialis
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    # torch asks this several times an op, where no exception may come out: so it runs no bytecode, which Ctrl-C could stop.
-    type_ = itertools.repeat(_TYPE).__next__
+    # torch asks this several times an op, and no exception may come out: so it runs no bytecode that Ctrl-C could stop.
+    type_ = itertools.repeat(_TYPE).__next__  # type: ignore[assignment]  # torch's stub has another type
 
 
 def _type_in_backward() -> Any:
     """What `_Guard.type_` is during a backward pass.
 
-    The engine asks it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; to leave
-    it with that exception still set would abort the process. Python turns a call made with an exception set into a
-    SystemError caused by it: so it is found and kept, for `run_backward` to raise.
+    The engine asks it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; to
+    leave it with that exception still set would abort the process. Python turns a call made with an exception set into
+    a SystemError caused by it: so it is found and kept, for `run_backward` to raise.
     """
     try:
         _probe()
@@ -45,7 +45,7 @@ def _guarded() -> Iterator[None]:
     global _num_backward
     with _backward_lock:
         _num_backward += 1
-        GUARD.type_ = _type_in_backward
+        GUARD.type_ = _type_in_backward  # type: ignore[method-assign]
     try:
         yield
     finally:

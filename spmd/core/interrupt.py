@@ -1,8 +1,8 @@
 """Ctrl-C while ops are recorded: raised between two ops, never inside torch's C++, which would abort the process.
 
 torch asks the device guard for its type from C++ functions that let no exception out, and the asking itself lets Python
-run its signal handlers. So Python's own SIGINT handler gives way to one that does the same a moment later: at the next op
-that is recorded, or, where none comes, after `PATIENCE`.
+run its signal handlers. So Python's own SIGINT handler gives way to one that does the same a moment later: at the next
+op that is recorded, or, where none comes, after `PATIENCE`.
 """
 
 import _thread
@@ -25,7 +25,7 @@ _due: list[_Press] = []  # those of them that have waited long enough
 
 
 def watch() -> None:
-    """Puts our handler in the place of Python's own; anybody else's stays. Notebooks restore Python's with every cell."""
+    """Puts our handler in the place of Python's own; anybody else's stays. Notebooks restore Python's at each cell."""
     if (
         signal.getsignal(signal.SIGINT) is signal.default_int_handler
         and threading.current_thread() is threading.main_thread()
@@ -58,7 +58,9 @@ def _press_again(press: _Press) -> None:
     if any(held is press for held in _held):
         _due.append(press)
         # A true signal, which also ends a system call that waits.
-        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+        main = threading.main_thread().ident
+        assert main is not None
+        signal.pthread_kill(main, signal.SIGINT)
 
 
 def _note(number: int, frame: FrameType | None) -> None:

@@ -1,12 +1,14 @@
-"""Loops in a graph that nobody synced: where one turn ends and the next, which is the same ops on the same state, begins.
+"""Loops in a graph that nobody synced: where one turn ends and the next, the same ops on the same state, begins.
 
 A sampler of fifty steps, or a training loop that prints its loss every hundred, leaves one long graph at its barrier.
-Compiled whole it would take XLA a time that grows with its square. Cut between the turns it is one program, run many times.
+Compiled whole it would take XLA a time that grows with its square. Cut between the turns it is one program, run many
+times.
 
 Layers are no loop: each reads weights of its own. Two stretches of the graph are turns of one loop only when they read
 the same state, or state that the earlier one has written at the same place.
 """
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -63,7 +65,11 @@ def find(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
         return None  # many independent things of one kind, such as the initial values of layers
     varying.note_moving(nodes[start : stop - period], nodes[start + period : stop])
     loop = Loop(tuple(symbols[first : first + period]))
-    while first >= period and _alike(symbols[first - period : first], loop.turn) and carried[first - period] <= carried[first]:
+    while (
+        first >= period
+        and _alike(symbols[first - period : first], loop.turn)
+        and carried[first - period] <= carried[first]
+    ):
         first -= period
     return loop, [first, *range(first + period, stop + 1, period)]
 
@@ -73,21 +79,24 @@ _known: list[Loop] = []
 _KEPT = 8
 
 
-def cuts(nodes: Sequence[Node], *, search: bool, goes_on: bool) -> list[int]:
-    """Where to cut a graph between the turns of a loop: of a known one, or, with `search`, of any.
+def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> list[int]:
+    """Where to cut a graph between the turns of a loop: of a known one, or of any that writes one of these values
+    (None: of any at all).
 
-    What the last turn made is still in the user's hands, so that it is another program than those before: while the loop
-    `goes_on` it waits until it is not the last; else it goes with what follows it, unless that is long.
+    What the last turn made is still in the user's hands, so that it is another program than those before: while the
+    loop `goes_on` it waits until it is not the last; else it goes with what follows it, unless that is long.
     """
     symbols = [_symbol(node) for node in nodes]
     for loop in _known:
         found = loop.turns(symbols)
         if found:
             return _inner(found, len(nodes), goes_on)
-    made = find(nodes) if search else None
+    made = find(nodes) if written is None or written else None
     if made is None:
         return []
     loop, found = made
+    if written is not None and written.isdisjoint(nodes[found[-2] : found[-1]]):
+        return []
     _known[:] = [loop, *_known[: _KEPT - 1]]
     return _inner(found, len(nodes), goes_on)
 
@@ -120,10 +129,10 @@ def _periods(symbols: list[Entry]) -> list[int]:
         places[symbol].append(place)
     common: Counter[int] = Counter()
     for found in places.values():
-        common.update(later - earlier for earlier, later in zip(found, found[1:], strict=False))
+        common.update(later - earlier for earlier, later in itertools.pairwise(found))
     rare: Counter[int] = Counter()
     for found in sorted((found for found in places.values() if len(found) > 1), key=len)[:16]:
-        rare.update(later - earlier for earlier, later in zip(found, found[1:], strict=False))
+        rare.update(later - earlier for earlier, later in itertools.pairwise(found))
     likely = {distance for counter in (common, rare) for distance, _ in counter.most_common(6)}
     return sorted({distance * -(-SHORTEST // distance) for distance in likely})
 
@@ -131,7 +140,7 @@ def _periods(symbols: list[Entry]) -> list[int]:
 def _longest_run(
     nodes: Sequence[Node], symbols: list[Entry], position: dict[Node, int], period: int
 ) -> tuple[int, int, bool]:
-    """The longest stretch [start, stop) in which every op is that of one period earlier, and whether turns share state."""
+    """The longest stretch [start, stop) in which every op is that of a period earlier; whether turns share state."""
     best = (0, 0, False)
     start, shares = 0, False
     for place in range(len(nodes) - period + 1):

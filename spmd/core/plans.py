@@ -39,8 +39,9 @@ class Plan:
     """All that dispatch knows of one overload before it sees arguments, and the table of its entries."""
 
     __slots__ = (
-        "draws", "entries", "handler", "ignored", "ignores_operands", "inherits_sharding", "kind", "lifted", "lifted_names",
-        "mutated", "name", "overload", "returns_list", "returns_targets", "rule", "takes_host_indices", "twin",
+        "draws", "entries", "handler", "ignored", "ignores_operands", "inherits_sharding", "kind", "lifted",
+        "lifted_names", "mutated", "name", "overload", "returns_list", "returns_targets", "rule",
+        "takes_host_indices", "twin",
     )  # fmt: skip
 
     def __init__(self, overload: OpOverload, handlers: dict[OpOverload, Handler]):
@@ -70,7 +71,7 @@ class Plan:
 
 
 def make_plan(overload: OpOverload, handlers: dict[OpOverload, Handler]) -> Plan:
-    """The plan of an overload; one that has no rule gets a handler that decomposes it, or says clearly that it cannot."""
+    """The plan of an overload; one without a rule gets a handler that decomposes it, or says clearly that it cannot."""
     plan = Plan(overload, handlers)
     if (
         plan.handler is None
@@ -177,11 +178,12 @@ def _out_form(plan: Plan) -> Handler | None:
         return None
 
     def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        targets = [kwargs[where] for where in plan.mutated]
+        targets = [kwargs[where] for where in plan.mutated]  # type: ignore[index]  # by name alone
         rest = {name: value for name, value in kwargs.items() if name not in outs}
         if twin is not None:
             made = twin(*args, **rest)
         else:
+            assert factory is not None
             made = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
         for target, value in zip(targets, made if isinstance(made, (tuple, list)) else (made,), strict=True):
             _fill_out(plan, target, value)
@@ -212,8 +214,8 @@ def _fill_out(plan: Plan, target: Any, value: torch.Tensor) -> None:
     if target.shape != value.shape:
         if target.numel():
             warnings.warn(
-                f"{plan.name}: out has shape {list(target.shape)} and is resized to {list(value.shape)}; give it that shape, "
-                "or none with resize_(0)",
+                f"{plan.name}: out has shape {list(target.shape)} and is resized to {list(value.shape)}; give it that "
+                "shape, or none with resize_(0)",
                 stacklevel=2,
             )
         target.resize_(value.shape)
@@ -225,7 +227,8 @@ def _no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
         return _on_cpu(func, args, kwargs)
     raise NotImplementedError(
         f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
-        'spmd.register_lowering, move its inputs with .cpu(), or set spmd.config.fallback = "cpu" to run such ops on the CPU.'
+        'spmd.register_lowering, move its inputs with .cpu(), or set spmd.config.fallback = "cpu" to run such '
+        "ops on the CPU."
     )
 
 

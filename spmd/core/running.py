@@ -24,6 +24,7 @@ from .placement import (
     pinned_sharding,
     upload_leaves,
 )
+from .sharding import Sharding
 from .tensor import Cell, value_serial
 
 # Programs run so far: what was read before the last run is not in the graph that is recorded now.
@@ -49,13 +50,13 @@ def graph_of(roots: list[_Root], *, donate: bool, kept: Callable[[Leaf], bool] =
     for leaf in leaves:
         assign(leaf, mesh)
     pinned = [pinned_sharding(cell, mesh) for cell in cells]
-    asked = {cell: sharding for cell, sharding in zip(cells, pinned, strict=True)}
+    asked = dict(zip(cells, pinned, strict=True))
     donated = tuple(donate and not kept(leaf) and is_overwritten(leaf, asked) for leaf in leaves)
     return Graph(nodes, leaves, values, pinned, donated)
 
 
 def run(cells: list[Cell], line: Line) -> None:
-    """Runs these cells as one program; as several where they lie on different meshes. What they overwrite is donated."""
+    """Runs these cells as one program; as several where they lie on several meshes. What they overwrite is donated."""
     try:
         _run_part(cells, line, donate=True)
     except MeshesError:
@@ -86,20 +87,28 @@ def _run_in_parts(cells: list[Cell], line: Line) -> None:
                 first.append(node)
     for node in first:
         if type(node.operands[0]) is Leaf:
-            node.operands = (moved(node.operands[0], node.entry.sharding),)
+            node.operands = (moved(node.operands[0], _target(node)),)
     sources = {
         node: Cell(node.operands[0], node.operands[0].meta) for node in first if type(node.operands[0]) is not Leaf
     }
     groups: dict[Any, list[Cell]] = {}
     for cell in [*(cell for cell in cells if origin(cell.value) not in waiting), *sources.values()]:
-        groups.setdefault(homes.get(origin(cell.value)), []).append(cell)
+        maker = origin(cell.value)
+        groups.setdefault(None if maker is None else homes.get(maker), []).append(cell)
     for group in groups.values():
         _run_part(group, line, donate=False)
     for node, source in sources.items():
-        node.operands = (moved(source.value, node.entry.sharding),)
+        assert isinstance(source.value, Leaf), "it has run"
+        node.operands = (moved(source.value, _target(node)),)
     rest = [cell for cell in cells if type(cell.value) is not Leaf]
     if rest:
         _run_in_parts(rest, line)
+
+
+def _target(crossing: Node) -> Sharding:
+    """Where an annotation takes its value."""
+    assert crossing.entry.sharding is not None
+    return crossing.entry.sharding
 
 
 def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
@@ -111,8 +120,7 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
         return _run_watched(cells, line, kinds)
     graph = graph_of(values_of(cells), donate=donate)
     if compiling.find(graph) is None:
-        search = len(graph.nodes) >= config.loop_search_ops > 0
-        cuts = loops.cuts(graph.nodes, search=search, goes_on=False) if donate else []
+        cuts = loops.cuts(graph.nodes, written=_steps_of(cells, graph), goes_on=False) if donate else []
         if cuts:
             run_between(cuts, graph.nodes, cells, line)
             return run_whole([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
@@ -122,8 +130,17 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
     _run_program(graph, values_of(cells), line)
 
 
+def _steps_of(cells: list[Cell], graph: Graph) -> set[Node] | None:
+    """What a loop must write to be cut out of a graph: state, as the steps of a training loop do, where it is not long
+    (a short loop inside a step is as well off in the step's program); nothing (None) where it is long."""
+    if len(graph.nodes) >= config.loop_search_ops > 0:
+        return None
+    values = [value for cell in cells if cell.is_state and cell.past for value in (*cell.past, cell.value)]
+    return {made for value in values if (made := origin(value)) is not None} if config.loop_search_ops else set()
+
+
 def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate: bool) -> None:
-    """Runs cells some of whose values the host computes: in turn what waits for no such value, and those that are ready."""
+    """Runs cells some of whose values the host computes, in turn: what waits for no such value, and those now ready."""
     while True:
         nodes, _ = topological([cell.value for cell in cells])
         waiting: set[Node] = set()
@@ -151,12 +168,12 @@ def _run_pieces(
     donate: bool,
     adapt: Callable[..., set[Node]],
 ) -> set[Node]:
-    """Runs pieces of the graph behind these cells in turn, each of which needs only those before it; the rest of the nodes
-    stays recorded. What a later node reads of a piece becomes data.
+    """Runs pieces of the graph behind these cells in turn, each of which needs only those before it; the rest of the
+    nodes stays recorded. What a later node reads of a piece becomes data.
 
     Where `adapt` finds that the host must first compute some of a piece, those are returned and the piece is not run.
     """
-    part = {node: i for i, piece in enumerate(pieces) for node in piece}
+    part: dict[Node | None, int] = {node: i for i, piece in enumerate(pieces) for node in piece}
     carried: list[list[Value]] = [[] for _ in pieces]  # of each piece, what later ones read
     readers: dict[Any, list[Node]] = {}
     last: dict[Any, int] = {}  # the last piece that reads a value
@@ -164,14 +181,14 @@ def _run_pieces(
         here = part.get(node, len(pieces))
         for operand in node.operands:
             maker = origin(operand)
-            made = -1 if maker is None else part.get(maker, here)
-            if made == here:
+            origin_part = -1 if maker is None else part.get(maker, here)
+            if origin_part == here:
                 continue
             name = _name(operand)
             last[name] = max(here, last.get(name, 0))
             if maker is not None:
                 if name not in readers:
-                    carried[made].append(operand)
+                    carried[origin_part].append(operand)
                 readers.setdefault(name, []).append(node)
     owners = {_name(value): cell for cell in cells for value in (*(cell.past or ()), cell.value)}
     done = 0
@@ -183,7 +200,11 @@ def _run_pieces(
                 if _name(value) not in known:
                     roots.append((value, owners.get(_name(value)) or Cell(value, value.meta)))
             roots.sort(key=lambda root: value_serial(root[0]))
-            graph = graph_of(roots, donate=donate, kept=lambda leaf, done=done: last.get(leaf, -1) > done)
+
+            def is_read_later(leaf: Leaf, done: int = done) -> bool:
+                return last.get(leaf, -1) > done
+
+            graph = graph_of(roots, donate=donate, kept=is_read_later)
             hosted = adapt(graph, line)
             if hosted:
                 return hosted

@@ -1,9 +1,10 @@
-"""What differs from one run of a barrier to the next and need not be a new program each time: a position, a growing list.
+"""What differs from one run of a barrier to the next and need be no new program each time: a position, a growing list.
 
-PyTorch/XLA compiled a program per index and per length. Here the second time a barrier meets such a difference it learns
-the ops that differ, and where they stand in the user's code. A position becomes an operand of the program (`Entry.moving`). What
-grows from run to run, as the tokens of a generated text do, is computed by the host beside the program, provided it is
-small and exact, so that no bit depends on who computes it. Nothing is learnt when anything else differs, too.
+PyTorch/XLA compiled a program per index and per length. Here the second time a barrier meets such a difference it
+learns the ops that differ, and where they stand in the user's code. A position becomes an operand of the program
+(`Entry.moving`). What grows from run to run, as the tokens of a generated text do, is computed by the host beside the
+program, provided it is small and exact, so that no bit depends on who computes it. Nothing is learnt when anything else
+differs, too.
 """
 
 from collections.abc import Sequence
@@ -28,7 +29,7 @@ _growing: set[_Place] = set()
 
 
 def adapt(graph: Graph, line: Line) -> set[Node]:
-    """Makes a graph that has no program more like those that have one; returns the ops that the host has to compute first.
+    """Makes a graph that has no program more like those that have one; returns the ops that the host must do first.
 
     The positions of moving ops become lifted numbers in the graph itself.
     """
@@ -63,7 +64,7 @@ def _place(node: Node) -> _Place:
 
 
 def _learn(graph: Graph, line: Line) -> bool:
-    """Compares a graph with the program most like it; True where positions and small growing values are all that differs."""
+    """Compares a graph with the program most like it; True where only positions and small growing values differ."""
     before = compiling.most_alike(graph, line)
     if before is None or [entry.name for entry in before.entries] != [node.entry.name for node in graph.nodes]:
         return False
@@ -103,33 +104,35 @@ def _host_only(graph: Graph, hosted: set[Node]) -> set[Node]:
     needed: set[Node] = set()
     stack = [operand for node in hosted for operand in node.operands]
     while stack:
-        node = origin(stack.pop())
-        if node in can and node not in needed:
-            needed.add(node)
-            stack.extend(node.operands)
+        maker = origin(stack.pop())
+        if maker in can and maker not in needed:
+            needed.add(maker)
+            stack.extend(maker.operands)
     return needed
 
 
 def compute(node: Node) -> list[Leaf]:
     """A hosted op's results as host data; its operands are leaves."""
-    operands = [_host_tensor(operand) for operand in node.operands]
+    leaves = [operand for operand in node.operands if isinstance(operand, Leaf)]
+    assert len(leaves) == len(node.operands) and node.entry.on_host is not None
+    operands = [_host_tensor(leaf) for leaf in leaves]
     with torch.no_grad():
         made = node.entry.on_host(operands, node.numbers)
     return [
-        Leaf(value.meta, host=runtime.host_array(tensor).copy(), sharding=_sharding(node))
+        Leaf(value.meta, host=runtime.host_array(tensor).copy(), sharding=_sharding(node, leaves))
         for value, tensor in zip(results(node), made, strict=True)
     ]
 
 
 def _host_tensor(leaf: Leaf) -> torch.Tensor:
     leaf.check()
-    array = leaf.host if leaf.host is not None else runtime.download(leaf.buffer, leaf.meta.shape)
+    array = leaf.host if leaf.host is not None else runtime.download(leaf.placed()[0], leaf.meta.shape)
     return runtime.host_tensor(array)
 
 
-def _sharding(node: Node) -> Sharding | None:
+def _sharding(node: Node, operands: Sequence[Leaf]) -> Sharding | None:
     """Where a growing value lies: as the one it grew from, unless it is the split dim that grew."""
-    for operand in node.operands:
+    for operand in operands:
         sharding, shape = operand.sharding, operand.meta.shape
         if sharding is not None and len(shape) == len(node.meta.shape):
             split = [dim for dim, axes in enumerate(sharding.spec) if axes]

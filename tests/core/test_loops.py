@@ -84,6 +84,17 @@ class TestTraining:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
         assert programs <= 5 and runs >= TURNS // 2, spmd.metrics.report()
 
+    def test_a_loss_read_every_few_steps(self) -> None:
+        """The graph between two reads is short: steps are told by the state that they write."""
+        spmd.config.loop_search_ops = 100_000
+        spmd.sync()
+        losses, _ = train(every=1)
+        counts = Counts()
+        few, _ = train(every=4)
+        programs, runs = counts.since()
+        assert few == pytest.approx(losses[3::4], rel=1e-5)
+        assert programs <= 3 and runs >= TURNS // 2, spmd.metrics.report()
+
     def test_the_second_loop_compiles_nothing(self) -> None:
         train(every=12)
         counts = Counts()
@@ -131,6 +142,25 @@ class TestNoLoop:
         model(torch.ones(2, 8).to("xla")).sum().backward()
         spmd.sync()
         assert counts.since() == (1, 1), spmd.metrics.report()
+
+    def test_a_loop_inside_a_step(self) -> None:
+        """A recurrent network, by hand: its turns write no state, and the step is one program."""
+        spmd.config.loop_search_ops = 100_000
+        spmd.sync()
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        optimizer = torch.optim.SGD(weights.parameters(), lr=0.01)
+        spmd.sync()
+        counts = Counts()
+        for _ in range(3):
+            x = torch.ones(4, 8).to("xla")
+            for _ in range(4):
+                for weight in weights:
+                    x = torch.tanh(x @ weight)
+            optimizer.zero_grad()
+            x.sum().backward()
+            optimizer.step()
+            spmd.sync()
+        assert counts.since() == (1, 3), spmd.metrics.report()
 
     def test_initial_values(self) -> None:
         counts = Counts()

@@ -114,7 +114,7 @@ class TestLiftedNumbers:
         """One number many times is lifted once; where the numbers part, it is another program, and each stays one."""
         tensors = [torch.ones(2, 3).to("xla") for _ in range(4)]
         counts = []
-        for numbers in ([2.0] * 4, [3.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 7.0], [9.0] * 4, [8.0, 8.0, 8.0, 8]):
+        for numbers in ([2.0] * 4, [3.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 7.0], [9.0] * 4, [*[8.0] * 3, 8]):
             before = compiles()
             made = torch._foreach_mul(tensors, numbers)
             spmd.sync()

@@ -303,7 +303,7 @@ class TestInterrupt:
             """
             import signal, torch, spmd
             weight = torch.ones(8, 8, device="xla", requires_grad=True)
-            torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not to be interrupted
+            torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not interrupted
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
             for attempt in range(100):
                 x = torch.ones(4, 8, device="xla")

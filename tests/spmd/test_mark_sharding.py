@@ -342,3 +342,23 @@ class TestResultsWithoutAxes:
         spmd.sync()
         assert flipped.tolist() == x.flip(0).tolist()
         assert ((flipped + sharded) * 2).tolist() == ((x.flip(0) + x) * 2).tolist()
+
+
+class TestCheck:
+    """An annotation that the compiler does not follow is an error, not a slow program."""
+
+    def test_of_an_intermediate_value(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("spmd.core.tensor.constrain", lambda array, sharding: array)  # the annotation gets lost
+        doubled = spmd.mark_sharding(torch.ones(24, 3).to("xla"), mesh8, (None, None)) * 2
+        total = spmd.mark_sharding(doubled, mesh8, ("fsdp", None)).sum()
+        del doubled
+        with pytest.raises(RuntimeError, match=r"laid out the mark_sharding.* instead of"):
+            spmd.sync()
+        spmd.config.check_shardings = False
+        try:
+            again = spmd.mark_sharding(torch.ones(24, 3).to("xla") * 2, mesh8, ("fsdp", None)).sum()
+            assert again.item() == 144
+        finally:
+            spmd.config.check_shardings = True
+        with pytest.raises(RuntimeError, match="laid out"):
+            total.item()

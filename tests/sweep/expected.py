@@ -38,7 +38,6 @@ _REASONS_BY_DTYPE: dict[tuple[str, ...], dict[str, tuple[str, ...]]] = {
         "CPU makes NaN of what float64 shows to be finite": ("matrix_exp",),
     },
     ("complex64",): {
-        "a random algorithm: its gradient differs as much from draw to draw on CPU": ("pca_lowrank", "svd_lowrank"),
         "CPU's norm and its abs round differently, so its gradient of the infinity norm is 0 / 0": ("renorm",),
     },
     ("bfloat16",): {"of equal values another one is named than on CPU, and the gradient goes to it": ("topk",)},

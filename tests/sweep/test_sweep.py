@@ -3,6 +3,7 @@
 import warnings
 
 import pytest
+import torch
 from sweep import sweep
 from sweep.expected import EXPECTED_FAILURES
 
@@ -16,6 +17,17 @@ def test_op(name: str, request: pytest.FixtureRequest) -> None:
         warnings.simplefilter("ignore")  # torch's own, of deprecated ops
         result = sweep.run_op(sweep.OPS[name])
     assert result.outcome in (sweep.LOWERED, sweep.HOST), f"{result.outcome}: {result.message}"
+
+
+@pytest.mark.parametrize("name", ["sin", "nn.functional.dropout3d", "svd_lowrank"])
+def test_wrong_results_are_told(name: str) -> None:
+    """Draws that differ on CPU excuse no other numbers than theirs, and nothing where there are none."""
+    op = sweep.OPS[name]
+    sample = next(op.sample_inputs("cpu", torch.float32, requires_grad=False))
+    expected = sweep._compute(op, sample, "cpu", 0)
+    sweep._check(op, sample, [result.to("xla") for result in sweep._compute(op, sample, "cpu", 1)], expected, False)
+    with pytest.raises(AssertionError):
+        sweep._check(op, sample, [(result + 100).to("xla") for result in expected], expected, False)
 
 
 def test_expected_failures_are_ops() -> None:

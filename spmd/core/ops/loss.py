@@ -83,7 +83,7 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
     classes, weights = _target_weights(self, target, weight, ignore_index)
     share = _wide(grad_output) / _wide(total_weight) if reduction == MEAN else _wide(grad_output)
     dim = _class_dim(self)
-    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and shards like its operand.
+    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and shards like self.
     hit = lax.broadcasted_iota(target.dtype, self.shape, dim) == jnp.expand_dims(classes, dim)
     value = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * share)
     return jnp.where(hit, jnp.expand_dims(value, dim), jnp.zeros((), value.dtype)).astype(returns.dtype)
@@ -91,8 +91,8 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
 
 # -- Cross entropy: log_softmax and negative log likelihood in one, which differs in its gradient. That of their
 # composition has the one-hot gradient of the log probabilities as an intermediate, which XLA's CPU backend writes to
-# memory; here it is never an operand of its own. It reads one number per target, the logsumexp, which is as exact as the
-# logits are. With label smoothing e the target of a row is the distribution
+# memory; here it is never an operand of its own. It reads one number per target, the logsumexp, which is as exact as
+# the logits are. With label smoothing e the target of a row is the distribution
 # (1 - e) * one-hot + e / C, with class weights w that times w; the loss is its cross entropy, the gradient the
 # difference of what the softmax and the target give each class.
 

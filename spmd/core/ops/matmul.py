@@ -1,4 +1,4 @@
-"""Products of matrices and vectors. Narrow floats accumulate in float32, and scaling and bias are applied before rounding."""
+"""Products of matrices and vectors. Narrow floats accumulate in float32; scaling and bias come before rounding."""
 
 import math
 
@@ -24,7 +24,7 @@ def _product(left, right):
 
 
 def _affine(self, product, beta, alpha):
-    # torch promises that beta=0 ignores self, even where self is nan; beta and alpha are static (see the lifting table).
+    # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see the lifting table).
     if alpha != 1:
         product = product * jnp.asarray(alpha, product.dtype)
     if beta == 0:

@@ -1,4 +1,4 @@
-"""Layer, RMS, group and batch normalization with their gradients. Statistics are computed in float32 for narrow floats."""
+"""Layer, RMS, group and batch normalization with their gradients. Statistics of narrow floats are float32."""
 
 import math
 
@@ -16,7 +16,7 @@ def _wide(x):
 
 
 def _like(values, returns):
-    """Each value in the dtype and shape that torch promises; None stays None, and what torch leaves empty is dropped."""
+    """Each value in the dtype and shape that torch promises; None stays None, what torch leaves empty is dropped."""
 
     def shaped(value, promised):
         return value.reshape(-1)[:0] if 0 in promised.shape and value.size else value.reshape(promised.shape)

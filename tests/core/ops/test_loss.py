@@ -132,7 +132,7 @@ class TestCrossEntropy:
             ((2, 5, 3, 3), torch.zeros(2, 3, 2, dtype=torch.int64), {}, RuntimeError, "size mismatch"),
             ((4, 5), torch.zeros(4, dtype=torch.bool), {}, RuntimeError, "expected target dtype"),
             ((4, 5), torch.zeros(4, dtype=torch.int64), {"label_smoothing": 1.5}, RuntimeError, "between 0.0 and 1.0"),
-            ((4, 5), torch.zeros(4, dtype=torch.int64), {"weight": torch.ones(4)}, (RuntimeError, AssertionError), "weight"),
+            ((4, 5), torch.zeros(4).long(), {"weight": torch.ones(4)}, (RuntimeError, AssertionError), "weight"),
             ((4, 5), torch.zeros(4, dtype=torch.int64), {"weight": torch.ones(5).double()}, RuntimeError, "weight"),
         ],
     )  # fmt: skip

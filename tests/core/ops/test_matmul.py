@@ -1,6 +1,7 @@
 """Matrix products against torch on CPU."""
 
 import re
+from functools import partial
 
 import pytest
 import torch
@@ -72,7 +73,7 @@ class TestScale:
 
 
 def layers(batch: Batch, dtype: torch.dtype) -> None:
-    """Inputs of every rank and layout; weights that are vectors or transposed; biases that broadcast; nothing at all."""
+    """Inputs of every rank and layout; weights that are vectors or transposed; biases that broadcast; nothing."""
 
     def make(*shape: int) -> torch.Tensor:
         return (torch.randint(-4, 5, shape) / 4).to(dtype)
@@ -192,7 +193,7 @@ class TestSharded:
 class TestScaled:
     """`_scaled_mm`: eight-bit floats with scales, of any sizes, as torch computes it on CPU."""
 
-    DTYPES = [torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz]
+    DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
 
     @classmethod
     def cases(cls, batch: Batch) -> None:
@@ -202,9 +203,12 @@ class TestScaled:
                 a, b = torch.randn(8, 5).to(left), torch.randn(7, 5).to(right).t()
                 for out in (torch.float32, torch.bfloat16):
                     for scales in ((torch.tensor(0.5), torch.tensor([[3.0]])), (rows, columns)):
-                        run = lambda a, b, s, t, out=out: torch._scaled_mm(a, b, s, t, out_dtype=out)
+                        run = partial(torch._scaled_mm, out_dtype=out)
                         batch.case(f"{left} {right} {out}", run, a, b, *scales, gradient=False)
-                run = lambda a, b, s, t, bias: torch._scaled_mm(a, b, s, t, bias=bias, out_dtype=torch.float32)
+
+                def run(a, b, s, t, bias):
+                    return torch._scaled_mm(a, b, s, t, bias=bias, out_dtype=torch.float32)
+
                 batch.case(f"{left} {right} bias", run, a, b, rows, columns, torch.randn(7), gradient=False)
 
     def test_values(self):
@@ -238,7 +242,10 @@ class TestScaled:
         }
         batch = Batch(mesh=mesh8, axis="fsdp")
         for recipe, given in scales.items():
-            run = lambda a, b, s, t, recipe=recipe: product(a, b, s, recipe, t, recipe, output_dtype=torch.float32)
+
+            def run(a, b, s, t, recipe=recipe):
+                return product(a, b, s, recipe, t, recipe, output_dtype=torch.float32)
+
             a, b = torch.randn(8, 5).to(self.DTYPES[0]), torch.randn(7, 5).to(self.DTYPES[1]).t()
             batch.case(str(recipe), run, a, b, *given, gradient=False)
         batch.check()
@@ -250,7 +257,7 @@ class TestScaled:
     def test_errors(self):
         a = torch.ones(4, 4, device="xla").to(torch.float8_e4m3fn)
         one = torch.ones((), device="xla")
-        with pytest.raises(RuntimeError, match="expected two matrices of eight-bit floats, got torch.float32"):
+        with pytest.raises(RuntimeError, match=r"expected two matrices of eight-bit floats, got torch\.float32"):
             torch._scaled_mm(a.float(), a, one, one)
         with pytest.raises(RuntimeError, match=r"one a column of the second, got \(4,\) torch.float32"):
             torch._scaled_mm(a, a, torch.ones(4, device="xla"), one)
