@@ -20,7 +20,7 @@ from .ir import Entry, Leaf, Meta, Node, Pick, Value, origin
 from .source import node_line
 
 # A turn has at least so many ops: shorter ones are taken several at a time.
-SHORTEST = 32
+SHORTEST = 16
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,8 @@ class Counts:
 def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) -> tuple[list[float], list[Tensor]]:
     """Trains a small network; reads its loss each `every` steps: (losses read, weights in the end)."""
     torch.manual_seed(0)
-    model = nn.Sequential(
-        nn.Linear(16, 32), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(32), nn.Linear(32, 16), nn.Linear(16, 8)
-    ).to("xla")
+    blocks = [m for _ in range(3) for m in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(16))]
+    model = nn.Sequential(*blocks, nn.Linear(16, 8)).to("xla")
     if mesh is not None:
         for parameter in model.parameters():
             spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
@@ -72,7 +71,7 @@ class TestTraining:
         assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
         for one, other in zip(weights, same, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-        assert programs <= 4 and runs >= TURNS // 2, spmd.metrics.report()
+        assert programs <= 4 and runs >= TURNS, spmd.metrics.report()
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
         losses, weights = train(every=1)
@@ -82,7 +81,7 @@ class TestTraining:
         assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
         for one, other in zip(weights, same, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-        assert programs <= 5 and runs >= TURNS // 2, spmd.metrics.report()
+        assert programs <= 5 and runs >= TURNS, spmd.metrics.report()
 
     def test_a_loss_read_every_few_steps(self) -> None:
         """The graph between two reads is short: steps are told by the state that they write."""
@@ -93,7 +92,7 @@ class TestTraining:
         few, _ = train(every=4)
         programs, runs = counts.since()
         assert few == pytest.approx(losses[3::4], rel=1e-5)
-        assert programs <= 3 and runs >= TURNS // 2, spmd.metrics.report()
+        assert programs <= 3 and runs >= TURNS, spmd.metrics.report()
 
     def test_the_second_loop_compiles_nothing(self) -> None:
         train(every=12)
