@@ -137,8 +137,7 @@ class Mesh:
                 return self.axis_names[axis]
             raise ValueError(
                 f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to "
-                f"{len(self.axis_names) - 1}\n"
-                + _point_at(spec, axis)
+                f"{len(self.axis_names) - 1}\n" + _point_at(spec, axis)
             )
         if axis in self.axis_names:
             return axis

@@ -113,8 +113,11 @@ def first_elsewhere(name: str, args: argparse.Namespace, *, barrier: bool) -> tu
     """`first`, in a process of its own."""
     command = [sys.executable, __file__, "--first", name, "--steps", str(args.steps), "--width", str(args.width)]
     printed = subprocess.run(
-        [*command, *(["--barrier"] if barrier else [])], check=True, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        [*command, *(["--barrier"] if barrier else [])],
+        check=True,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     ).stdout.split()
     return float(printed[0]), int(printed[1])
 
@@ -165,8 +168,11 @@ def main() -> None:
     for name in LOOPS:
         alone, synced = (first_elsewhere(name, args, barrier=barrier) for barrier in (False, True))
         table.add_row(
-            f"{name}, {args.steps} steps", str(alone[1]), str(synced[1]),
-            f"{alone[0] / synced[0]:.2f}", f"{warm(name, args):.2f}",
+            f"{name}, {args.steps} steps",
+            str(alone[1]),
+            str(synced[1]),
+            f"{alone[0] / synced[0]:.2f}",
+            f"{warm(name, args):.2f}",
         )
     Console(width=110).print(table)
     for tokens in (10, 40):

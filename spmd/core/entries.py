@@ -4,7 +4,6 @@ An Entry is built once per (operand metas, static arguments): torch runs the op 
 dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
 """
 
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any

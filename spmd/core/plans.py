@@ -1,6 +1,5 @@
 """What dispatch knows of an overload before it sees arguments: its kind and rule, or how it is done without one."""
 
-
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any

@@ -89,9 +89,13 @@ def _is_moved(old: Entry, new: Entry) -> bool:
 
 
 def _is_small(node: Node) -> bool:
-    return node.entry.on_host is not None and jax.process_count() == 1 and all(
-        is_exact(meta.dtype) and meta.numel <= LARGEST
-        for meta in (*node.entry.metas, *(operand.meta for operand in node.operands))
+    return (
+        node.entry.on_host is not None
+        and jax.process_count() == 1
+        and all(
+            is_exact(meta.dtype) and meta.numel <= LARGEST
+            for meta in (*node.entry.metas, *(operand.meta for operand in node.operands))
+        )
     )
 
 

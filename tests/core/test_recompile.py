@@ -109,7 +109,6 @@ class TestLiftedNumbers:
         assert counts == [1, 1, 0, 0, 0, 0] if kind == "SGD" else [1, 0, 0, 0, 0, 0], spmd.metrics.report()
         torch.testing.assert_close(w.detach().cpu(), reference.detach(), rtol=2e-5, atol=2e-5)
 
-
     def test_lists_of_equal_numbers(self) -> None:
         """One number many times is lifted once; where the numbers part, it is another program, and each stays one."""
         tensors = [torch.ones(2, 3).to("xla") for _ in range(4)]

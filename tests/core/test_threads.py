@@ -283,7 +283,9 @@ class TestInterrupt:
     def test_during_backward(self) -> None:
         printed = run_script(
             """
-            import signal, torch, spmd
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without
+            import torch, spmd
             x = torch.ones(3, device="xla", requires_grad=True)
             x.register_hook(lambda grad: signal.raise_signal(signal.SIGINT))
             handler = signal.getsignal(signal.SIGINT)
@@ -301,7 +303,9 @@ class TestInterrupt:
         """torch's C++ asks the device guard inside, and takes no exception there."""
         printed = run_script(
             """
-            import signal, torch, spmd
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
             weight = torch.ones(8, 8, device="xla", requires_grad=True)
             torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not interrupted
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
@@ -325,7 +329,9 @@ class TestInterrupt:
         """The handler that waits for the next op does not wait for long."""
         printed = run_script(
             """
-            import signal, time, spmd
+            import signal, time
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import spmd
             signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
             signal.setitimer(signal.ITIMER_REAL, 0.2)
             try:

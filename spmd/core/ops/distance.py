@@ -67,6 +67,8 @@ def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
 
 @lower(aten._cdist_backward.default)
 def aten_cdist_backward(grad, x1, x2, p, cdist, *, returns):
+    if 0 in (*grad.shape, x1.shape[-1]):  # then torch returns x1's own shape, without the batch of x2
+        return jnp.zeros(returns.shape, returns.dtype)
     made = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
     return jnp.broadcast_to(made, returns.shape)
 
