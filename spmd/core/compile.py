@@ -1,16 +1,17 @@
 """Graph key -> executable: the program cache, the words for why a program was compiled, and running it on PJRT."""
 
+import contextlib
 import dataclasses
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
-from . import metrics
+from . import interrupt, metrics
 from .config import config
 from .ir import Entry, Leaf, Line, Meta, Node, Pick, Value, origin
 from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
@@ -122,8 +123,20 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
     floats, integers = pack_numbers(graph.nodes)
     arguments = [argument_struct(leaf) for leaf in graph.leaves]
     vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
-    with compiler_context():
+    with compiler_context(), _first_lowering():
         return jitted.lower(*arguments, *vectors)
+
+
+_has_lowered = False
+
+
+@contextlib.contextmanager
+def _first_lowering() -> Iterator[None]:
+    """jax loads its dialects in the midst of its first lowering; left half loaded by a Ctrl-C they never load again."""
+    global _has_lowered
+    with contextlib.nullcontext() if _has_lowered else interrupt.later():
+        yield
+    _has_lowered = True
 
 
 def run(program: Program, graph: Graph) -> list[Leaf]:

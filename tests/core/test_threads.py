@@ -348,6 +348,7 @@ class TestInterrupt:
             """
             import signal, torch, spmd
             x = torch.zeros(2, device="xla")
+            (x + 1).tolist()  # jax loads its dialects in its first lowering, and never again where an alarm stops it
             count = 0
             signal.signal(signal.SIGALRM, signal.default_int_handler)
             signal.setitimer(signal.ITIMER_REAL, 0.05, 0.3)
