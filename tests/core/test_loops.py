@@ -101,9 +101,9 @@ class TestTraining:
         assert counts.since()[0] == 0, spmd.metrics.report()
 
     def test_more_turns_compile_nothing_more(self) -> None:
-        self.sample(12)
+        self.sample(12).cpu()
         counts = Counts()
-        self.sample(40)
+        self.sample(40).cpu()
         programs, runs = counts.since()
         assert programs <= 2, spmd.metrics.report()  # the last turns may differ by what is alive
         assert runs >= 20
