@@ -121,28 +121,16 @@ def _logspace(
     return torch.logspace(start, end, steps, base, dtype=dtype, device="cpu").to("xla")
 
 
-def _tril_indices(
-    row: int,
-    col: int,
-    offset: int = 0,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-):
-    return torch.tril_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
+def _triangle(make: Any) -> Any:
+    """`tril_indices` or `triu_indices`: host data."""
 
+    def indices(
+        row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None,
+        pin_memory: Any = None,
+    ):  # fmt: skip
+        return make(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
 
-def _triu_indices(
-    row: int,
-    col: int,
-    offset: int = 0,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-):
-    return torch.triu_indices(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
+    return indices
 
 
 def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
@@ -202,8 +190,8 @@ def register_factories() -> None:
         "_efficientzerotensor": _zeros,
         "linspace": _linspace,
         "logspace": _logspace,
-        "tril_indices": _tril_indices,
-        "triu_indices": _triu_indices,
+        "tril_indices": _triangle(torch.tril_indices),
+        "triu_indices": _triangle(torch.triu_indices),
         "_copy_from": _copy_from,
     }.items():
         library.impl(name, function, "PrivateUse1")
