@@ -14,7 +14,7 @@ import jax
 import torch
 
 from . import compile as compiling
-from . import runtime
+from . import metrics, runtime
 from .dtypes import is_exact
 from .ir import Entry, Leaf, Line, Node, line_number, origin, results
 from .lower import Graph
@@ -116,7 +116,8 @@ def _host_only(graph: Graph, hosted: set[Node]) -> set[Node]:
 
 
 def compute(node: Node) -> list[Leaf]:
-    """A hosted op's results as host data; its operands are leaves."""
+    """A hosted op's results as host data; its operands are leaves. Counted, as every op on the host is."""
+    metrics.add("host_ops")
     leaves = [operand for operand in node.operands if isinstance(operand, Leaf)]
     assert len(leaves) == len(node.operands) and node.entry.on_host is not None
     operands = [_host_tensor(leaf) for leaf in leaves]

@@ -119,8 +119,10 @@ class TestGrowingValues:
         return counts, ids
 
     def test_bounded(self) -> None:
+        before = spmd.metrics.counter("host_ops")
         counts, ids = self.loop("xla")
         assert not any(counts[4:]), (counts, spmd.metrics.report())
+        assert spmd.metrics.counter("host_ops") > before  # the report tells of what the host computed
         assert torch.equal(ids.cpu(), self.loop("cpu")[1])
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
