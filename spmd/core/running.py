@@ -120,7 +120,8 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
         return _run_watched(cells, line, kinds)
     graph = graph_of(values_of(cells), donate=donate)
     if compiling.find(graph) is None:
-        cuts = loops.cuts(graph.nodes, written=_steps_of(cells, graph), goes_on=False) if donate else []
+        may_cut = donate and config.loop_search_ops
+        cuts = loops.cuts(graph.nodes, written=_steps_of(cells, graph), goes_on=False) if may_cut else []
         if cuts:
             run_between(cuts, graph.nodes, cells, line)
             return run_whole([cell for cell in cells if type(cell.value) is not Leaf], line, donate=donate)
@@ -133,10 +134,10 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
 def _steps_of(cells: list[Cell], graph: Graph) -> set[Node] | None:
     """What a loop must write to be cut out of a graph: state, as the steps of a training loop do, where it is not long
     (a short loop inside a step is as well off in the step's program); nothing (None) where it is long."""
-    if len(graph.nodes) >= config.loop_search_ops > 0:
+    if len(graph.nodes) >= config.loop_search_ops:
         return None
     values = [value for cell in cells if cell.is_state and cell.past for value in (*cell.past, cell.value)]
-    return {made for value in values if (made := origin(value)) is not None} if config.loop_search_ops else set()
+    return {made for value in values if (made := origin(value)) is not None}
 
 
 def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate: bool) -> None:
@@ -263,7 +264,7 @@ def _run_program(graph: Graph, roots: list[_Root], line: Line) -> list[Leaf]:
 
 
 def _run_watched(cells: list[Cell], line: Line, kinds: int) -> None:
-    """`_run` inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
+    """`run_whole` inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
     global RUNS
     RUNS += 1
     graph = graph_of(values_of(cells), donate=False)
