@@ -2,12 +2,16 @@
 
 from . import activation as activation
 from . import attention as attention
+from . import average_pool as average_pool
+from . import border as border
 from . import conv as conv
 from . import create as create
 from . import ctc as ctc
 from . import distance as distance
 from . import embedding as embedding
 from . import fft as fft
+from . import gamma as gamma
+from . import grid as grid
 from . import histogram as histogram
 from . import index as index
 from . import ldl as ldl
@@ -16,6 +20,7 @@ from . import loss as loss
 from . import matmul as matmul
 from . import norm as norm
 from . import optim as optim
+from . import order as order
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random

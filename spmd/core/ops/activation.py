@@ -7,6 +7,7 @@ import torch
 from jax import lax
 from jax.scipy import special
 
+from .floats import conj, wide, widened
 from .registry import Promote, lower
 
 aten = torch.ops.aten
@@ -14,10 +15,6 @@ aten = torch.ops.aten
 _SQRT_HALF = math.sqrt(0.5)
 _SQRT_2_OVER_PI = math.sqrt(2.0 / math.pi)
 _GELU_CUBIC = 0.044715
-
-
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
 # -- Softmax.
@@ -31,33 +28,29 @@ def _softmax(self, dim, dtype):
     return weights / jnp.sum(weights, axis=dim, keepdims=True)
 
 
-def _float_of(dtype):
-    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
-
-
 @lower(aten._softmax.default)
 def aten_softmax(self, dim, half_to_float, *, returns):
-    return _softmax(self, dim, _float_of(returns.dtype)).astype(returns.dtype)
+    return _softmax(self, dim, wide(returns.dtype)).astype(returns.dtype)
 
 
 @lower(aten._safe_softmax.default)
 def aten_safe_softmax(self, dim, dtype=None, *, returns):
     # A row of nothing but -inf attends to nothing: zeros, not NaN.
     dead = jnp.all(self == -jnp.inf, axis=dim if self.ndim else None, keepdims=True)
-    weights = _softmax(self, dim, _float_of(returns.dtype))
+    weights = _softmax(self, dim, wide(returns.dtype))
     return jnp.where(dead, jnp.zeros((), weights.dtype), weights).astype(returns.dtype)
 
 
 @lower(aten._softmax_backward_data.default)
 def aten_softmax_backward_data(grad_output, output, dim, input_dtype):
-    output, weighted = _wide(output), _wide(grad_output) * _wide(output)
+    output, weighted = widened(output), widened(grad_output) * widened(output)
     total = jnp.sum(weighted, axis=dim, keepdims=True) if output.ndim else weighted
     return (weighted - output * total).astype(input_dtype)
 
 
 @lower(aten._log_softmax.default)
 def aten_log_softmax(self, dim, half_to_float, *, returns):
-    x = self.astype(_float_of(returns.dtype))
+    x = self.astype(wide(returns.dtype))
     if x.ndim == 0 or not x.size:
         return (x - x).astype(returns.dtype)
     shifted = x - jnp.max(x, axis=dim, keepdims=True)
@@ -66,9 +59,9 @@ def aten_log_softmax(self, dim, half_to_float, *, returns):
 
 @lower(aten._log_softmax_backward_data.default)
 def aten_log_softmax_backward_data(grad_output, output, dim, input_dtype):
-    grad = _wide(grad_output)
+    grad = widened(grad_output)
     total = jnp.sum(grad, axis=dim, keepdims=True) if grad.ndim else grad
-    return (grad - jnp.exp(_wide(output)) * total).astype(input_dtype)
+    return (grad - jnp.exp(widened(output)) * total).astype(input_dtype)
 
 
 # -- GELU, SiLU and their kin.
@@ -136,7 +129,7 @@ def aten_softplus_backward(grad_output, self, beta, threshold):
 
 @lower(aten.log_sigmoid_forward.default)
 def aten_log_sigmoid_forward(self, *, returns):
-    x = _wide(self)
+    x = widened(self)
     output = jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
     # The buffer is the CPU kernel's scratch; backward below does without it.
     return output.astype(returns[0].dtype), jnp.zeros(returns[1].shape, returns[1].dtype)
@@ -144,7 +137,7 @@ def aten_log_sigmoid_forward(self, *, returns):
 
 @lower(aten.log_sigmoid_backward.default)
 def aten_log_sigmoid_backward(grad_output, self, buffer, *, returns):
-    return (_wide(grad_output) * lax.logistic(-_wide(self))).astype(returns.dtype)
+    return (widened(grad_output) * lax.logistic(-widened(self))).astype(returns.dtype)
 
 
 @lower(aten.glu.default, promote=Promote.DEFAULT)
@@ -264,3 +257,40 @@ def aten_softshrink(self, lambd=0.5):
 @lower(aten.softshrink_backward.default, promote=Promote.DEFAULT)
 def aten_softshrink_backward(grad_output, self, lambd):
     return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
+
+
+# -- Threshold, tanh, sigmoid and logit.
+
+
+@lower(aten.threshold.default, promote=Promote.DEFAULT)
+def aten_threshold(self, threshold, value):
+    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
+
+
+@lower(aten.threshold_backward.default, promote=Promote.DEFAULT)
+def aten_threshold_backward(grad_output, self, threshold):
+    return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)
+
+
+@lower(aten.tanh_backward.default, promote=Promote.DEFAULT)
+def aten_tanh_backward(grad_output, output):
+    return grad_output * conj(1 - output * output)
+
+
+@lower(aten.sigmoid_backward.default, promote=Promote.DEFAULT)
+def aten_sigmoid_backward(grad_output, output):
+    return grad_output * conj((1 - output) * output)
+
+
+@lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)
+def aten_logit(self, eps=None):
+    if eps is not None:
+        self = jnp.clip(self, eps, 1 - eps)
+    return jnp.log(self / (1 - self))
+
+
+@lower(aten.logit_backward.default, promote=Promote.DEFAULT)
+def aten_logit_backward(grad_output, self, eps=None):
+    low, outside = (0.0, jnp.nan) if eps is None else (eps, 0.0)
+    inside = (self >= low) & (self <= 1 - low)
+    return jnp.where(inside, grad_output / (self * (1 - self)), jnp.asarray(outside, grad_output.dtype))

@@ -12,7 +12,8 @@ import torch
 from jax import lax
 
 from . import cudnn, flash
-from .flash import Dropout, wide_dtype
+from .flash import Dropout
+from .floats import wide
 from .registry import lower
 
 aten = torch.ops.aten
@@ -137,7 +138,7 @@ def _einsum(grouped, plain, operands, *, dtype):
 
 def _scores(query, key, bias, is_causal, scale):
     """[B, H, S, L] in the accumulation dtype, masked positions at -inf."""
-    heads, dtype = query.shape[1], wide_dtype(query)
+    heads, dtype = query.shape[1], wide(query.dtype)
     scores = _einsum("bhgsd,bhld->bhgsl", "bhsd,bhld->bhsl", (_grouped(query, key), key), dtype=dtype)
     scores = _ungrouped(scores, heads) * jnp.asarray(scale, dtype)
     if bias is not None and bias.dtype == jnp.bool_:
@@ -171,12 +172,12 @@ def _dropped(x, dropout):
 def _forward(query, key, value, *, bias, dropout, is_causal, scale):
     weights, logsumexp = _probabilities(query, key, bias, is_causal, scale)
     weights = _grouped(_dropped(weights, dropout).astype(value.dtype), value)
-    output = _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (weights, value), dtype=wide_dtype(query))
+    output = _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (weights, value), dtype=wide(query.dtype))
     return output.astype(query.dtype).reshape(*query.shape[:3], value.shape[-1]), logsumexp
 
 
 def _backward(grad_out, query, key, value, out, logsumexp, *, bias, dropout, wants_bias, is_causal, scale):
-    heads, dtype = query.shape[1], wide_dtype(query)
+    heads, dtype = query.shape[1], wide(query.dtype)
     weights, _ = _probabilities(query, key, bias, is_causal, scale)
     grad_output = _grouped(grad_out, value)
     kept = _grouped(_dropped(weights, dropout).astype(value.dtype), value)

@@ -4,7 +4,9 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from .floats import wide
 from .registry import lower
+from .windows import per_dim
 
 aten = torch.ops.aten
 
@@ -13,20 +15,11 @@ _SPECS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "O
 _KERNEL_SPECS = {1: ("CNW", "IOW", "CNW"), 2: ("CNHW", "IOHW", "CNHW"), 3: ("CNDHW", "IODHW", "CNDHW")}
 
 
-def _accumulator(x):
-    return jnp.float32 if x.dtype in (jnp.bfloat16, jnp.float16) else x.dtype
-
-
-def _per_dim(values, rank):
-    """One value per spatial dim; torch lets a single one stand for all."""
-    return tuple(values) * rank if len(values) == 1 else tuple(values)
-
-
 def _convolve(x, kernel, stride, pads, dilation, groups):
     """The plain convolution: x [N, C, ...], kernel [O, C / groups, ...], pads one (low, high) per dim."""
     return lax.conv_general_dilated(
         x, kernel, stride, pads, rhs_dilation=dilation, dimension_numbers=_SPECS[x.ndim - 2],
-        feature_group_count=groups, preferred_element_type=_accumulator(x),
+        feature_group_count=groups, preferred_element_type=wide(x.dtype),
     )  # fmt: skip
 
 
@@ -43,7 +36,7 @@ def _spread(x, kernel, stride, padding, dilation, groups, sizes):
         pads.append((low, sizes[dim] + reach - low - (x.shape[2 + dim] - 1) * stride[dim] - 1))
     return lax.conv_general_dilated(
         x, flipped, (1,) * rank, pads, lhs_dilation=stride, rhs_dilation=dilation, dimension_numbers=_SPECS[rank],
-        feature_group_count=groups, preferred_element_type=_accumulator(x),
+        feature_group_count=groups, preferred_element_type=wide(x.dtype),
     )  # fmt: skip
 
 
@@ -55,7 +48,7 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         pads.append((padding[dim], covered - x.shape[2 + dim] - padding[dim]))
     return lax.conv_general_dilated(
         x, grad, dilation, pads, rhs_dilation=stride, dimension_numbers=_KERNEL_SPECS[rank],
-        batch_group_count=groups, preferred_element_type=_accumulator(x),
+        batch_group_count=groups, preferred_element_type=wide(x.dtype),
     )  # fmt: skip
 
 
@@ -66,9 +59,9 @@ def _channel(bias, rank):
 @lower(aten.convolution.default)
 def aten_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns):
     rank = weight.ndim - 2
-    stride, padding, dilation = (_per_dim(values, rank) for values in (stride, padding, dilation))
+    stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     if 0 in returns.shape or input.size == 0 or weight.size == 0:
-        made = jnp.zeros(returns.shape, _accumulator(input))
+        made = jnp.zeros(returns.shape, wide(input.dtype))
     elif transposed:
         made = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
     else:
@@ -92,7 +85,7 @@ def aten_convolution_backward(
     *, returns,
 ):  # fmt: skip
     rank = weight.ndim - 2
-    stride, padding, dilation = (_per_dim(values, rank) for values in (stride, padding, dilation))
+    stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     is_empty = grad_output.size == 0 or input.size == 0 or weight.size == 0
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
@@ -114,7 +107,7 @@ def aten_convolution_backward(
         grad_weight = empty if is_empty else _kernel_grad(x, grad, window, stride, padding, dilation, groups)
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
-        grad_bias = jnp.sum(grad_output, axis=axes, dtype=_accumulator(grad_output))
+        grad_bias = jnp.sum(grad_output, axis=axes, dtype=wide(grad_output.dtype))
     return tuple(
         None if promised is None else grad.astype(promised.dtype)
         for grad, promised in zip((grad_input, grad_weight, grad_bias), returns, strict=True)
@@ -130,6 +123,6 @@ def _reach(size, window, stride, padding, dilation):
 def aten_conv_tbc(self, weight, bias, pad=0):
     made = lax.conv_general_dilated(
         self, weight, (1,), [(pad, pad)], dimension_numbers=("WNC", "WIO", "WNC"),
-        preferred_element_type=_accumulator(self),
+        preferred_element_type=wide(self.dtype),
     )  # fmt: skip
     return (made + bias).astype(self.dtype)

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
+from .floats import wide
 from .registry import lower
 
 aten = torch.ops.aten
@@ -19,7 +20,7 @@ def aten_embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sp
 def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
     flat = indices.reshape(-1)
     # Rows that meet many times are summed in float32 and rounded once.
-    accumulator = jnp.float32 if grad_output.dtype in (jnp.bfloat16, jnp.float16) else grad_output.dtype
+    accumulator = wide(grad_output.dtype)
     rows = grad_output.reshape(flat.shape[0], grad_output.shape[-1]).astype(accumulator)
     if scale_grad_by_freq:
         counts = jnp.zeros((num_weights,), accumulator).at[flat].add(jnp.ones((), accumulator), mode="drop")
@@ -64,7 +65,7 @@ def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_l
         first = jax.ops.segment_min(place, owner_kept, bags, mode="drop")
         best = jnp.where(filled, jnp.take(indices, first, mode="clip"), 0).astype(best.dtype) if count else best
     else:
-        accumulator = jnp.float32 if weight.dtype in (jnp.bfloat16, jnp.float16) else weight.dtype
+        accumulator = wide(weight.dtype)
         rows = rows.astype(accumulator)
         if per_sample_weights is not None:
             rows = rows * per_sample_weights.astype(accumulator)[:, None]

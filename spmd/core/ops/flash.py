@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .floats import wide
 from .random import Draw, _mix, bits
 
 # Rows and columns of one block.
@@ -52,11 +53,6 @@ class Dropout:
         keep = _mix(self.words[..., None] + columns * golden) < threshold
         scale = 0.0 if self.probability == 1 else 1 / (1 - self.probability)
         return jnp.where(keep, x * scale, jnp.zeros((), x.dtype))
-
-
-def wide_dtype(x: jax.Array) -> np.dtype:
-    """In what sums over x are kept."""
-    return jnp.dtype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x.dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +97,7 @@ class _Scores:
 
     def of(self, row: jax.Array, column: jax.Array) -> jax.Array:
         """The scores of the block that begins at (row, column), in the accumulation dtype."""
-        dtype = wide_dtype(self.query)
+        dtype = wide(self.query.dtype)
         operands = self.rows(self.query, row), self.columns(self.key, column)
         scores = jnp.einsum("bkgsd,bkld->bkgsl", *operands, preferred_element_type=dtype)
         scores = scores * jnp.asarray(self.scale, dtype)
@@ -148,7 +144,7 @@ def forward(
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
     """(output, logsumexp of the scores) in the accumulation dtype. A row that may attend to nothing gets zeros."""
     scores = _Scores(query, key, bias, is_causal, scale)
-    dtype = wide_dtype(query)
+    dtype = wide(query.dtype)
 
     def step(carry, start):
         row, column = start[0], start[1]
@@ -180,7 +176,7 @@ def backward(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
     """The gradients of query, key, value and, where asked for, bias, in the accumulation dtype."""
     scores = _Scores(query, key, bias, is_causal, scale)
-    dtype = wide_dtype(query)
+    dtype = wide(query.dtype)
     # FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
     delta = jnp.sum(grad_out.astype(dtype) * out.astype(dtype), axis=-1)
     logsumexp = _no_infinity(logsumexp)
@@ -220,7 +216,7 @@ def _zeros_like_bias(scores: _Scores) -> jax.Array:
     """Where the gradient of the bias begins: each position of a whole one gets one term, so it needs no wider sum."""
     bias = scores.bias
     assert bias is not None
-    return jnp.zeros(bias.shape, bias.dtype if bias.shape[3:] == scores.lengths else wide_dtype(bias))
+    return jnp.zeros(bias.shape, bias.dtype if bias.shape[3:] == scores.lengths else wide(bias.dtype))
 
 
 def _add_to_bias(

@@ -5,6 +5,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from .floats import wide
 from .registry import lower
 
 aten = torch.ops.aten
@@ -14,9 +15,7 @@ _IN_BOUNDS = "promise_in_bounds"
 
 def _accumulator(dtype):
     """Narrow floats that meet at one position are summed in float32 and rounded once; booleans are counted."""
-    if dtype == jnp.bool_:
-        return jnp.int32
-    return jnp.float32 if dtype in (jnp.bfloat16, jnp.float16) else dtype
+    return jnp.int32 if dtype == jnp.bool_ else wide(dtype)
 
 
 # -- Positions that vary along one dim: gather and scatter. torch allows no negative index here.

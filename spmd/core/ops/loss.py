@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from .floats import wide, widened
 from .registry import Promote, lower
 
 aten = torch.ops.aten
@@ -25,10 +26,6 @@ CROSS_ENTROPY = torch.ops.spmd.cross_entropy.default
 CROSS_ENTROPY_BACKWARD = torch.ops.spmd.cross_entropy_backward.default
 
 NONE, MEAN, SUM = 0, 1, 2  # torch's `reduction`
-
-
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
 def _reduce(loss, reduction):
@@ -56,8 +53,8 @@ def _target_weights(self, target, weight, ignore_index):
     """(a class to look at, its weight in the sum) per target: ignored targets look at class 0 with weight 0."""
     kept = target != ignore_index
     safe = jnp.where(kept, target, jnp.zeros((), target.dtype))
-    dtype = jnp.float32 if self.dtype in (jnp.bfloat16, jnp.float16) else self.dtype
-    weights = jnp.ones((), dtype) if weight is None else _wide(weight).at[safe].get(mode="promise_in_bounds")
+    dtype = wide(self.dtype)
+    weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
     return safe, jnp.where(kept, weights, jnp.zeros((), dtype))
 
 
@@ -70,7 +67,7 @@ def _pick(self, classes):
 def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, returns):
     classes, weights = _target_weights(self, target, weight, ignore_index)
     # An ignored row counts as 0 even where its log probability is infinite or NaN.
-    loss = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * _wide(_pick(self, classes)))
+    loss = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * widened(_pick(self, classes)))
     total_weight = jnp.zeros((), weights.dtype)
     if reduction != NONE:
         loss, total_weight = jnp.sum(loss), jnp.sum(weights)
@@ -81,7 +78,7 @@ def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, retu
 @lower(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight, *, returns):
     classes, weights = _target_weights(self, target, weight, ignore_index)
-    share = _wide(grad_output) / _wide(total_weight) if reduction == MEAN else _wide(grad_output)
+    share = widened(grad_output) / widened(total_weight) if reduction == MEAN else widened(grad_output)
     dim = _class_dim(self)
     # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and shards like self.
     hit = lax.broadcasted_iota(target.dtype, self.shape, dim) == jnp.expand_dims(classes, dim)
@@ -100,12 +97,12 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
 def _class_weights(self, weight):
     """The weights of all classes, along the class dim of the logits; 1 without weights."""
     if weight is None:
-        return jnp.ones((), _wide(self).dtype)
-    return _wide(weight).reshape(-1, *[1] * (self.ndim - 1 - _class_dim(self)))
+        return jnp.ones((), widened(self).dtype)
+    return widened(weight).reshape(-1, *[1] * (self.ndim - 1 - _class_dim(self)))
 
 
 def _sum_of_classes(self, weight):
-    return self.shape[_class_dim(self)] if weight is None else jnp.sum(_wide(weight))
+    return self.shape[_class_dim(self)] if weight is None else jnp.sum(widened(weight))
 
 
 def _unless_ignored(values, target, ignore_index):
@@ -116,10 +113,10 @@ def _unless_ignored(values, target, ignore_index):
 def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing, *, returns):
     dim, target = _class_dim(self), target.astype(jnp.int64)  # ignore_index is no byte
     classes, weights = _target_weights(self, target, weight, ignore_index)
-    highest = jnp.max(_wide(self), axis=dim, keepdims=True, initial=-jnp.inf)
-    shifted = _wide(self) - highest
+    highest = jnp.max(widened(self), axis=dim, keepdims=True, initial=-jnp.inf)
+    shifted = widened(self) - highest
     log_sum, highest = jnp.log(jnp.sum(jnp.exp(shifted), axis=dim)), jnp.squeeze(highest, dim)
-    picked = _wide(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
+    picked = widened(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
     loss = weights * (log_sum - picked)
     if label_smoothing > 0:
         others = _sum_of_classes(self, weight) * log_sum - jnp.sum(shifted * _class_weights(self, weight), axis=dim)
@@ -138,7 +135,7 @@ def spmd_cross_entropy_backward(
 ):
     dim, target = _class_dim(self), target.astype(jnp.int64)
     classes, weights = _target_weights(self, target, weight, ignore_index)
-    share = _wide(grad_output) / total_weight if reduction == MEAN else _wide(grad_output)
+    share = widened(grad_output) / total_weight if reduction == MEAN else widened(grad_output)
     share = _unless_ignored(share, target, ignore_index)  # also where all are, and the mean is NaN
 
     def by_class(values):
@@ -150,7 +147,7 @@ def spmd_cross_entropy_backward(
         of_softmax = at_target + elsewhere * _sum_of_classes(self, weight)
     # A comparison with the class number, not a scatter: it fuses, and shards like the logits.
     hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
-    grad = by_class(of_softmax) * jnp.exp(_wide(self) - by_class(logsumexp))
+    grad = by_class(of_softmax) * jnp.exp(widened(self) - by_class(logsumexp))
     grad = grad - jnp.where(hit, by_class(at_target), jnp.zeros((), at_target.dtype))
     if label_smoothing > 0:
         grad = grad - by_class(elsewhere) * _class_weights(self, weight)

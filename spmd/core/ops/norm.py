@@ -6,13 +6,10 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from .floats import widened
 from .registry import lower
 
 aten = torch.ops.aten
-
-
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
 def _like(values, returns):
@@ -54,7 +51,7 @@ def _outer_axes(x, normalized_shape):
 
 @lower(aten.native_layer_norm.default)
 def aten_native_layer_norm(input, normalized_shape, weight, bias, eps, *, returns):
-    mean, centered, variance = _moments(_wide(input), _inner_axes(input, normalized_shape))
+    mean, centered, variance = _moments(widened(input), _inner_axes(input, normalized_shape))
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, weight)
     return _like((output if bias is None else output + bias, mean, rstd), returns)
@@ -64,8 +61,8 @@ def aten_native_layer_norm(input, normalized_shape, weight, bias, eps, *, return
 def aten_native_layer_norm_backward(
     grad_out, input, normalized_shape, mean, rstd, weight, bias, output_mask, *, returns
 ):
-    grad, inner, outer = _wide(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
-    normalized = (_wide(input) - mean) * rstd
+    grad, inner, outer = widened(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
+    normalized = (widened(input) - mean) * rstd
     return _like(
         (
             _grad_normalized(_scaled(grad, weight), normalized, rstd, inner) if output_mask[0] else None,
@@ -81,7 +78,7 @@ def aten_native_layer_norm_backward(
 
 @lower(aten._fused_rms_norm.default)
 def aten_fused_rms_norm(input, normalized_shape, weight, eps, *, returns):
-    x = _wide(input)
+    x = widened(input)
     eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
     rstd = lax.rsqrt(jnp.mean(x * x, axis=_inner_axes(x, normalized_shape), keepdims=True) + eps)
     return _like((_scaled(x * rstd, weight), rstd), returns)
@@ -89,7 +86,7 @@ def aten_fused_rms_norm(input, normalized_shape, weight, eps, *, returns):
 
 @lower(aten._fused_rms_norm_backward.default)
 def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight, output_mask, *, returns):
-    grad, x = _wide(grad_out), _wide(input)
+    grad, x = widened(grad_out), widened(input)
     scaled, inner = _scaled(grad, weight), _inner_axes(input, normalized_shape)
     # By rows, not of x * rstd: XLA's CPU backend would write that, or the deviation broadcast, to memory.
     along = jnp.mean(scaled * x, axis=inner, keepdims=True) * rstd * rstd
@@ -113,7 +110,7 @@ def _by_group(x, N, C, HxW, group):
 
 @lower(aten.native_group_norm.default)
 def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, returns):
-    mean, centered, variance = _moments(_by_group(_wide(input), N, C, HxW, group), (2, 3))
+    mean, centered, variance = _moments(_by_group(widened(input), N, C, HxW, group), (2, 3))
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, None if weight is None else weight.reshape(group, -1, 1))
     return _like((output if bias is None else output + bias.reshape(group, -1, 1), mean, rstd), returns)
@@ -121,9 +118,9 @@ def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, return
 
 @lower(aten.native_group_norm_backward.default)
 def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns):
-    grad = _by_group(_wide(grad_out), N, C, HxW, group)
-    rstd = _wide(rstd).reshape(N, group, 1, 1)
-    normalized = (_by_group(_wide(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
+    grad = _by_group(widened(grad_out), N, C, HxW, group)
+    rstd = widened(rstd).reshape(N, group, 1, 1)
+    normalized = (_by_group(widened(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
     scaled = _scaled(grad, None if weight is None else weight.reshape(group, -1, 1))
     return _like(
         (
@@ -148,7 +145,7 @@ def _per_channel(vector, x):
 
 def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
     """(output, saved mean, saved rstd, new running mean, new running variance)."""
-    x, axes = _wide(input), _batch_axes(input)
+    x, axes = widened(input), _batch_axes(input)
     if training:
         mean, centered, variance = _moments(x, axes)
         count = math.prod(x.shape[axis] for axis in axes)
@@ -156,7 +153,7 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
         running_mean = _towards(running_mean, mean.reshape(-1), momentum)
         running_var = _towards(running_var, unbiased, momentum)
     else:
-        mean, variance = _per_channel(_wide(running_mean), x), _per_channel(_wide(running_var), x)
+        mean, variance = _per_channel(widened(running_mean), x), _per_channel(widened(running_var), x)
         centered = x - mean
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, _per_channel(weight, x))
@@ -195,9 +192,9 @@ def aten_native_batch_norm_functional(
 def aten_native_batch_norm_backward(
     grad_out, input, weight, running_mean, running_var, save_mean, save_invstd, train, eps, output_mask, *, returns
 ):
-    x, grad, axes = _wide(input), _wide(grad_out), _batch_axes(input)
-    mean = _per_channel(_wide(save_mean if train else running_mean), x)
-    rstd = _per_channel(_wide(save_invstd) if train else lax.rsqrt(_wide(running_var) + eps), x)
+    x, grad, axes = widened(input), widened(grad_out), _batch_axes(input)
+    mean = _per_channel(widened(save_mean if train else running_mean), x)
+    rstd = _per_channel(widened(save_invstd) if train else lax.rsqrt(widened(running_var) + eps), x)
     normalized = (x - mean) * rstd
     scaled = _scaled(grad, _per_channel(weight, x))
     grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd

@@ -3,13 +3,10 @@
 import jax.numpy as jnp
 import torch
 
+from .floats import widened
 from .registry import lower
 
 aten = torch.ops.aten
-
-
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
 
 
 def _unless_inf(found_inf, new, old):
@@ -19,7 +16,7 @@ def _unless_inf(found_inf, new, old):
 
 
 def _unscaled(grad, grad_scale):
-    return _wide(grad) if grad_scale is None else _wide(grad) / grad_scale.reshape(()).astype(_wide(grad).dtype)
+    return widened(grad) if grad_scale is None else widened(grad) / grad_scale.reshape(()).astype(widened(grad).dtype)
 
 
 def _adam(
@@ -29,21 +26,21 @@ def _adam(
     lr = jnp.asarray(lr, jnp.float64).reshape(())
     results = ([], [], [], [], [])
     for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
-        wide, unscaled = _wide(param), _unscaled(grad, grad_scale)
+        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
         g, dtype = -unscaled if maximize else unscaled, wide.dtype
         if weight_decay != 0:
             if decoupled:
                 wide = wide * (1 - lr * weight_decay).astype(dtype)
             else:
                 g = g + weight_decay * wide
-        first, second = _wide(exp_avg), _wide(exp_avg_sq)
+        first, second = widened(exp_avg), widened(exp_avg_sq)
         first = first + (1 - beta1) * (g - first)
         second = beta2 * second + (1 - beta2) * g * g
         # The scalars are computed in float64, as the kernel does, and rounded when they meet the parameter.
         step = state_steps[i].reshape(()).astype(jnp.float64)
         step_size = (lr / (1 - jnp.power(beta1, step))).astype(dtype)
         correction = jnp.sqrt(1 - jnp.power(beta2, step)).astype(dtype)
-        largest = jnp.maximum(_wide(max_exp_avg_sqs[i]), second) if amsgrad else second
+        largest = jnp.maximum(widened(max_exp_avg_sqs[i]), second) if amsgrad else second
         wide = wide - step_size * first / (jnp.sqrt(largest) / correction + eps)
         results[0].append(_unless_inf(found_inf, wide, param))
         results[1].append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
@@ -86,13 +83,13 @@ def aten_fused_sgd(
 ):  # fmt: skip
     params, out_grads, buffers = [], [], []
     for i, (param, grad) in enumerate(zip(self, grads, strict=True)):
-        wide, unscaled = _wide(param), _unscaled(grad, grad_scale)
+        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
         g = -unscaled if maximize else unscaled
         if weight_decay != 0:
             g = g + weight_decay * wide
         if momentum != 0:
             old = momentum_buffer_list[i]
-            buffer = g if is_first_step else momentum * _wide(old) + (1 - dampening) * g
+            buffer = g if is_first_step else momentum * widened(old) + (1 - dampening) * g
             buffers.append(_unless_inf(found_inf, buffer, old))
             g = g + momentum * buffer if nesterov else buffer
         wide = wide - jnp.asarray(lr).reshape(()).astype(wide.dtype) * g
@@ -106,7 +103,7 @@ def aten_amp_unscale(self, found_inf, inv_scale):
     bad = jnp.zeros((), jnp.bool_)
     for grad in self:
         bad = bad | ~jnp.all(jnp.isfinite(grad))
-    scaled = [(_wide(grad) * inv_scale.reshape(()).astype(_wide(grad).dtype)).astype(grad.dtype) for grad in self]
+    scaled = [(widened(grad) * inv_scale.reshape(()).astype(widened(grad).dtype)).astype(grad.dtype) for grad in self]
     return scaled, jnp.where(bad, jnp.ones((), found_inf.dtype), found_inf)
 
 

@@ -9,13 +9,11 @@ import torch
 from jax import lax
 from jax.scipy import special
 
+from .floats import is_exact
+from .gamma import digamma, zeta
 from .registry import Promote, lower
 
 aten = torch.ops.aten
-
-
-def _is_exact(x):
-    return not jnp.issubdtype(x.dtype, jnp.inexact)
 
 
 def _times(x, factor):
@@ -27,7 +25,7 @@ def _times(x, factor):
 
 
 def _rounding(function):
-    return lambda self: self if _is_exact(self) else function(self)
+    return lambda self: self if is_exact(self) else function(self)
 
 
 def _sign(self):
@@ -35,39 +33,6 @@ def _sign(self):
     if jnp.issubdtype(self.dtype, jnp.complexfloating) or self.dtype == jnp.bool_:
         return self if self.dtype == jnp.bool_ else jnp.sign(self)
     return (self > 0).astype(self.dtype) - (self < 0).astype(self.dtype)
-
-
-def _digamma(self):
-    # At 0 torch gives the limit from the side that the zero's sign says.
-    return jnp.where(self == 0, jnp.copysign(jnp.asarray(jnp.inf, self.dtype), -self), special.digamma(self))
-
-
-def _trigamma(self):
-    # Left of 1/2 by reflection; JAX's own polygamma is NaN there.
-    left = self < 0.5
-    right = special.zeta(jnp.asarray(2.0, self.dtype), jnp.where(left, 1 - self, self))
-    sine = jnp.sin(math.pi * jnp.where(left, self, jnp.asarray(0.5, self.dtype)))
-    return jnp.where(left, (math.pi / sine) ** 2 - right, right)
-
-
-_SHIFTS = 4096
-
-
-def _hurwitz_zeta(s, q):
-    """zeta(s, q) for whole s: terms of negative q are summed one by one, up to where JAX's function is defined."""
-
-    def more(state):
-        _, at, count = state
-        return jnp.any(at <= 0) & (count < _SHIFTS)
-
-    def add(state):
-        total, at, count = state
-        below = at <= 0
-        return jnp.where(below, total + jnp.power(at, -s), total), jnp.where(below, at + 1, at), count + 1
-
-    total, at, _ = lax.while_loop(more, add, (jnp.zeros_like(q), q, 0))
-    pole = (q <= 0) & (q == jnp.floor(q))
-    return jnp.where(pole, jnp.asarray(jnp.inf, q.dtype), total + special.zeta(s, at))
 
 
 def _erfcx(self):
@@ -82,7 +47,7 @@ def _erfcx(self):
 def _angle(self):
     if jnp.issubdtype(self.dtype, jnp.complexfloating):
         return jnp.angle(self)
-    if _is_exact(self):
+    if is_exact(self):
         return jnp.where(self < 0, jnp.float32(math.pi), jnp.float32(0))
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.asarray(math.pi, self.dtype), 0))
 
@@ -97,7 +62,7 @@ _UNARY_FLOAT = {
     aten.cos.default: jnp.cos,
     aten.cosh.default: jnp.cosh,
     aten.deg2rad.default: jnp.deg2rad,
-    aten.digamma.default: _digamma,
+    aten.digamma.default: digamma,
     aten.erf.default: special.erf,
     aten.erfc.default: special.erfc,
     aten.erfinv.default: special.erfinv,
@@ -149,7 +114,7 @@ _UNARY_BOOL = {
     aten.isneginf.default: jnp.isneginf,
     aten.isposinf.default: jnp.isposinf,
     aten.logical_not.default: jnp.logical_not,
-    aten.signbit.default: lambda self: self < 0 if _is_exact(self) else jnp.signbit(self),
+    aten.signbit.default: lambda self: self < 0 if is_exact(self) else jnp.signbit(self),
 }
 
 _UNARY_REAL = {
@@ -161,7 +126,7 @@ _UNARY_REAL = {
 
 
 def _floor_divide(self, other):
-    if _is_exact(self):
+    if is_exact(self):
         return jnp.floor_divide(self, other)
     # torch computes the quotient from the remainder, so that q * other + remainder == self.
     remainder = lax.rem(*_same_shape(self, other))
@@ -183,7 +148,7 @@ def _fmod(self, other):
 
 
 def _trunc_divide(self, other):
-    return lax.div(*_same_shape(self, other)) if _is_exact(self) else jnp.trunc(self / other)
+    return lax.div(*_same_shape(self, other)) if is_exact(self) else jnp.trunc(self / other)
 
 
 def _xlogy(self, other, log=jnp.log):
@@ -204,19 +169,12 @@ def _logaddexp(self, other):
     return jnp.where(jnp.isinf(low.real) & (low.real == high.real), equal, high + jnp.log1p(jnp.exp(low - high)))
 
 
-def _zeta(self, other):
-    """Hurwitz' zeta function; at its poles infinite where torch says so; jax has NaN there or the other one."""
-    made = special.zeta(self, other)
-    made = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, made)
-    return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, made))
-
-
 def _heaviside(self, values):
     return jnp.where(self == 0, values, (self > 0).astype(values.dtype))
 
 
 def _power(self, exponent):
-    if not _is_exact(self):
+    if not is_exact(self):
         return jnp.power(self, exponent)
     # Integers to negative powers are 0 in torch, except of 1 and -1, whose powers are themselves.
     result = jnp.power(self, jnp.maximum(exponent, 0))
@@ -273,7 +231,7 @@ _BINARY_FLOAT = {
     aten.igamma.default: special.gammainc,
     aten.igammac.default: special.gammaincc,
     aten.special_xlog1py.default: _xlog1py,
-    aten.special_zeta.default: _zeta,
+    aten.special_zeta.default: zeta,
     aten.xlogy.Tensor: _xlogy,
 }
 
@@ -315,8 +273,8 @@ _NUMBERS_FLOAT = {
     aten.copysign.Scalar: jnp.copysign,
     aten.special_xlog1py.other_scalar: _xlog1py,
     aten.special_xlog1py.self_scalar: _xlog1py,
-    aten.special_zeta.other_scalar: _zeta,
-    aten.special_zeta.self_scalar: _zeta,
+    aten.special_zeta.other_scalar: zeta,
+    aten.special_zeta.self_scalar: zeta,
     aten.xlogy.Scalar_Other: _xlogy,
     aten.xlogy.Scalar_Self: _xlogy,
 }
@@ -419,8 +377,8 @@ def aten_pow_scalar(self, exponent):
 
 @lower(aten.round.decimals, promote=Promote.DEFAULT)
 def aten_round_decimals(self, *, decimals):
-    if _is_exact(self) or decimals == 0:
-        return self if _is_exact(self) else jnp.round(self)
+    if is_exact(self) or decimals == 0:
+        return self if is_exact(self) else jnp.round(self)
     scale = jnp.asarray(10.0 ** abs(decimals), self.dtype)
     return jnp.round(self * scale) / scale if decimals > 0 else jnp.round(self / scale) * scale
 
@@ -445,66 +403,11 @@ def aten_clamp(self, min=None, max=None):
     return result if max is None else jnp.minimum(result, max)
 
 
-@lower(aten.threshold.default, promote=Promote.DEFAULT)
-def aten_threshold(self, threshold, value):
-    return jnp.where(self <= threshold, jnp.asarray(value, self.dtype), self)
-
-
-@lower(aten.threshold_backward.default, promote=Promote.DEFAULT)
-def aten_threshold_backward(grad_output, self, threshold):
-    return jnp.where(self <= threshold, jnp.zeros((), grad_output.dtype), grad_output)
-
-
 @lower(aten.nan_to_num.default)
 def aten_nan_to_num(self, nan=None, posinf=None, neginf=None):
-    if _is_exact(self):
+    if is_exact(self):
         return self
     return jnp.nan_to_num(self, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
-
-
-# -- Gradients that torch gives their own op, and functions with a static argument.
-
-
-def _conj(x):
-    return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
-
-
-@lower(aten.tanh_backward.default, promote=Promote.DEFAULT)
-def aten_tanh_backward(grad_output, output):
-    return grad_output * _conj(1 - output * output)
-
-
-@lower(aten.sigmoid_backward.default, promote=Promote.DEFAULT)
-def aten_sigmoid_backward(grad_output, output):
-    return grad_output * _conj((1 - output) * output)
-
-
-@lower(aten.logit.default, promote=Promote.INT_TO_FLOAT)
-def aten_logit(self, eps=None):
-    if eps is not None:
-        self = jnp.clip(self, eps, 1 - eps)
-    return jnp.log(self / (1 - self))
-
-
-@lower(aten.logit_backward.default, promote=Promote.DEFAULT)
-def aten_logit_backward(grad_output, self, eps=None):
-    low, outside = (0.0, jnp.nan) if eps is None else (eps, 0.0)
-    inside = (self >= low) & (self <= 1 - low)
-    return jnp.where(inside, grad_output / (self * (1 - self)), jnp.asarray(outside, grad_output.dtype))
-
-
-@lower(aten.polygamma.default, promote=Promote.INT_TO_FLOAT)
-def aten_polygamma(n, self):
-    if n == 0:
-        return _digamma(self)
-    if n == 1:
-        return _trigamma(self)
-    sign = 1.0 if n % 2 else -1.0
-    return (
-        sign
-        * jnp.exp(lax.lgamma(jnp.asarray(n + 1.0, self.dtype)))
-        * _hurwitz_zeta(jnp.asarray(n + 1.0, self.dtype), self)
-    )
 
 
 @lower(aten.nextafter.default)
@@ -516,8 +419,3 @@ def aten_nextafter(self, other):
 def aten_frexp(self):
     mantissa, exponent = jnp.frexp(self)
     return mantissa.astype(self.dtype), exponent.astype(np.int32)
-
-
-@lower(aten.mvlgamma.default, promote=Promote.INT_TO_FLOAT)
-def aten_mvlgamma(self, p):
-    return special.multigammaln(self, p) if p > 1 else jax.lax.lgamma(self)

@@ -1,6 +1,6 @@
-"""Pooling: maximum, average, adaptive, fractional, and unpooling, with their gradients.
+"""Maximum pooling: sliding, adaptive, fractional, and unpooling, with their gradients. Averages are in `average_pool`.
 
-Windows are separable: a maximum or a sum is taken along one dim after the other, so that the work grows with the sum of
+Windows are separable: a maximum is taken along one dim after the other, so that the work grows with the sum of
 the window's sides and not with its area. Indices are torch's: positions in the flattened plane of one channel.
 """
 
@@ -12,20 +12,14 @@ import numpy as np
 import torch
 from jax import lax
 
+from .floats import widened
 from .registry import lower
+from .windows import adaptive_bounds, listed, per_dim
 
 aten = torch.ops.aten
 
 # Past this many window places a gradient is scattered instead of summed place by place.
 _MOST_PLACES = 32
-
-
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
-
-
-def _all_dims(values, rank):
-    return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 
 def _lowest(dtype):
@@ -83,13 +77,9 @@ def _strided_places(axis, size, window, stride, padding, dilation, count):
     return places
 
 
-def _adaptive_bounds(size, count):
-    return [(i * size // count, -((-(i + 1) * size) // count)) for i in range(count)]
-
-
 def _adaptive_places(axis, size, count):
     """The places of windows whose starts and sizes vary: each a gather with known indices."""
-    bounds = _adaptive_bounds(size, count)
+    bounds = adaptive_bounds(size, count)
     places = []
     for place in range(max((end - start for start, end in bounds), default=0)):
         positions = np.array([start + place for start, _ in bounds])
@@ -112,9 +102,9 @@ def _max_pool(x, places_of, rank, returns):
 
 
 def _sliding_max(self, kernel_size, stride, padding, dilation, rank, returns):
-    window = _all_dims(kernel_size, rank)
-    stride = _all_dims(stride, rank) if stride else window
-    padding, dilation = _all_dims(padding, rank), _all_dims(dilation, rank)
+    window = per_dim(kernel_size, rank)
+    stride = per_dim(stride, rank) if stride else window
+    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
     sizes, counts = self.shape[self.ndim - rank :], returns[0].shape[self.ndim - rank :]
 
     def places(axis, dim):
@@ -125,16 +115,12 @@ def _sliding_max(self, kernel_size, stride, padding, dilation, rank, returns):
 
 @lower(aten.max_pool2d_with_indices.default)
 def aten_max_pool2d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
-    return _sliding_max(self, kernel_size, stride, _listed(padding), _listed(dilation), 2, returns)
+    return _sliding_max(self, kernel_size, stride, listed(padding), listed(dilation), 2, returns)
 
 
 @lower(aten.max_pool3d_with_indices.default)
 def aten_max_pool3d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
-    return _sliding_max(self, kernel_size, stride, _listed(padding), _listed(dilation), 3, returns)
-
-
-def _listed(value):
-    return (value,) if isinstance(value, int) else tuple(value)
+    return _sliding_max(self, kernel_size, stride, listed(padding), listed(dilation), 3, returns)
 
 
 def _adaptive_max(self, output_size, rank, returns):
@@ -158,21 +144,21 @@ def _scattered(grad, indices, shape, rank):
         return jnp.zeros(shape, grad.dtype)
     lead = shape[: len(shape) - rank]
     plane = math.prod(shape[len(shape) - rank :])
-    values = _wide(grad).reshape(math.prod(lead), -1)
+    values = widened(grad).reshape(math.prod(lead), -1)
     places = indices.reshape(values.shape)
     made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].add(v))(values, places)
     return made.reshape(shape).astype(grad.dtype)
 
 
 def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indices, rank):
-    window = _all_dims(kernel_size, rank)
+    window = per_dim(kernel_size, rank)
     if math.prod(window) > _MOST_PLACES or grad.size == 0:
         return _scattered(grad, indices, self.shape, rank)
-    stride = _all_dims(stride, rank) if stride else window
-    padding, dilation = _all_dims(padding, rank), _all_dims(dilation, rank)
+    stride = per_dim(stride, rank) if stride else window
+    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
     lead = self.ndim - rank
     sizes, counts = self.shape[lead:], grad.shape[lead:]
-    wide, total = _wide(grad), None
+    wide, total = widened(grad), None
     zero = jnp.zeros((), wide.dtype)
     for place in np.ndindex(*window):
         # Where this place of the window holds the maximum, its gradient goes to one position; strides spread them.
@@ -230,7 +216,7 @@ def _starts(samples, size, count, window):
 def _fractional_max(self, kernel_size, output_size, random_samples, rank, order, returns):
     if 0 in returns[0].shape:
         return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
-    window, lead = _all_dims(kernel_size, rank), self.ndim - rank
+    window, lead = per_dim(kernel_size, rank), self.ndim - rank
     sizes = self.shape[lead:]
     samples = random_samples.reshape(*((1,) * (2 - lead)), *random_samples.shape[2 - lead :])
     samples = random_samples[0] if lead == 1 else samples
@@ -289,139 +275,3 @@ def aten_max_unpool2d(self, indices, output_size, *, returns):
 @lower(aten.max_unpool3d.default)
 def aten_max_unpool3d(self, indices, output_size, stride, padding, *, returns):
     return _unpooled(self, indices, returns.shape, 3)
-
-
-# -- Averages.
-
-
-def _divisors(sizes, window, stride, padding, counts, include_pad, override):
-    """How many elements each window's sum is divided by: one number, or one for each window."""
-    if override is not None:
-        return np.asarray(override)
-    made = np.ones((), np.int64)
-    for size, side, step, pad, count in zip(sizes, window, stride, padding, counts, strict=True):
-        start = np.arange(count) * step - pad
-        end = np.minimum(start + side, size + pad)
-        covered = end - start if include_pad else np.minimum(end, size) - np.maximum(start, 0)
-        made = made[..., None] * covered
-    return made if made.min() != made.max() else made.reshape(-1)[0]
-
-
-def _window_sum(x, rank, window, stride, padding, counts):
-    lead = x.ndim - rank
-    # The reduction pads for itself; what is left behind the last window is less than a stride and makes no window more.
-    pads = [(0, 0)] * lead
-    for dim in range(rank):
-        needed = (counts[dim] - 1) * stride[dim] + window[dim]
-        pads.append((padding[dim], max(0, needed - padding[dim] - x.shape[lead + dim])))
-    zero = np.zeros((), x.dtype)
-    return lax.reduce_window(x, zero, lax.add, (1,) * lead + window, (1,) * lead + stride, pads)
-
-
-def _divided(x, divisors):
-    divisors = jnp.asarray(divisors).astype(x.dtype)
-    return x / divisors if jnp.issubdtype(x.dtype, jnp.inexact) else lax.div(x, jnp.broadcast_to(divisors, x.shape))
-
-
-def _average(x, kernel_size, stride, padding, count_include_pad, override, rank, shape):
-    """(the sum over windows as a function of x, what the sums are divided by)."""
-    window = _all_dims(kernel_size, rank)
-    stride = _all_dims(stride, rank) if stride else window
-    padding, lead = _all_dims(_listed(padding), rank), x.ndim - rank
-    counts = shape[lead:]
-    divisors = _divisors(x.shape[lead:], window, stride, padding, counts, count_include_pad, override)
-    return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
-
-
-def _avg_pool(x, kernel_size, stride, padding, count_include_pad, override, rank, returns):
-    if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
-    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, returns.shape)
-    return _divided(total(_wide(x)), divisors).astype(x.dtype)
-
-
-def _avg_pool_grad(grad, x, kernel_size, stride, padding, count_include_pad, override, rank):
-    if grad.size == 0:
-        return jnp.zeros(x.shape, x.dtype)
-    wide = _wide(grad)
-    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, grad.shape)
-    (made,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(x.shape, wide.dtype))(_divided(wide, divisors))
-    return made.astype(grad.dtype)
-
-
-@lower(aten.avg_pool2d.default)
-def aten_avg_pool2d(
-    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
-):
-    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 2, returns)
-
-
-@lower(aten.avg_pool3d.default)
-def aten_avg_pool3d(
-    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
-):
-    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 3, returns)
-
-
-@lower(aten.avg_pool2d_backward.default)
-def aten_avg_pool2d_backward(
-    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-):
-    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 2)
-
-
-@lower(aten.avg_pool3d_backward.default)
-def aten_avg_pool3d_backward(
-    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-):
-    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 3)
-
-
-# -- Adaptive averages: a reshape where the sizes divide, else a small matrix along each dim.
-
-
-def _averaging_matrix(size, count):
-    made = np.zeros((count, size))
-    for row, (start, end) in enumerate(_adaptive_bounds(size, count)):
-        made[row, start:end] = 1 / (end - start)
-    return made
-
-
-def _adaptive_axis(x, axis, count):
-    size = x.shape[axis]
-    if size % count == 0:
-        return jnp.mean(x.reshape(*x.shape[:axis], count, size // count, *x.shape[axis + 1 :]), axis=axis + 1)
-    matrix = jnp.asarray(_averaging_matrix(size, count), x.dtype)
-    return jnp.moveaxis(jnp.tensordot(x, matrix, (axis, 1), precision=lax.Precision.HIGHEST), -1, axis)
-
-
-def _adaptive_average(x, output_size):
-    for dim, count in enumerate(output_size):
-        x = _adaptive_axis(x, x.ndim - len(output_size) + dim, count)
-    return x
-
-
-@lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
-def aten_adaptive_avg_pool(self, output_size, *, returns):
-    if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
-    return _adaptive_average(_wide(self), tuple(output_size)).astype(self.dtype)
-
-
-def _adaptive_average_grad(grad, x, rank):
-    if grad.size == 0:
-        return jnp.zeros(x.shape, grad.dtype)
-    wide, sizes = _wide(grad), grad.shape[grad.ndim - rank :]
-    like = jax.ShapeDtypeStruct(x.shape, wide.dtype)
-    (made,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
-    return made.astype(grad.dtype)
-
-
-@lower(aten._adaptive_avg_pool2d_backward.default)
-def aten_adaptive_avg_pool2d_backward(grad_output, self):
-    return _adaptive_average_grad(grad_output, self, 2)
-
-
-@lower(aten._adaptive_avg_pool3d_backward.default)
-def aten_adaptive_avg_pool3d_backward(grad_output, self):
-    return _adaptive_average_grad(grad_output, self, 3)

@@ -1,30 +1,23 @@
-"""Resampling of planes and volumes: interpolation, grid sampling, windows as columns, reflection and replication.
+"""Resampling of planes and volumes: interpolation. Sampling at positions that are data is in `grid`.
 
 Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so that an infinity
 stays where it is; its gradient is a product with the small matrix of the taps, as a scatter-add would be slower.
 """
 
-import itertools
-import math
-
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import lax
 
+from .floats import widened
 from .registry import lower
 
 aten = torch.ops.aten
 
 
-def _wide(x):
-    return x.astype(jnp.float32) if x.dtype in (jnp.bfloat16, jnp.float16) else x
-
-
 def _computed(x):
     """x in the dtype that interpolation computes in; integers (uint8 images) in float32."""
-    return _wide(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
+    return widened(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
 def _stored(x, dtype):
@@ -145,7 +138,7 @@ def _interpolated(x, output_size, align_corners, factors, mode):
 
 
 def _interpolated_grad(grad, input_size, output_size, align_corners, factors, mode):
-    made = _wide(grad)
+    made = widened(grad)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
         size = input_size[2 + dim]
         matrix = _matrix(_TAPS[mode](size, out, align_corners, factor, _real(made)), size)
@@ -211,7 +204,7 @@ def _smooth(mode):
         return _stored(made, self.dtype)
 
     def backward(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
-        made = _wide(grad_output)
+        made = widened(grad_output)
         for dim, (out, factor) in enumerate(zip(output_size, (scales_h, scales_w), strict=True)):
             matrix = _smooth_matrix(input_size[2 + dim], out, align_corners, factor, _real(made), mode)
             made = _product(made, matrix.T, 2 + dim)
@@ -248,7 +241,7 @@ def _nearest(x, output_size, factors, offset):
 
 
 def _nearest_grad(grad, input_size, output_size, factors, offset):
-    made = _wide(grad)
+    made = widened(grad)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
         axis, size = 2 + dim, input_size[2 + dim]
         indices = _nearest_taps(size, out, factor, offset)
@@ -286,193 +279,3 @@ def _register_nearest(name, offset):
 
 _register_nearest("upsample_nearest", 0.0)
 _register_nearest("_upsample_nearest_exact", 0.5)
-
-
-# -- Grid sampling: modes and paddings are torch's numbers.
-
-_BILINEAR, _NEAREST, _BICUBIC = 0, 1, 2
-_ZEROS, _BORDER, _REFLECTION = 0, 1, 2
-
-
-def _unnormalized(coordinate, size, align_corners):
-    return (coordinate + 1) / 2 * (size - 1) if align_corners else ((coordinate + 1) * size - 1) / 2
-
-
-def _reflected(x, twice_low, twice_high):
-    if twice_low == twice_high:
-        return jnp.zeros_like(x)
-    low, span = twice_low / 2, (twice_high - twice_low) / 2
-    x = jnp.abs(x - low)
-    flips, extra = jnp.floor(x / span), jnp.fmod(x, span)
-    return jnp.where(flips % 2 == 0, extra + low, span - extra + low)
-
-
-def _within(x, size):
-    """x cut to the plane; the gradient of what was cut, or lies on the border, is zero."""
-    return jnp.where((x > 0) & (x < size - 1), x, lax.stop_gradient(jnp.clip(x, 0, size - 1)))
-
-
-def _padded(x, size, padding_mode, align_corners):
-    if padding_mode == _ZEROS:
-        return x
-    if padding_mode == _REFLECTION:
-        x = _reflected(x, 0, 2 * (size - 1)) if align_corners else _reflected(x, -1, 2 * size - 1)
-    x = _within(x, size)
-    return jnp.where(jnp.isnan(x), jnp.zeros_like(x), x)
-
-
-def _lookup(planes, positions, sizes):
-    """planes [N, C, elements] at integer positions (one [N, places] array per dim); zero outside."""
-    inside, flat = True, 0
-    for position, size in zip(positions, sizes, strict=True):
-        inside = inside & (position >= 0) & (position <= size - 1)
-        flat = flat * size + jnp.clip(jnp.nan_to_num(position), 0, size - 1).astype(jnp.int32)
-    values = jnp.take_along_axis(planes, flat[:, None], axis=2)
-    return jnp.where(inside[:, None], values, jnp.zeros((), planes.dtype))
-
-
-def _cubic_coefficients(t):
-    a = -0.75
-
-    def near(x):
-        return ((a + 2) * x - (a + 3)) * x * x + 1
-
-    def far(x):
-        return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-
-    return [far(t + 1), near(t), near(1 - t), far(2 - t)]
-
-
-def _bicubic_axis(source, size, padding_mode, align_corners):
-    """[(positions, weights)] of four taps; torch pads each tap by itself."""
-    low = jnp.floor(source)
-    weights = _cubic_coefficients(source - low)
-    return [
-        (_padded(lax.stop_gradient(low) + place - 1, size, padding_mode, align_corners), weights[place])
-        for place in range(4)
-    ]
-
-
-def _sampled(x, grid, mode, padding_mode, align_corners):
-    sizes, rank = x.shape[2:], x.ndim - 2
-    planes = x.reshape(*x.shape[:2], -1)
-    # The grid's last dim is (x, y, z): the reverse of the order of dims.
-    sources = [
-        _unnormalized(grid[..., rank - 1 - dim].reshape(grid.shape[0], -1), sizes[dim], align_corners)
-        for dim in range(rank)
-    ]
-    if mode == _BICUBIC:
-        axes = [_bicubic_axis(s, n, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
-    else:
-        sources = [_padded(s, n, padding_mode, align_corners) for s, n in zip(sources, sizes, strict=True)]
-        axes = [_nearest_axis_taps(s) if mode == _NEAREST else _linear_axis_taps(s) for s in sources]
-    total = 0
-    for taps in itertools.product(*axes):
-        weight = math.prod(weight for _, weight in taps)
-        values = _lookup(planes, [lax.stop_gradient(position) for position, _ in taps], sizes)
-        total = total + (values if isinstance(weight, int) else values * weight[:, None])
-    return total.reshape(*x.shape[:2], *grid.shape[1:-1])
-
-
-def _nearest_axis_taps(source):
-    return [(jnp.round(source), 1)]
-
-
-def _linear_axis_taps(source):
-    low = lax.stop_gradient(jnp.floor(source))
-    return [(low, (low + 1) - source), (low + 1, source - low)]
-
-
-@lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
-    return _sampled(_wide(input), _wide(grid), interpolation_mode, padding_mode, align_corners).astype(input.dtype)
-
-
-@lower(aten.grid_sampler_2d_backward.default, aten.grid_sampler_3d_backward.default)
-def aten_grid_sampler_backward(
-    grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, returns
-):
-    def sample(x, places):
-        return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
-
-    _, pull = jax.vjp(sample, _wide(input), _wide(grid))
-    made = pull(_wide(grad_output))
-    return tuple(
-        None if promised is None else (grad if wanted else jnp.zeros_like(grad)).astype(promised.dtype)
-        for grad, wanted, promised in zip(made, output_mask, returns, strict=True)
-    )
-
-
-# -- Windows as columns.
-
-
-def _windows(x, kernel_size, dilation, padding, stride):
-    """[N, C, kernel places, window places] of x [N, C, H, W]."""
-    pads = [(0, 0, 0)] * 2 + [(pad, pad, 0) for pad in padding]
-    padded = lax.pad(x, jnp.zeros((), x.dtype), pads)
-    counts = [(padded.shape[2 + d] - dilation[d] * (kernel_size[d] - 1) - 1) // stride[d] + 1 for d in range(2)]
-    parts = []
-    for place in np.ndindex(*kernel_size):
-        start = [0, 0] + [place[d] * dilation[d] for d in range(2)]
-        stop = list(x.shape[:2]) + [start[2 + d] + (counts[d] - 1) * stride[d] + 1 for d in range(2)]
-        parts.append(lax.slice(padded, start, stop, (1, 1, *stride)).reshape(*x.shape[:2], -1))
-    return jnp.stack(parts, axis=2)
-
-
-def _pair(values):
-    return tuple(values) * 2 if len(values) == 1 else tuple(values)
-
-
-@lower(aten.im2col.default)
-def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
-    if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
-    batched = self.reshape(-1, *self.shape[-3:])
-    made = _windows(batched, *map(_pair, (kernel_size, dilation, padding, stride)))
-    return made.reshape(returns.shape)
-
-
-@lower(aten.col2im.default)
-def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, returns):
-    kernel_size, dilation, padding, stride = map(_pair, (kernel_size, dilation, padding, stride))
-    shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
-    if self.size == 0:
-        return jnp.zeros(returns.shape, returns.dtype)
-    wide = _wide(self)
-    like = jax.ShapeDtypeStruct(shape, wide.dtype)
-    function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731
-    columns = wide.reshape(jax.eval_shape(function, like).shape)
-    (made,) = jax.linear_transpose(function, like)(columns)
-    return made.reshape(returns.shape).astype(self.dtype)
-
-
-# -- Padding by reflection ("reflect") and by repetition ("edge"); negative padding cuts.
-
-
-def _bordered(x, padding, mode):
-    pairs = [(padding[2 * i], padding[2 * i + 1]) for i in reversed(range(len(padding) // 2))]
-    widths = [(0, 0)] * (x.ndim - len(pairs)) + [(max(low, 0), max(high, 0)) for low, high in pairs]
-    made = jnp.pad(x, widths, mode=mode)
-    lead = x.ndim - len(pairs)
-    for dim, (low, high) in enumerate(pairs):
-        made = lax.slice_in_dim(made, max(-low, 0), made.shape[lead + dim] - max(-high, 0), axis=lead + dim)
-    return made
-
-
-def _register_padding(name, mode):
-    def forward(self, padding):
-        return _bordered(self, padding, mode)
-
-    def backward(grad_output, self, padding):
-        wide = _wide(grad_output)
-        like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
-        (made,) = jax.linear_transpose(lambda x: _bordered(x, padding, mode), like)(wide)
-        return made.astype(grad_output.dtype)
-
-    for rank in (1, 2, 3):
-        lower(getattr(aten, f"{name}{rank}d").default)(forward)
-        lower(getattr(aten, f"{name}{rank}d_backward").default)(backward)
-
-
-_register_padding("reflection_pad", "reflect")
-_register_padding("replication_pad", "edge")

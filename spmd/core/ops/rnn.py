@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from .floats import widened
 from .registry import lower
 
 aten = torch.ops.aten
@@ -32,7 +33,7 @@ RECURRENCE_BACKWARD = torch.ops.spmd.recurrence_backward.default
 
 
 def _wide(x):
-    return x.astype(jnp.float32) if x is not None and x.dtype in (jnp.bfloat16, jnp.float16) else x
+    return None if x is None else widened(x)
 
 
 def _parts(x, count):

@@ -1,0 +1,30 @@
+"""Floating dtypes inside the rules: narrow ones (bfloat16, float16) are computed in float32 and rounded once."""
+
+import jax.numpy as jnp
+
+_NARROW = (jnp.bfloat16, jnp.float16)
+
+
+def wide(dtype):
+    """The dtype to compute and accumulate values of this dtype in."""
+    return jnp.dtype(jnp.float32) if dtype in _NARROW else jnp.dtype(dtype)
+
+
+def widened(x):
+    """x in the dtype to compute in."""
+    return x.astype(wide(x.dtype))
+
+
+def widened_as(x, dtype):
+    """x in the dtype to accumulate a result of `dtype` in."""
+    return x.astype(wide(dtype))
+
+
+def is_exact(x):
+    """Whether x holds integers or truth values."""
+    return not jnp.issubdtype(x.dtype, jnp.inexact)
+
+
+def conj(x):
+    """The complex conjugate; a real x as it is."""
+    return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x

@@ -1,0 +1,180 @@
+"""Scans and sorts along a dim: running sums and extremes, sort, topk, order statistics, mode."""
+
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import lax
+
+from .floats import widened_as
+from .registry import lower
+
+aten = torch.ops.aten
+
+
+# -- Scans.
+
+
+def _scan(self, dim, scan, returns):
+    wide = widened_as(self, returns.dtype)
+    return wide.astype(returns.dtype) if self.ndim == 0 else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
+
+
+@lower(aten.cumsum.default)
+def aten_cumsum(self, dim, *, dtype=None, returns):
+    return _scan(self, dim, lax.cumsum, returns)
+
+
+@lower(aten.cumprod.default)
+def aten_cumprod(self, dim, *, dtype=None, returns):
+    return _scan(self, dim, lax.cumprod, returns)
+
+
+def _complex_cumlogsumexp(x, axis):
+    """One after another, as torch adds them: a sum's phase is that of its greater part and a little, never wrapped."""
+
+    def add(total, value):
+        less = value.real < total.real
+        small, great = jnp.where(less, value, total), jnp.where(less, total, value)
+        made = great + jnp.log1p(jnp.exp(small - great))
+        return made, made
+
+    moved = jnp.moveaxis(x, axis, 0)
+    if moved.shape[0] < 2:
+        return x
+    _, rest = lax.scan(add, moved[0], moved[1:])
+    return jnp.moveaxis(jnp.concatenate([moved[:1], rest]), 0, axis)
+
+
+@lower(aten.logcumsumexp.default)
+def aten_logcumsumexp(self, dim, *, returns):
+    if jnp.issubdtype(self.dtype, jnp.complexfloating):
+        return _scan(self, dim, _complex_cumlogsumexp, returns)
+    return _scan(self, dim, lax.cumlogsumexp, returns)
+
+
+def _extreme_scan(self, dim, better):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+
+    def later(left, right):
+        # Of equals torch keeps the last; NaN beats all.
+        take = better(right[0], left[0]) | (right[0] != right[0])
+        return jnp.where(take, right[0], left[0]), jnp.where(take, right[1], left[1])
+
+    positions = lax.broadcasted_iota(jnp.int64, self.shape, dim % self.ndim)
+    return lax.associative_scan(later, (self, positions), axis=dim % self.ndim)
+
+
+@lower(aten.cummax.default)
+def aten_cummax(self, dim):
+    return _extreme_scan(self, dim, jnp.greater_equal)
+
+
+@lower(aten.cummin.default)
+def aten_cummin(self, dim):
+    return _extreme_scan(self, dim, jnp.less_equal)
+
+
+# -- Sorts. NaN is the greatest value, in JAX as in torch.
+
+
+def _sort(self, dim, descending):
+    """Stable (values, indices) along dim."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    positions = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    if not descending:
+        return tuple(lax.sort((self, positions), dimension=axis, num_keys=1, is_stable=True))
+    # Reversed before and after: equals keep their order although the sort ascends.
+    flipped = (lax.rev(self, (axis,)), lax.rev(positions, (axis,)))
+    return tuple(lax.rev(part, (axis,)) for part in lax.sort(flipped, dimension=axis, num_keys=1, is_stable=True))
+
+
+@lower(aten.sort.default)
+def aten_sort(self, dim=-1, descending=False):
+    return _sort(self, dim, descending)
+
+
+@lower(aten.sort.stable)
+def aten_sort_stable(self, *, stable, dim=-1, descending=False):
+    return _sort(self, dim, descending)
+
+
+@lower(aten.topk.default)
+def aten_topk(self, k, dim=-1, largest=True, sorted=True):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    if largest and self.dtype != np.bool_:
+        values, indices = lax.top_k(jnp.moveaxis(self, axis, -1), k)
+        return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis).astype(jnp.int64)
+    values, indices = _sort(self, axis, largest)
+    return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(indices, 0, k, axis=axis)
+
+
+def _order_statistic(self, k, dim, keepdim):
+    """The k-th smallest (from 0) and its index along dim."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    picked = (lax.index_in_dim(part, k, axis, keepdims=keepdim) for part in _sort(self, axis, False))
+    return tuple(picked)
+
+
+@lower(aten.kthvalue.default)
+def aten_kthvalue(self, k, dim=-1, keepdim=False):
+    return _order_statistic(self, k - 1, dim, keepdim)
+
+
+@lower(aten.median.dim)
+def aten_median_dim(self, dim, keepdim=False):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    values, indices = _order_statistic(self, (self.shape[dim] - 1) // 2, dim, keepdim)
+    if not jnp.issubdtype(self.dtype, jnp.inexact):
+        return values, indices
+    nan = jnp.isnan(self)
+    has_nan = jnp.any(nan, axis=dim, keepdims=keepdim)
+    first_nan = jnp.argmax(nan, axis=dim, keepdims=keepdim)
+    return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(has_nan, first_nan, indices)
+
+
+@lower(aten.median.default)
+def aten_median(self):
+    return aten_median_dim(self.reshape(-1), 0)[0]
+
+
+@lower(aten.nanmedian.dim)
+def aten_nanmedian_dim(self, dim, keepdim=False):
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    if not jnp.issubdtype(self.dtype, jnp.inexact):
+        return aten_median_dim(self, dim, keepdim)
+    # NaN sorts last, so the median of the rest stands in the middle of what comes before.
+    axis = dim % self.ndim
+    count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
+    middle = jnp.maximum(count - 1, 0) // 2
+    picked = (jnp.take_along_axis(part, middle, axis) for part in _sort(self, axis, False))
+    return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
+
+
+@lower(aten.nanmedian.default)
+def aten_nanmedian(self):
+    return aten_nanmedian_dim(self.reshape(-1), 0)[0]
+
+
+@lower(aten.mode.default)
+def aten_mode(self, dim=-1, keepdim=False):
+    """The smallest of the most frequent values, and the last place where it stands."""
+    if self.ndim == 0:
+        return self, jnp.zeros((), jnp.int64)
+    axis = dim % self.ndim
+    values, indices = _sort(self, axis, False)
+    place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
+    before = jnp.roll(values, 1, axis)
+    starts = jnp.where((values != before) | (place == 0), place, 0)
+    length = place - lax.cummax(starts, axis=axis)  # how many equals came before, which is greatest at a run's end
+    best = jnp.argmax(length, axis=axis, keepdims=True)
+    picked = (jnp.take_along_axis(part, best, axis) for part in (values, indices))
+    return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
