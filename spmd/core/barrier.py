@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from . import compile as compiling
-from . import interrupt, loops, metrics, nans, runtime
+from . import interrupt, loops, metrics, nans, runtime, varying
 from .birth import give_birth
 from .config import config
 from .ir import Leaf, Node, origin, topological
@@ -46,6 +46,8 @@ def sync(*, wait: bool = False) -> None:
 
 
 _longest = 0  # of the graphs that were synced: a step of this length has no loop in it
+_early = 0  # two turns of the loop found last, 0 since a look found none: that many ops may be the loop again
+_wait = 0  # from the last look to the next
 
 
 def _rest_until_next_look(*, had_loop: bool) -> None:
@@ -53,16 +55,22 @@ def _rest_until_next_look(*, had_loop: bool) -> None:
     global _longest
     if not had_loop:
         _longest = max(_longest, metrics.recorded_ops - metrics.synced_ops)
-    _look_after(max(config.loop_search_ops, 3 * _longest))
+    _look_after(_early or max(config.loop_search_ops, 3 * _longest))
 
 
 def _look_after(num_ops: int) -> None:
+    global _wait
+    _wait = num_ops
     limit = metrics.synced_ops + config.max_pending_ops
     metrics.look_at = min(metrics.recorded_ops + num_ops, limit) if config.loop_search_ops else limit
 
 
 def run_turns() -> None:
-    """Runs the finished turns of a loop that nobody syncs (see `core.loops`); what is behind them stays recorded."""
+    """Runs the finished turns of a loop that nobody syncs (see `core.loops`); what is behind them stays recorded.
+
+    The first turns run as soon as they are known to be some, so that the devices need not wait; then more at a time.
+    """
+    global _early
     with LOCK:
         num_ops = metrics.recorded_ops - metrics.synced_ops
         LIVE[:] = [ref for ref in LIVE if ref() is not None]
@@ -70,6 +78,7 @@ def run_turns() -> None:
         nodes, _ = topological([cell.value for cell in cells])
         cuts = [] if nans.looked_for() else loops.cuts(nodes, written=None, goes_on=True)
         if not cuts:
+            _early = 0
             _look_after(max(num_ops, config.loop_search_ops))
             return
         line = user_line()
@@ -84,12 +93,15 @@ def run_turns() -> None:
             raise
         left = len(nodes) - cuts[-1] if cuts else len(nodes)
         metrics.synced_ops = metrics.recorded_ops - num_ops * left // len(nodes)
-        turn = cuts[-1] - cuts[-2] if len(cuts) > 1 else left
-        _look_after(max(num_ops * turn // len(nodes), config.loop_search_ops))
+        turn = num_ops * (cuts[-1] - cuts[-2] if len(cuts) > 1 else left) // len(nodes)
+        _early = 2 * turn + loops.SHORTEST
+        _look_after(max(turn, min(2 * _wait, config.loop_search_ops)))
 
 
 def materialise(cell: Cell) -> Leaf:
-    """The cell's value as a leaf: at once when it has one, else after a barrier."""
+    """The cell's value as a leaf: at once when it has one, or is a number that the host knows; else after a barrier."""
+    if type(cell.value) is not Leaf and cell.meta.numel == 1:
+        _settle_by_host(cell)
     if type(cell.value) is not Leaf:
         if config.sync_on_read == "needed":
             with LOCK:
@@ -100,6 +112,14 @@ def materialise(cell: Cell) -> Leaf:
     assert type(leaf) is Leaf
     leaf.check()
     return leaf
+
+
+def _settle_by_host(cell: Cell) -> None:
+    """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
+    with LOCK:
+        nodes = varying.few_small(cell.value)
+        if nodes is not None and any(origin(other.value) not in nodes for other in pending()):
+            cell.settle(varying.known(cell.value, nodes))
 
 
 def placed(cell: Cell) -> Leaf:

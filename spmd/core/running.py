@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import compile as compiling
-from . import loops, metrics, nans, varying
+from . import interrupt, loops, metrics, nans, varying
 from .birth import give_birth
 from .config import config
 from .host import is_forbidden
@@ -128,7 +128,9 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
         hosted = varying.adapt(graph, line)
         if hosted and not is_forbidden():
             return _run_beside_host(cells, hosted, line, donate=donate)
-    _run_program(graph, values_of(cells), line)
+    program = _prepared(graph, line)
+    with interrupt.later():
+        _run_program(program, graph, values_of(cells), line)
 
 
 def _steps_of(cells: list[Cell], graph: Graph) -> set[Node] | None:
@@ -149,10 +151,12 @@ def _run_beside_host(cells: list[Cell], hosted: set[Node], line: Line, *, donate
             if any(origin(operand) in waiting for operand in node.operands):
                 waiting.add(node)
             elif node in hosted:
-                if any(type(operand) is not Leaf for operand in node.operands):
+                leaves = [operand for operand in node.operands if type(operand) is Leaf]
+                if len(leaves) < len(node.operands):
                     waiting.add(node)
                 else:
-                    _replace(nodes, cells, dict(zip(map(_name, results(node)), varying.compute(node), strict=True)))
+                    made = varying.compute(node, leaves)
+                    _replace(nodes, cells, dict(zip(map(_name, results(node)), made, strict=True)))
         if not waiting:
             break
         ready = [node for node in nodes if node not in waiting]
@@ -209,10 +213,13 @@ def _run_pieces(
             hosted = adapt(graph, line)
             if hosted:
                 return hosted
-            made = dict(zip([_name(value) for value, _ in roots], _run_program(graph, roots, line), strict=True))
-            for name, leaf in made.items():
-                last[leaf] = last.get(name, -1)
-            _replace({node: None for name in made for node in readers.get(name, ())}, (), made)
+            program = _prepared(graph, line)
+            with interrupt.later():
+                leaves = _run_program(program, graph, roots, line)
+                made = dict(zip([_name(value) for value, _ in roots], leaves, strict=True))
+                for name, leaf in made.items():
+                    last[leaf] = last.get(name, -1)
+                _replace({node: None for name in made for node in readers.get(name, ())}, (), made)
         done = len(pieces)
     finally:
         for cell in cells:
@@ -239,12 +246,17 @@ def _replace(nodes: Iterable[Node], cells: Sequence[Cell], made: dict[Any, Leaf]
             cell.settle(leaf)
 
 
-def _run_program(graph: Graph, roots: list[_Root], line: Line) -> list[Leaf]:
-    """Runs a graph and gives its results to the cells."""
+def _prepared(graph: Graph, line: Line) -> compiling.Program:
+    """The program of a graph whose data is on the devices."""
     global RUNS
     RUNS += 1
     upload_leaves(graph)
-    program = compiling.program_for(graph, "step", line)
+    return compiling.program_for(graph, "step", line)
+
+
+def _run_program(program: compiling.Program, graph: Graph, roots: list[_Root], line: Line) -> list[Leaf]:
+    """Runs a graph and gives its results to the cells. Ctrl-C waits for its end: from the moment that the program has
+    the donated buffers until the cells have its results, the state is in nobody's hands."""
     try:
         leaves = compiling.run(program, graph)
     except BaseException:

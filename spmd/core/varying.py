@@ -16,7 +16,7 @@ import torch
 from . import compile as compiling
 from . import metrics, runtime
 from .dtypes import is_exact
-from .ir import Entry, Leaf, Line, Node, line_number, origin, results
+from .ir import Entry, Leaf, Line, Node, Pick, Value, line_number, origin, results
 from .lower import Graph
 from .sharding import Sharding
 
@@ -115,11 +115,48 @@ def _host_only(graph: Graph, hosted: set[Node]) -> set[Node]:
     return needed
 
 
-def compute(node: Node) -> list[Leaf]:
-    """A hosted op's results as host data; its operands are leaves. Counted, as every op on the host is."""
+def known(value: Value, nodes: Sequence[Node]) -> Leaf:
+    """A value as host data, by the ops that `few_small` found behind it."""
+    made: dict[Node, list[Leaf]] = {}
+
+    def leaf_of(value: Value) -> Leaf:
+        maker = origin(value)
+        if maker is None:
+            assert type(value) is Leaf
+            return value
+        return made[maker][value.index if type(value) is Pick else 0]
+
+    for node in nodes:
+        made[node] = compute(node, [leaf_of(operand) for operand in node.operands])
+    return leaf_of(value)
+
+
+# A read looks at so many ops behind a value.
+_FEW = 16
+
+
+def few_small(value: Value) -> list[Node] | None:
+    """The ops behind a value, in the order of recording, where the host can do them all and they are few; else None.
+
+    A read of such a value need not wait for a program: a sampler asks whether the step before this one was the last
+    (`if timestep - 20 >= 0`), and would wait for the whole network.
+    """
+    found: set[Node] = set()
+    stack = [value]
+    while stack:
+        maker = origin(stack.pop())
+        if maker is not None and maker not in found:
+            if len(found) == _FEW or not _is_small(maker):
+                return None
+            found.add(maker)
+            stack.extend(maker.operands)
+    return sorted(found, key=lambda node: node.serial)
+
+
+def compute(node: Node, leaves: Sequence[Leaf]) -> list[Leaf]:
+    """A hosted op's results as host data, of its operands' data. Counted, as every op on the host is."""
     metrics.add("host_ops")
-    leaves = [operand for operand in node.operands if isinstance(operand, Leaf)]
-    assert len(leaves) == len(node.operands) and node.entry.on_host is not None
+    assert node.entry.on_host is not None
     operands = [_host_tensor(leaf) for leaf in leaves]
     with torch.no_grad():
         made = node.entry.on_host(operands, node.numbers)

@@ -138,3 +138,55 @@ class TestGrowingValues:
             made = (torch.nn.functional.embedding(ids + 1, weight) * 2).cpu()
             assert spmd.metrics.num_compiles() == before + 1
             torch.testing.assert_close(made, weight.cpu()[1 : size + 1] * 2)
+
+
+class TestNumbersThatTheHostKnows:
+    """A read of a number that a few small exact ops make of data waits for no program; any other read does."""
+
+    def reads(self, number: Callable[[Tensor], Tensor]) -> tuple[float | int | bool, int]:
+        """What the read gives while a product is pending, and the number of programs that ran for it."""
+        times = torch.tensor([981, 961, 941]).to("xla")
+        work = torch.ones(4, 4, device="xla") @ torch.ones(4, 4, device="xla")
+        before = spmd.metrics.counter("runs")
+        made = number(times).item()
+        ran = spmd.metrics.counter("runs") - before
+        assert work.tolist() == [[4.0] * 4] * 4
+        return made, ran
+
+    def test_a_number_of_data(self) -> None:
+        assert self.reads(lambda times: times[1] - 20) == (941, 0)
+        assert self.reads(lambda times: (times[1] - 20 >= 0) & (times[2] != 7)) == (True, 0)
+        assert self.reads(lambda times: times[1:].max() // torch.tensor(7, device="xla")) == (137, 0)
+
+    def test_what_depends_on_floats_runs(self) -> None:
+        assert self.reads(lambda times: (times.float().exp() > 1).all()) == (True, 1)
+
+    def test_many_ops_run(self) -> None:
+        def many(times: Tensor) -> Tensor:
+            for i in range(20):
+                times = times + i
+            return times[0]
+
+        assert self.reads(many) == (981 + 190, 1)
+
+    def test_a_counter_stays_short(self) -> None:
+        """What was read is data from then on: a counter that a loop asks about is never long."""
+        count, state = torch.zeros((), dtype=torch.int64, device="xla"), torch.zeros(3, device="xla")
+        before = spmd.metrics.counter("runs")
+        for i in range(40):
+            count += 1
+            state += count
+            assert int(count) == i + 1
+        assert spmd.metrics.counter("runs") == before
+        assert state.tolist() == [820.0] * 3
+
+    def test_alone_it_runs_on_the_device(self) -> None:
+        times = torch.tensor([981, 961]).to("xla")
+        before = spmd.metrics.counter("runs")
+        assert (times[0] - 20).item() == 961
+        assert spmd.metrics.counter("runs") == before + 1
+
+    def test_forbidden_as_any_read(self) -> None:
+        times = torch.tensor([981, 961]).to("xla")
+        with spmd.no_host_transfer(), pytest.raises(RuntimeError, match="item"):
+            (times[0] - 20).item()
