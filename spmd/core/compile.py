@@ -13,34 +13,15 @@ import numpy as np
 
 from . import interrupt, metrics
 from .config import config
-from .ir import Entry, Leaf, Line, Meta, Node, Pick, Value, origin
+from .ir import Leaf, Line, Node, Pick, Value, origin
 from .lower import Graph, LoweringError, argument_struct, build, pack_numbers
+from .program import MANY, Program, changed_input, difference
 from .sharding import Sharding, compiler_context
 from .source import describe
 
 COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(COLLECTIVES)})(-start)?\(")
 _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
-
-
-class Program:
-    """A compiled graph: the executable, where its results lie, and enough of the graph to say what changed later."""
-
-    __slots__ = ("entries", "executable", "leaves", "line", "lines", "name", "pinned", "record", "results")
-
-    def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
-        self.name = name
-        self.line = line
-        self.executable = executable
-        self.results = results
-        self.entries = [node.entry for node in graph.nodes]
-        self.lines = [(node.code, node.instruction) for node in graph.nodes]
-        self.leaves: list[tuple[Meta, Sharding]] = []
-        for leaf in graph.leaves:
-            assert leaf.sharding is not None, "placement.assign gives each input one"
-            self.leaves.append((leaf.meta, leaf.sharding))
-        self.pinned = list(graph.pinned)
-        self.record: metrics.CompileRecord | None = None
 
 
 _programs: "OrderedDict[Hashable, Program]" = OrderedDict()
@@ -274,29 +255,34 @@ def _record(program: Program, name: str, cause: str, line: Line, seconds: float)
 
 
 def _cause(graph: Graph, line: Line) -> str:
-    """Why no cached program fits: the first thing that differs from the program this barrier ran before."""
     before = most_alike(graph, line)
     if before is None:
         return "first program of this barrier"
-    entries = [node.entry for node in graph.nodes]
-    for i, (old, new) in enumerate(zip(before.entries, entries, strict=False)):
-        if old is not new:
-            return f"{_difference(old, new)} at {Line(graph.nodes[i].code, graph.nodes[i].instruction)}"
-    if len(before.entries) != len(entries):
-        return f"the graph has {len(entries)} ops, before {len(before.entries)}"
-    for (meta, sharding), leaf in zip(before.leaves, graph.leaves, strict=False):
-        if meta is not leaf.meta:
-            return f"an input is now {leaf.meta!r}, before {meta!r}"
-        if sharding is not leaf.sharding:
-            return f"the input {leaf.meta!r} now lies as {leaf.sharding!r}, before as {sharding!r}"
-    if before.pinned != graph.pinned:
-        return f"other results are kept: {len(graph.pinned)} now, {len(before.pinned)} before, or annotated differently"
-    return "same ops, wired or donated differently (another set of tensors is alive at the barrier)"
+    names = [node.entry.name for node in graph.nodes]
+    family = [program for program in _programs_at(line) if names == [entry.name for entry in program.entries]]
+    if len(family) == MANY:
+        _hint(line, graph, before)
+    return difference(before, graph, num_alike=len(family))
+
+
+def _hint(line: Line, graph: Graph, before: Program) -> None:
+    """Says once, of a barrier whose programs differ by their shapes alone, that they are many."""
+    changed = changed_input(before, graph)
+    if changed is not None:
+        print(
+            f"spmd: {MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
+            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size. "
+            "`spmd.metrics.report()` lists all programs and why each was compiled."
+        )
+
+
+def _programs_at(line: Line) -> list[Program]:
+    return [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
 
 
 def most_alike(graph: Graph, line: Line) -> Program | None:
     """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
-    same_line = [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
+    same_line = _programs_at(line)
     return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
 
 
@@ -304,16 +290,6 @@ def _likeness(program: Program, graph: Graph) -> int:
     """How much of a program's ops a graph repeats: the same entry counts two, the same op with other operands one."""
     pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
     return sum((old is new) + (old.name == new.name) for old, new in pairs)
-
-
-def _difference(old: Entry, new: Entry) -> str:
-    if old.name != new.name:
-        return f"op {new.name} instead of {old.name}"
-    if old.moving is not None and old.moving[0] is new:
-        return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
-    if old.statics != new.statics:
-        return f"{new.name}: the static arguments ({new.statics}) were ({old.statics})"
-    return f"{new.name}: makes {new.metas!r}, before {old.metas!r}, or reads other shapes or dtypes"
 
 
 def clear_cache() -> None:

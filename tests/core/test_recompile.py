@@ -150,6 +150,23 @@ class TestCauses:
         self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla") * 2, 43, 44)
         assert "float32[44]" in cause() and "float32[43]" in cause()
 
+    def test_a_shape_behind_other_ops(self) -> None:
+        """What is named is the input that grew, not the first op that saw it."""
+
+        def grown(size: int) -> torch.Tensor:
+            kept = torch.ones(2, size).to("xla")
+            return (torch.cat([kept * 2, torch.ones(2, 1, device="xla")], 1) @ torch.ones(size + 1, 3).to("xla"))[:, :2]
+
+        self.run(lambda: spmd.sync(), grown, 43, 44)
+        assert "an input is now float32[45,3], before float32[44,3]" in cause() and "aten.mm reads it" in cause()
+
+    def test_many_shapes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla").cos(), *range(51, 62))
+        assert "an input is now float32[61], before float32[60]" in cause() and "10 programs here" in cause()
+        hint = capsys.readouterr().out
+        assert hint.count("8 programs were compiled") == 1 and "only because shapes change" in hint
+        assert "float32[59], before float32[58]; aten.cos" in hint and "test_recompile.py" in hint
+
     def test_a_dtype(self) -> None:
         self.run(
             lambda: spmd.sync(), lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(), torch.float32, torch.float64
