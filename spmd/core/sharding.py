@@ -12,6 +12,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from .config import config
 
+# None in a jax that knows one partitioner only, which is Shardy.
+_SWITCH = getattr(jax_config, "use_shardy_partitioner", None)
+if _SWITCH is None:
+    config.partitioner = "shardy"
+
 Spec = tuple[tuple[str, ...], ...]
 
 _INTERNED: dict[tuple, "Sharding"] = {}
@@ -146,7 +151,10 @@ class Sharding:
 @contextlib.contextmanager
 def compiler_context() -> Iterator[None]:
     """torch's 64-bit types and the chosen partitioner, for our tracing only: a user's JAX code keeps its settings."""
-    with jax.enable_x64(True), jax_config.use_shardy_partitioner(config.partitioner == "shardy"):
+    is_shardy = config.partitioner == "shardy"
+    if _SWITCH is None and not is_shardy:
+        raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
+    with jax.enable_x64(True), contextlib.nullcontext() if _SWITCH is None else _SWITCH(is_shardy):
         yield
 
 

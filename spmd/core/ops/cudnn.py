@@ -17,13 +17,16 @@ from jax._src.cudnn import fused_attention_stablehlo as fused
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+# Private to jax: with one that has moved it, attention is made in blocks, as on other devices.
+_IS_THERE = hasattr(fused, "_dot_product_attention_fwd_p") and hasattr(fused, "_dot_product_attention_bwd_p")
+
 Arrays = tuple[jax.Array, ...]
 
 
 def takes(
     query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float
 ) -> bool:  # fmt: skip
-    """Whether the kernel computes this, on every GPU that has it (Ampere and later).
+    """Whether jax has the kernel and it computes this, on every GPU that has it (Ampere and later).
 
     A mask stays out: the kernel wants it additive and in the operands' dtype, another array of query length x key
     length, and torch promises zeros for a row that may attend to nothing. Dropout stays out: the kernel's numbers are
@@ -32,7 +35,8 @@ def takes(
     width = query.shape[-1]
     half = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
     fits = width % 8 == 0 and 0 < width <= 128 and value.shape[-1] == width
-    return half and fits and attn_bias is None and dropout_p == 0 and 0 not in (*query.shape, *key.shape)
+    fits = fits and 0 not in (*query.shape, *key.shape)
+    return _IS_THERE and half and fits and attn_bias is None and dropout_p == 0
 
 
 def forward(query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float) -> Arrays:
