@@ -13,9 +13,10 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 # The files of the core from the ground up; each imports only files to its left, and `ops` where it says so.
 CORE = (
     "config", "metrics", "dtypes", "composed", "recurrent", "fused", "sharding", "ir", "source", "interrupt", "host",
-    "lower", "nans", "pieces", "compile", "runtime", "varying", "loops", "tensor", "placement", "birth", "running",
-    "barrier", "views", "random", "plans", "entries", "foreach", "precision", "specials", "dispatch", "debug",
-    "jax_interop", "catalog", "recompute", "saving", "ties", "guard", "autocast", "factories", "backend",
+    "lower", "nans", "pieces", "program", "compile", "runtime", "varying", "loops", "tensor", "placement", "birth",
+    "running", "barrier", "views", "random", "overlap", "out_forms", "plans", "entries", "foreach", "precision",
+    "indexing", "specials", "bounds", "dispatch", "debug", "jax_interop", "catalog", "recompute", "saving",
+    "uninitialized", "ties", "guard", "autocast", "factories", "backend",
 )  # fmt: skip
 # The same for what stands above the core; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "metrics", "runtime", "__main__")

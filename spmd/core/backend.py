@@ -16,6 +16,7 @@ from .recompute import join_checkpoint
 from .saving import join_saving
 from .tensor import XlaTensor, annotate
 from .ties import keep_ties
+from .uninitialized import join_lazy_modules
 
 aten = torch.ops.aten
 
@@ -105,6 +106,7 @@ interrupt.watch()
 join_checkpoint()
 join_saving()
 keep_ties()
+join_lazy_modules()
 random.manual_seed(torch.initial_seed())
 
 __all__ = ["NAME", "runtime", "runtime_module"]

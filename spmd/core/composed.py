@@ -5,6 +5,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
+from .ops.registry import present
+
 aten = torch.ops.aten
 
 
@@ -55,6 +57,46 @@ def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch
     factor, info = aten.linalg_cholesky_ex(args[0], upper=upper)
     aten._linalg_check_errors(info, "cholesky", is_matrix=args[0].dim() == 2)
     return factor
+
+
+# --- questions, and zeros for tangents --------------------------------------------------------------------------------
+
+
+def _is_all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """What `torch.distributions` asks of its parameters, and anomaly mode of gradients."""
+    return args[0].all()
+
+
+def _is_any_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return args[0].any()
+
+
+def _assert_async(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Read at once, which is a barrier: a device of XLA cannot raise by itself."""
+    if not args[0].item():
+        raise RuntimeError(
+            args[1] if len(args) > 1 else "_assert_async: expected a tensor that is true, got one that is not"
+        )
+
+
+def _sample_dirichlet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    drawn = aten._standard_gamma(*args, **kwargs)
+    return drawn / drawn.sum(-1, keepdim=True)
+
+
+def _new_zeros_with_same_feature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """The tangent of `other`, with as many batch dims in front as the tangent `self` has."""
+    tangent, other = args
+    batch = tangent.shape[: kwargs.get("self_num_batch_dims", 0)]
+    return tangent.new_zeros((*batch, *other.shape))
+
+
+def _embedding_renorm_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """`max_norm` of an embedding: the rows that are looked up are made shorter where they are too long."""
+    weight, indices, max_norm, norm_type = args
+    norm = weight.norm(norm_type, dim=1, keepdim=True)
+    looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
+    return weight.copy_(torch.where(looked_up & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight))
 
 
 # --- transformer blocks without gradients -----------------------------------------------------------------------------
@@ -133,8 +175,16 @@ COMPOSED: dict[Any, Any] = {
     aten._linalg_det.default: _det,
     aten._linalg_slogdet.default: _slogdet,
     aten._linalg_check_errors.default: _check_errors,
-    aten.cholesky.default: _cholesky,
+    aten._is_all_true.default: _is_all_true,
+    aten._is_any_true.default: _is_any_true,
+    aten._assert_async.default: _assert_async,
+    aten._assert_async.msg: _assert_async,
+    aten._sample_dirichlet.default: _sample_dirichlet,
+    aten._new_zeros_with_same_feature_meta.default: _new_zeros_with_same_feature,
+    aten.embedding_renorm_.default: _embedding_renorm_,
     aten._native_multi_head_attention.default: _native_attention,
     aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
 }
+# torch 2.15 has no such op: there `torch.cholesky` raises an error that names `torch.linalg.cholesky`.
+COMPOSED |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)

@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
-from . import metrics, random
+from . import bounds, metrics, random
 from .barrier import run_turns, sync
 from .config import config
+from .dtypes import check_fits
 from .entries import new_entry
 from .foreach import entry_for
 from .interrupt import raise_held
 from .ir import Leaf, Line, Meta, Node, Slot, Value, dense_meta, meta_of, results
-from .ops.lifting import is_one_number
+from .ops.lifting import base_name, is_one_number
 from .ops.shape import PARTS, part
+from .overlap import check_operands
 from .plans import FUNCTION, MUTATION, VIEW, Plan, make_plan
 from .precision import is_product, matmul_precision, reads_float32, with_precision
 from .runtime import host_array
@@ -31,8 +33,8 @@ from .source import (
     user_frame,
 )
 from .specials import SPECIALS
-from .tensor import LOCK, Cell, XlaTensor, _threads, enter_thread, wrap
-from .views import View, read_use, read_view, strided_rule, write
+from .tensor import LOCK, Cell, XlaTensor, _threads, alias, enter_thread, wrap
+from .views import View, check_bounds, read_use, read_view, strided_rule, write
 
 aten = torch.ops.aten
 
@@ -51,6 +53,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
     plan = PLANS.get(func)
     if plan is None:
         plan = PLANS[func] = make_plan(func, SPECIALS)
+        plan.bounds = bounds.check_of(base_name(func))
         if plan.handler is None and is_product(plan):
             plan.handler = _product
     if not hasattr(_threads, "entered"):
@@ -64,6 +67,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             return done
     if plan.kind is VIEW:
         return _record_view(plan, args, kwargs or {}, _getframe(1))
+    if plan.bounds is not None:
+        plan.bounds(args)
     LOCK.acquire()
     try:
         key: list[Any] = []
@@ -97,6 +102,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         entry = plan.entries.get(signature)
         if entry is None:
             entry = _remember(plan, signature, entry_for(plan, args, kwargs or {}, PLANS))
+        if plan.fills and numbers:
+            check_fits(plan.name, numbers[0], entry.metas[0].dtype)
         if plan.draws:
             numbers.extend(random.next_draw((kwargs or {}).get("generator")))
         if plan.ignores_operands:
@@ -159,7 +166,7 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
         if parent is None and cell.use is not None and (cell.use.active or task != -1):
             parent = cell.use
         code, instruction = _backward_place(task) if task != -1 else place_of(frame)
-        return wrap(rule.meta, cell, View(rule, parent, code, instruction))
+        return alias(base, rule.meta, View(rule, parent, code, instruction))
 
 
 _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)
@@ -297,6 +304,8 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
     for where in plan.mutated:
         value = args[where] if type(where) is int else kwargs[where]  # type: ignore[index]  # a name
         targets.extend(value) if type(value) in (list, tuple) else targets.append(value)
+    if len(targets) == 1 and len(args) > 1 and type(targets[0]) is XlaTensor:
+        check_operands(plan.name, targets[0], args[1:])
     for target, value in zip(targets, results(node), strict=True):
         if type(target) is not XlaTensor:
             raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
@@ -356,10 +365,11 @@ def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Xla
     offset = bound.get("storage_offset")
     made = base._meta.make().as_strided(bound["size"], bound["stride"], offset)
     meta = meta_of(made)
+    check_bounds(base._cell.meta, meta)
     with LOCK:
         code, instruction = user_frame(2)
         rule = strided_rule(base._cell.meta, meta)
-        return wrap(meta, base._cell, View(rule, None, code, instruction))
+        return alias(base, meta, View(rule, None, code, instruction))
 
 
 _hinted = False

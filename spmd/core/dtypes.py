@@ -1,5 +1,8 @@
 """torch dtypes and JAX dtypes, in both directions. Nothing else lives here."""
 
+import math
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import torch
@@ -39,6 +42,34 @@ def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
         raise TypeError(
             f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})"
         ) from None
+
+
+def _range_of(dtype: torch.dtype) -> tuple[float, float]:
+    if dtype.is_complex or dtype.is_floating_point:
+        limits: Any = torch.finfo(dtype)
+        return limits.min, limits.max
+    limits = torch.iinfo(dtype)
+    # A negative number stands for a large one where there is no sign.
+    return (limits.min if dtype.is_signed else -limits.max), limits.max
+
+
+_RANGES = {dtype: _range_of(dtype) for dtype in TORCH_TO_NUMPY if dtype is not torch.bool}
+
+
+def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
+    """RuntimeError, as torch's, where a Python number that is to fill a tensor has no place in its dtype."""
+    if dtype not in _RANGES:
+        return
+    if isinstance(number, complex):
+        if dtype.is_complex or number.imag == 0:
+            return
+    else:
+        low, high = _RANGES[dtype]
+        if type(number) is float and not dtype.is_signed:
+            low = 0
+        if low <= number <= high or (not is_exact(dtype) and (number != number or abs(number) == math.inf)):
+            return
+    raise RuntimeError(f"{name}: value {number} cannot be converted to {dtype} without overflow")
 
 
 def is_exact(dtype: torch.dtype) -> bool:

@@ -15,14 +15,16 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
 
-from .dtypes import is_exact, to_numpy_dtype
+from .dtypes import check_fits, is_exact, to_numpy_dtype
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import Rule, base_name
+from .ops.checks import CHECKS
 from .ops.create import cast
 from .ops.lifting import is_one_number
 from .ops.meta import META_FUNCTIONS
 from .ops.moving import move_of
 from .ops.registry import rule_arguments
+from .overlap import check_targets
 from .plans import MUTATION, VIEW, Plan, args_have_tensor, constant_of, makes_tensors
 from .tensor import XlaTensor
 from .views import ViewRule, view_rule
@@ -85,7 +87,7 @@ def _fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any
     return value
 
 
-def _run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What torch says the op returns, with torch's own errors for arguments it does not take."""
 
     def to_meta(value: Any) -> Any:
@@ -102,7 +104,13 @@ def _run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
         keywords["device"] = torch.device("meta")
     run = META_FUNCTIONS.get(plan.overload, plan.overload)
     arguments = [to_meta(value) for value in args]
-    made = run(*arguments, **keywords)
+    check = CHECKS.get(plan.overload)
+    if check is not None:
+        check(*arguments, **keywords)
+    try:
+        made = run(*arguments, **keywords)
+    except AssertionError as error:  # some of torch's meta kernels in Python check so; its other kernels raise
+        raise RuntimeError(f"{plan.name}: {error}") from error
     if plan.kind is MUTATION:
         targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
         return [tensor for target in targets for tensor in (target if isinstance(target, list) else [target])]
@@ -114,15 +122,21 @@ def _run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
-    made = _run_on_meta(plan, args, kwargs)
+    if plan.fills and isinstance(args[0], torch.Tensor):  # numbers that come later are looked at by dispatch
+        for value, lifted in zip(args, plan.lifted, strict=False):
+            if lifted and isinstance(value, (int, float, complex)):
+                check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
+    made = run_on_meta(plan, args, kwargs)
     binding = _bind(plan, args, kwargs)
     if plan.kind is VIEW:
         return _view_rule(plan, args[0], binding, meta_of(made))
     flat = list(made) if isinstance(made, (tuple, list)) else [made]
     metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
+        for where in plan.mutated:
+            check_targets(plan.name, base_name(plan.overload), args[where] if isinstance(where, int) else kwargs[where])
         _check_unchanged(plan, args, kwargs, metas)
-        _check_complex(plan, args)
+        check_complex(plan, args)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
     layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
     kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
@@ -182,7 +196,7 @@ def _show(value: Any, binding: _Binding) -> str:
 _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
 
 
-def _check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
+def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
     """torch's meta device lets arithmetic write a complex result into a real tensor; every real device refuses."""
     target = args[0]
     if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():

@@ -104,8 +104,10 @@ def _arange_step(
     return _make(aten.arange.start_step, (start, end, step), {"dtype": _arange_dtype((start, end, step), dtype)})
 
 
-def _randperm(n: int, dtype: Any = torch.int64, layout: Any = None, device: Any = None, pin_memory: Any = None):
-    return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64})
+def _randperm(
+    n: int, generator: Any = None, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64, "generator": generator})
 
 
 def _linspace(
@@ -131,6 +133,15 @@ def _triangle(make: Any) -> Any:
         return make(row, col, offset, dtype=dtype or torch.int64, device="cpu").to("xla")
 
     return indices
+
+
+def _host_made(overload: Any) -> Any:
+    """A factory whose few numbers torch computes with kernels or views that the device does not see: host data."""
+
+    def make(*args: Any, dtype: Any = None, **placement: Any) -> torch.Tensor:
+        return overload(*args, dtype=dtype, device="cpu").to("xla")
+
+    return make
 
 
 def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
@@ -172,6 +183,30 @@ _WITH_GRADIENT = (
     "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
 )  # fmt: skip
 
+# Composite `out=` forms that write to a reshaped or compared alias of `out`, which is no alias here.
+_COMPOSITE_OUT = (
+    "kron.out", "linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out", "linalg_matrix_rank.atol_rtol_float_out",
+)  # fmt: skip
+
+
+def _whole_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
+    """A composite `out=` form as one call: the op without it, whose result `out` takes."""
+    given = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        raise RuntimeError(
+            f"{overload.name()}: functions with out=... arguments don't support automatic differentiation, but one of "
+            "the arguments requires grad."
+        )
+    with torch.no_grad():
+        return dispatch(overload, (), args, {**kwargs, "out": out})
+
+
+_HOST_MADE = (
+    aten.fft_fftfreq.default, aten.fft_rfftfreq.default, aten.range.default, aten.range.step,
+    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta,
+)  # fmt: skip
+
 _libraries: list[torch.library.Library] = []
 
 
@@ -184,7 +219,8 @@ def register_factories() -> None:
         "arange": _arange,
         "arange.start": _arange_start,
         "arange.start_step": _arange_step,
-        "randperm": _randperm,
+        "randperm": partial(_randperm, generator=None),
+        "randperm.generator": _randperm,
         "eye": _eye,
         "eye.m": _eye,
         "_efficientzerotensor": _zeros,
@@ -193,11 +229,18 @@ def register_factories() -> None:
         "tril_indices": _triangle(torch.tril_indices),
         "triu_indices": _triangle(torch.triu_indices),
         "_copy_from": _copy_from,
+        "_local_scalar_dense": partial(_whole, aten._local_scalar_dense.default),  # `torch.tensor([x, y])` of tensors
     }.items():
         library.impl(name, function, "PrivateUse1")
+    for factory in _HOST_MADE:
+        library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
     library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
     for name, function in (recurrent.KERNELS | fused.KERNELS).items():
         library.impl(name, function, "AutogradPrivateUse1")
     for name in _WITH_GRADIENT:
         library.impl(name, partial(_whole, getattr(aten, name).default), "PrivateUse1")
+    for name in _COMPOSITE_OUT:
+        packet, _, form = name.partition(".")
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl(name, partial(_whole_out, getattr(getattr(aten, packet), form)), key)
     _libraries.append(library)

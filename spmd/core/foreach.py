@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
 
-from .entries import new_entry
+from .entries import check_complex, new_entry, run_on_meta
 from .ir import Entry, Meta, Slot, dense_meta, meta_of
 from .ops import base_name
 from .ops.create import cast
@@ -27,32 +27,33 @@ def entry_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: 
 
 def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans: dict[OpOverload, Plan]) -> Entry:
     """`_foreach_*`: the element's own rule for each element."""
-    count = next(len(value) for value in args if isinstance(value, (list, tuple)))
     given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
     names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
         n for n in kwargs if n not in plan.ignored
     ]
-    operand_places, number_places, _, numbers = _flat_places(plan, given, names)
+    count = next(len(value) for value in given if _is_tensors(value))
+    if any(len(value) != count for value in given if isinstance(value, (list, tuple))):
+        run_on_meta(plan, args, kwargs)  # raises torch's own error
+    operand_places, number_places, numbers = _flat_places(plan, given, names, count)
+    is_mutation = plan.kind is MUTATION
     parts = []
-    metas: list[Meta] = []
     for i in range(count):
         elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
-        overload, element_args, element_kwargs, order = _element_call(plan.overload, elements)
-        element_plan = plans.get(overload)
-        if element_plan is None:
-            element_plan = plans[overload] = make_plan(overload, {})
-        if element_plan.rule is None:
-            raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
-        key = ("foreach", *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()))
-        entry = element_plan.entries.get(key)
-        if entry is None:
-            entry = element_plan.entries[key] = new_entry(element_plan, element_args, element_kwargs)
-        operand_index = [operand_places[name][i] for name in order if name in operand_places]
-        number_index = [number_places[name][i] for name in order if name in number_places]
-        target = meta_of_target(args[0][i]) if plan.kind is MUTATION else entry.metas[0]
+        if is_mutation:
+            check_complex(plan, tuple(elements.values()))
+        entry = _element_entry(plan, elements, plans)
+        operand_index = [places[i] for places in operand_places]
+        number_index = [place for places in number_places if (place := places[i]) is not None]
+        target = meta_of_target(args[0][i]) if is_mutation else entry.metas[0]
+        if target.shape != entry.metas[0].shape:
+            raise RuntimeError(
+                f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(entry.metas[0].shape)}"
+            )
         parts.append((entry, operand_index, number_index, target))
-        metas.append(target)
-    is_mutation = plan.kind is MUTATION
+    if is_mutation:
+        run_on_meta(plan, args, kwargs)  # what an element cannot hold is torch's own error
+    metas = tuple(target for *_, target in parts)
 
     def lower(arrays: list[jax.Array], lifted: list[jax.Array]) -> tuple[jax.Array, ...]:
         made = []
@@ -62,10 +63,24 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans
         return tuple(made)
 
     kinds = "".join("f" if type(number) is float else "i" for number in numbers)
-    made = Entry(plan.name, lower, tuple(metas), numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count)
+    made = Entry(plan.name, lower, metas, numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count)
     if base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0 and "dtype" not in names:
         made.by_layout = _joined_norms(lower, [value._meta.layout for value in args[0]])
     return made
+
+
+def _element_entry(plan: Plan, elements: dict[str, Any], plans: dict[OpOverload, Plan]) -> Entry:
+    overload, args, kwargs = _element_call(plan.overload, elements)
+    element_plan = plans.get(overload)
+    if element_plan is None:
+        element_plan = plans[overload] = make_plan(overload, {})
+    if element_plan.rule is None:
+        raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+    key = ("foreach", *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()))
+    entry = element_plan.entries.get(key)
+    if entry is None:
+        entry = element_plan.entries[key] = new_entry(element_plan, args, kwargs)
+    return entry
 
 
 def _joined_norms(lower: Callable[..., Any], metas: list[Meta]) -> Callable[..., tuple[jax.Array, ...]]:
@@ -93,30 +108,40 @@ def meta_of_target(tensor: Any) -> Meta:
 
 
 def _flat_places(
-    plan: Plan, given: list[Any], names: list[str]
-) -> tuple[dict[str, list[int]], dict[str, list[int]], list[Any], list[float | int]]:
-    """Where dispatch's scan puts each argument's elements among operands and numbers."""
-    operand_places: dict[str, list[int]] = {}
-    number_places: dict[str, list[int]] = {}
-    operands: list[Any] = []
+    plan: Plan, given: list[Any], names: list[str], count: int
+) -> tuple[list[list[int]], list[list[int | None]], list[float | int]]:
+    """Where dispatch's scan puts each argument's elements: (places among operands, among numbers, the numbers).
+
+    An element of a list of numbers that is not lifted, a bool or a complex one, has no place: it is static.
+    """
+    operand_places: list[list[int]] = []
+    number_places: list[list[int | None]] = []
+    num_operands = 0
     numbers: list[float | int] = []
-    count = next(len(value) for value in given if isinstance(value, (list, tuple)))
+
+    def lift(value: Any) -> int | None:
+        if type(value) not in (int, float):
+            return None
+        numbers.append(value)
+        return len(numbers) - 1
+
     for name, value in zip(names, given, strict=True):
-        items = value if isinstance(value, (list, tuple)) else [value] * 1
-        spread = len(items) if isinstance(value, (list, tuple)) else 0
-        if items and isinstance(items[0], torch.Tensor):
-            start = len(operands)
-            operands.extend(items)
-            operand_places[name] = [start + i for i in range(spread)] if spread else [start] * count
-        elif items and name in plan.lifted_names and type(items[0]) in (int, float):
-            start = len(numbers)
-            if spread and not is_one_number(items):
-                numbers.extend(items)
-                number_places[name] = [start + i for i in range(spread)]
-            else:
-                numbers.append(items[0])
-                number_places[name] = [start] * count
-    return operand_places, number_places, operands, numbers
+        if _is_tensors(value):
+            operand_places.append([num_operands + i for i in range(count)])
+            num_operands += count
+        elif isinstance(value, torch.Tensor):
+            operand_places.append([num_operands] * count)
+            num_operands += 1
+        elif name in plan.lifted_names and isinstance(value, (list, tuple)) and not is_one_number(value):
+            number_places.append([lift(item) for item in value])
+        elif name in plan.lifted_names:
+            place = lift(value[0] if isinstance(value, (list, tuple)) else value)
+            number_places.append([place] * count)
+    return operand_places, number_places, numbers
+
+
+def _is_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], torch.Tensor)
 
 
 def _element(value: Any, index: int) -> Any:
@@ -133,26 +158,23 @@ def _element_key(value: Any, is_lifted: bool) -> Any:
     return (type(value), value)
 
 
-def _element_call(
-    overload: OpOverload, given: dict[str, Any]
-) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any], list[str]]:
-    """The element's op for one element of a list op: (overload, arguments, keyword arguments, names in order)."""
+def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any]]:
+    """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
     base = base_name(overload)
-    names = list(given)
     values = list(given.values())
     second_is_tensor = len(values) > 1 and isinstance(values[1], torch.Tensor)
     if base in ("add", "sub", "mul", "div"):
         keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
-        return getattr(aten, base).Tensor, tuple(values[:2]), keywords, names
+        return getattr(aten, base).Tensor, tuple(values[:2]), keywords
     if base in ("maximum", "minimum"):
         target = (
             getattr(aten, base).default
             if second_is_tensor
             else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
         )
-        return target, tuple(values), {}, names
+        return target, tuple(values), {}
     if base in ("clamp_min", "clamp_max"):
-        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}, names
+        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}
     if base == "pow":
         first_is_tensor = isinstance(values[0], torch.Tensor)
         kind = (
@@ -162,13 +184,12 @@ def _element_call(
             if first_is_tensor
             else "Scalar"
         )
-        return getattr(aten.pow, kind), tuple(values), {}, names
+        return getattr(aten.pow, kind), tuple(values), {}
     if base == "lerp":
         return (
             getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"),
             tuple(values),
             {},
-            names,
         )
     if base in ("addcmul", "addcdiv"):
         if len(values) > 3 and isinstance(values[3], torch.Tensor):
@@ -176,8 +197,8 @@ def _element_call(
                 f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
             )
         keywords = {"value": values[3]} if len(values) > 3 else {}
-        return getattr(aten, base).default, tuple(values[:3]), keywords, names
+        return getattr(aten, base).default, tuple(values[:3]), keywords
     if base == "norm":
         keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
-        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords, names
-    return getattr(aten, base).default, tuple(values), {}, names
+        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords
+    return getattr(aten, base).default, tuple(values), {}

@@ -1,6 +1,5 @@
 """What dispatch knows of an overload before it sees arguments: its kind and rule, or how it is done without one."""
 
-import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -14,6 +13,8 @@ from .config import config
 from .host import leaving
 from .ops import RULES, Rule, base_name, lifted_arguments
 from .ops.registry import PLACEMENT_ARGUMENTS
+from .out_forms import COMPUTES_IN_OUT, fill_out
+from .overlap import check_operands, check_target
 from .tensor import XlaTensor
 
 aten = torch.ops.aten
@@ -31,6 +32,8 @@ CONSTANTS: dict[str, Any] = {
 # Draws and constants that look only at the shape and dtype of the tensor they are given.
 SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random", "geometric"}
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like"}
+# Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only lifted argument.
+FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}
 INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_"}
 
 
@@ -38,8 +41,8 @@ class Plan:
     """All that dispatch knows of one overload before it sees arguments, and the table of its entries."""
 
     __slots__ = (
-        "draws", "entries", "handler", "ignored", "ignores_operands", "inherits_sharding", "kind", "lifted",
-        "lifted_names", "mutated", "name", "overload", "returns_list", "returns_targets", "rule",
+        "bounds", "draws", "entries", "fills", "handler", "ignored", "ignores_operands", "inherits_sharding", "kind",
+        "lifted", "lifted_names", "mutated", "name", "overload", "returns_list", "returns_targets", "rule",
         "takes_host_indices", "twin",
     )  # fmt: skip
 
@@ -64,9 +67,11 @@ class Plan:
             or base in SHAPE_ONLY_DRAWS
             or f"{base}.{overload._overloadname}" in SHAPE_ONLY_DRAWS
         )
+        self.fills = base in FILLS and "Tensor" not in overload._overloadname
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
         self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
         self.handler = handlers.get(overload)
+        self.bounds: Callable[[tuple[Any, ...]], None] | None = None  # looks at indices; see `core.bounds`
 
 
 def make_plan(overload: OpOverload, handlers: dict[OpOverload, Handler]) -> Plan:
@@ -94,7 +99,8 @@ def functional_twin(overload: OpOverload) -> OpOverload | None:
         return None
     name = overload._schema.name.split("::")
     base = base_name(overload) if not name[1].startswith("_fused") else name[1].removesuffix("_")
-    packet = getattr(getattr(torch.ops, name[0]), {"normal": "normal_functional"}.get(base, base), None)
+    base = "normal_functional" if name[1] == "normal_" else base
+    packet = getattr(getattr(torch.ops, name[0]), base, None)
     if packet is None:
         return None
     wanted = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
@@ -169,56 +175,59 @@ def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: d
     return targets[0] if len(targets) == 1 else tuple(targets)
 
 
+# What an out= form computes where the form without it writes, too: running statistics.
+_OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
+
+
 def _out_form(plan: Plan) -> Handler | None:
     """`out=`: the op without it, whose results the given tensors then take, resized where they do not fit."""
-    twin, outs = plan.twin, {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)
     if twin is None and factory is None:
         return None
 
     def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        targets = [kwargs[where] for where in plan.mutated]  # type: ignore[index]  # by name alone
+        given = [kwargs[where] for where in plan.mutated if where in outs]
+        targets = [target for each in given for target in _as_list(each)]
         rest = {name: value for name, value in kwargs.items() if name not in outs}
+        for target in targets:
+            _check_out(plan, target, (*args, *rest.values()))
+        if base_name(plan.overload) in COMPUTES_IN_OUT and rest.get("dtype") is None:
+            rest["dtype"] = targets[0].dtype
         if twin is not None:
             made = twin(*args, **rest)
         else:
             assert factory is not None
             made = factory(*args, **{"dtype": targets[0].dtype, **rest, "device": targets[0].device})
         for target, value in zip(targets, made if isinstance(made, (tuple, list)) else (made,), strict=True):
-            _fill_out(plan, target, value)
-        return targets[0] if len(targets) == 1 else tuple(targets)
+            fill_out(plan.overload, plan.name, target, value)
+        if not plan.returns_targets:
+            return None
+        return given[0] if len(given) == 1 else tuple(given)
 
     return handler
 
 
 def _factory_of(overload: OpOverload) -> OpOverload | None:
     """The factory that an out= form without tensor operands belongs to: `eye.m_out` -> `eye.m`."""
-    arguments = [argument.name for argument in overload._schema.arguments if not argument.is_out]
+    arguments = [(a.name, str(a.type)) for a in overload._schema.arguments if not a.is_out]
     packet = getattr(aten, base_name(overload), None)
     for name in packet.overloads() if packet is not None else ():
         found = getattr(packet, name)
-        placed = [a.name for a in found._schema.arguments if a.name not in PLACEMENT_ARGUMENTS | {"dtype"}]
+        rest = PLACEMENT_ARGUMENTS | {"dtype"}
+        placed = [(a.name, str(a.type)) for a in found._schema.arguments if a.name not in rest]
         if makes_tensors(found) and placed == arguments:
             return found
     return None
 
 
-def _fill_out(plan: Plan, target: Any, value: torch.Tensor) -> None:
+def _check_out(plan: Plan, target: Any, operands: tuple[Any, ...]) -> None:
     if type(target) is not XlaTensor:
         raise RuntimeError(f"{plan.name}: expected out to be on xla:0, got a tensor on {target.device}; make it there")
-    if not torch.can_cast(value.dtype, target.dtype):
-        raise RuntimeError(
-            f"{plan.name}: result type {value.dtype} can't be cast to the desired output type {target.dtype} of out"
-        )
-    if target.shape != value.shape:
-        if target.numel():
-            warnings.warn(
-                f"{plan.name}: out has shape {list(target.shape)} and is resized to {list(value.shape)}; give it that "
-                "shape, or none with resize_(0)",
-                stacklevel=2,
-            )
-        target.resize_(value.shape)
-    target.copy_(value)
+    base = base_name(plan.overload)
+    check_target(plan.name, base, target._meta)
+    check_operands(plan.name, target, operands, base=base)
 
 
 def _no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

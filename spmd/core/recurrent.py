@@ -23,15 +23,17 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.cell, ctx.reverse, _, h, c, weight, bias, projection, mask = inputs
+        ctx.cell, ctx.reverse, gates, h, c, weight, bias, projection, mask = inputs
         num_state = 1 if c is None else 2
         ctx.num_state, ctx.num_saved = num_state, len(output) - 1 - num_state
         ctx.mark_non_differentiable(*output[1 + num_state :])
-        ctx.save_for_backward(h, c, weight, bias, projection, mask, output[0], *output[1 + num_state :])
+        ctx.save_for_backward(gates, h, c, weight, bias, projection, mask, output[0], *output[1 + num_state :])
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            return _Recurrence._differentiable(ctx, *grads[: 1 + ctx.num_state])
+        _, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         state = [h] if c is None else [h, c]
         made = RECURRENCE_BACKWARD(
             ctx.cell,
@@ -52,6 +54,45 @@ class _Recurrence(torch.autograd.Function):
         grad_bias = None if bias is None else next(optional)
         grad_projection = None if projection is None else next(optional)
         return None, None, gates, grad_state[0], grad_c, rest[0], grad_bias, grad_projection, None
+
+    @staticmethod
+    def _differentiable(ctx: Any, *grads: torch.Tensor) -> Any:
+        """With create_graph: the gradients of the unrolled layer."""
+        *inputs, mask = ctx.saved_tensors[:7]
+        made = _unrolled(ctx.cell, ctx.reverse, *inputs, mask)
+        wanted = [value for value in inputs if value is not None and value.requires_grad]
+        found = iter(torch.autograd.grad(made, wanted, grads, create_graph=True))
+        return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None
+
+
+def _step(cell: str, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any) -> tuple[Any, Any]:
+    """(h, c) after one step, in torch's ops."""
+    hidden = F.linear(h, weight, bias)
+    if cell == "lstm":
+        i, f, g, o = (gates + hidden).chunk(4, -1)
+        c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+        h = o.sigmoid() * c.tanh()
+        return (h if projection is None else F.linear(h, projection)), c
+    if cell == "gru":
+        (xr, xz, xn), (hr, hz, hn) = gates.chunk(3, -1), hidden.chunk(3, -1)
+        n = (xn + (xr + hr).sigmoid() * hn).tanh()
+        return (h - n) * (xz + hz).sigmoid() + n, c
+    return torch.tanh(gates + hidden) if cell == "tanh" else torch.relu(gates + hidden), c
+
+
+def _unrolled(
+    cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+) -> tuple[torch.Tensor, ...]:
+    """`_Recurrence` one step after the other, which can be differentiated any number of times."""
+    outputs = []
+    for step in reversed(range(len(gates))) if reverse else range(len(gates)):
+        new_h, new_c = _step(cell, gates[step], h, c, weight, bias, projection)
+        kept = None if mask is None else mask[step][:, None]
+        h = new_h if kept is None else torch.where(kept, new_h, h)
+        c = new_c if kept is None or c is None else torch.where(kept, new_c, c)
+        outputs.append(h)
+    output = torch.stack(outputs[::-1] if reverse else outputs)
+    return (output, h) if c is None else (output, h, c)
 
 
 class _Packed:
@@ -74,6 +115,29 @@ class _Packed:
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
         """The rows that are filled, in the packed order."""
         return padded.flatten(0, 1).index_select(0, self.to_packed)
+
+
+def _batch_sizes(lengths: torch.Tensor, batch: int) -> torch.Tensor:
+    """How many sequences have a row at each step; refuses what torch refuses."""
+    if lengths.numel() != batch:
+        raise RuntimeError(
+            f"Expected `len(lengths)` to be equal to batch_size, but got {lengths.numel()} (batch_size={batch})"
+        )
+    if lengths.numel() and int(lengths.min()) <= 0:
+        raise RuntimeError(
+            "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0"
+        )
+    if bool((lengths[1:] > lengths[:-1]).any()):
+        raise RuntimeError("`lengths` array must be sorted in decreasing order when `enforce_sorted` is True")
+    return (torch.arange(int(lengths[0]), device="cpu")[:, None] < lengths).sum(1)
+
+
+def _pack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
+    padded, lengths, batch_first = args
+    padded = padded.transpose(0, 1) if batch_first else padded
+    sizes = _batch_sizes(lengths.cpu(), padded.shape[1])
+    return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
 
 
 def _direction(
@@ -158,7 +222,11 @@ def _handler(kernel: Any) -> Any:
     return lambda func, args, kwargs: kernel(*args, **kwargs)
 
 
-# The same for calls that arrive whole (in inference mode).
+# The layers, for calls that arrive whole (in inference mode), and packing.
 HANDLERS: dict[Any, Any] = {
-    getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): _handler(kernel) for name, kernel in KERNELS.items()
+    aten._pack_padded_sequence.default: _pack,
+    **{
+        getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): _handler(kernel)
+        for name, kernel in KERNELS.items()
+    },
 }

@@ -14,9 +14,7 @@ from torch.storage import TypedStorage
 from .barrier import placed
 from .ir import dense_meta
 from .specials import _changes_values, host_copy
-from .tensor import LOCK, Cell, XlaTensor, wrap
-
-_OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad")
+from .tensor import LOCK, OURS, Cell, XlaTensor, wrap
 
 # Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
 _saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
@@ -24,7 +22,7 @@ _saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionar
 
 def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
     """How pickle and torch.save write a tensor: as the CPU tensor or parameter of its values, with its attributes."""
-    state = {name: value for name, value in tensor.__dict__.items() if name not in _OURS}
+    state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = _host(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     function, arguments = host._reduce_ex_internal(protocol)[:2]
     if function is torch._utils._rebuild_tensor_v3:
@@ -74,7 +72,7 @@ def _known(cell: Cell) -> torch.UntypedStorage | None:
 def _copy(tensor: XlaTensor) -> XlaTensor:
     """`copy.copy`: another tensor over the same memory."""
     made: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
-    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in _OURS})
+    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
     if tensor._is_param:
         made._is_param = True
     return made

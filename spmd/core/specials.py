@@ -5,13 +5,14 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from . import fused, metrics, recurrent
+from . import fused, indexing, metrics, recurrent
 from .barrier import host_value
 from .composed import COMPOSED
 from .host import leaving
 from .ir import Leaf
+from .overlap import check_target
 from .runtime import host_array, host_tensor
-from .tensor import LOCK, XlaTensor, wrap
+from .tensor import LOCK, XlaTensor, alias, no_bytes
 from .views import write
 
 aten = torch.ops.aten
@@ -36,17 +37,26 @@ def host_copy(tensor: XlaTensor, call: str = "a read") -> torch.Tensor:
     if tensor._view is None:
         # The device's own layout is dense; give the copy the strides that torch would give a copy.
         return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
-    order = sorted(range(base.dim()), key=lambda dim: (-cell.meta.strides[dim], dim))
+    made = strided(tensor, base)
+    return host_copy(aten.clone.default(tensor)) if made is None else made.clone()
+
+
+def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
+    """A view on the host, given the host's copy of its base; None where it shows the bytes as other numbers."""
+    meta, whole = tensor._meta, tensor._cell.meta
+    if not meta.numel:  # numpy's strides of nothing are not torch's
+        return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
+    order = sorted(range(base.dim()), key=lambda dim: (-whole.strides[dim], dim))
     storage = base.permute(order).contiguous().reshape(-1)
     storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
     if meta.dtype != storage.dtype:
-        return host_copy(aten.clone.default(tensor))
-    return storage.as_strided(meta.shape, meta.strides, meta.offset - cell.meta.offset).clone()
+        return None
+    return storage.as_strided(meta.shape, meta.strides, meta.offset - whole.offset)
 
 
 def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
     tensor = args[0]
-    return wrap(tensor._meta, tensor._cell, tensor._view)
+    return alias(tensor, tensor._meta, tensor._view)
 
 
 def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,6 +67,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return NotImplemented
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
+    check_target("aten.copy_", "copy", target._meta)
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
@@ -191,43 +202,6 @@ def _rrelu_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.T
     return args[0].copy_(_rrelu(func, args, kwargs))
 
 
-def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A boolean index selects as many elements as it has True: only the host can know the shape of the result."""
-    tensor, indices = args[0], args[1]
-    if not any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices):
-        return NotImplemented
-    return func(tensor, _as_integers(tensor, indices), *args[2:], **kwargs)
-
-
-def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None]:
-    """The indices with each mask replaced by the positions of its hits, which the host counts."""
-    expanded: list[torch.Tensor | None] = []
-    for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
-            place = len(expanded)
-            if index.shape != tensor.shape[place : place + index.dim()]:
-                raise IndexError(
-                    f"The shape of the mask {list(index.shape)} at index {place} does not match the shape of the "
-                    f"indexed tensor {list(tensor.shape)} at index {place}"
-                )
-            leaving("a boolean index", f"a mask of shape {list(index.shape)}")
-            metrics.add("host_ops")
-            expanded.extend(index.cpu().nonzero().unbind(1))
-        else:
-            expanded.append(index)
-    return expanded
-
-
-def _index_put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A write of several values through masks; one value for all hits of one mask stays on the device."""
-    tensor, indices, values = args[:3]
-    masks = [index for index in indices if index is not None and index.dtype in (torch.bool, torch.uint8)]
-    given = [index for index in indices if index is not None]
-    if not masks or (len(given) == 1 and masks[0].dtype == torch.bool and values.dim() == 0):
-        return NotImplemented
-    return func(tensor, _as_integers(tensor, indices), values, *args[3:], **kwargs)
-
-
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """An op whose result's shape depends on data runs on the host, and is counted."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
@@ -278,10 +252,31 @@ def _resize_as_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Xla
 
 
 def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
     tensor, source, *layout = args
-    made = tensor.clone()
-    made.as_strided(*layout, **kwargs).copy_(source)
-    return made
+    bound = {"storage_offset": None} | dict(zip(("size", "stride", "storage_offset"), layout, strict=False)) | kwargs
+    memory, begin = tensor._cell.meta, tensor._cell.meta.offset
+    offset = tensor.storage_offset() if bound["storage_offset"] is None else bound["storage_offset"]
+    made = tensor.as_strided((memory.numel,), (1,), begin).clone()
+    made.as_strided(bound["size"], bound["stride"], offset - begin).copy_(source)
+    return made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
+
+
+def _bernoulli_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    chance = args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+    if not 0 <= chance <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chance}")
+    return NotImplemented
+
+
+def _polygamma_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """Its functional form has the two arguments the other way round."""
+    tensor, order = args
+    return tensor.copy_(torch.polygamma(order, tensor))
+
+
+def _select_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return aten.select.int(*args, **kwargs).clone()
 
 
 def _weight_norm_backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -295,6 +290,24 @@ def _same_storage_numel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     return sizes[0] == sizes[1]
 
 
+def _set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """The tensor becomes another name of its source's memory."""
+    tensor = args[0]
+    source = args[1] if len(args) > 1 else tensor.new_empty(0)
+    if type(source) is not XlaTensor or source.dtype != tensor.dtype:
+        raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
+    return _become(tensor, alias(source, source._meta, source._view))
+
+
+def _is_set_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    one, other = args
+    return one._cell is other._cell and one._meta is other._meta
+
+
+def _is_pinned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return False
+
+
 def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0]
 
@@ -302,6 +315,7 @@ def _pin_memory(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 SPECIALS: dict[Any, Any] = {
     aten.detach.default: _detach,
     aten.alias.default: _detach,
+    aten.detach_.default: lambda func, args, kwargs: args[0],  # in inference mode; else autograd does all of it
     aten.lift_fresh.default: _detach,
     aten.copy_.default: _copy_,
     aten._to_copy.default: _to_copy,
@@ -315,13 +329,15 @@ SPECIALS: dict[Any, Any] = {
     aten.randint_like.low_dtype: _randint_like,
     aten.scaled_dot_product_attention.default: _attention,
     aten._pin_memory.default: _pin_memory,
+    aten.is_pinned.default: _is_pinned,
+    aten.is_set_to.default: _is_set_to,
+    aten.set_.default: _set_,
+    aten.set_.source_Tensor: _set_,
+    aten.set_.source_Storage: no_bytes,
+    aten.set_.source_Storage_storage_offset: no_bytes,
+    aten.select_copy.int: _select_copy,
     aten.native_batch_norm.default: _batch_norm,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
-    aten.index.Tensor: _index,
-    aten.index_put.default: _index_put,
-    aten.index_put_.default: _index_put,
-    aten._unsafe_index_put.default: _index_put,
-    aten._index_put_impl_.default: _index_put,
     aten.rrelu_with_noise.default: _rrelu,
     aten.rrelu_with_noise_.default: _rrelu_,
     aten.nonzero.default: _on_host,
@@ -344,6 +360,9 @@ SPECIALS: dict[Any, Any] = {
     aten.resize_.default: _resize_,
     aten.resize_as_.default: _resize_as_,
     aten.as_strided_scatter.default: _as_strided_scatter,
+    aten.bernoulli_.float: _bernoulli_,
+    aten.bernoulli.p: _bernoulli_,
+    aten.polygamma_.default: _polygamma_,
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
     aten._has_same_storage_numel.default: _same_storage_numel,
 }
@@ -356,6 +375,7 @@ for _overload in (
     SPECIALS[_overload] = _elsewhere
 
 SPECIALS.update(COMPOSED)
+SPECIALS.update(indexing.HANDLERS)
 SPECIALS.update(recurrent.HANDLERS)
 SPECIALS.update(fused.HANDLERS)
 

@@ -1,5 +1,6 @@
 """The tensor class, the cell that holds a tensor's value, the live set, and the barrier that runs what is pending."""
 
+import copy
 import threading
 import weakref
 from typing import Any
@@ -74,6 +75,10 @@ class Cell:
 LIVE: list["weakref.ref[Cell]"] = []
 
 
+# What of a tensor's attributes is ours and no user's.
+OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad")
+
+
 class XlaTensor(torch.Tensor):
     """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
 
@@ -101,7 +106,8 @@ class XlaTensor(torch.Tensor):
 
     @property
     def data(self) -> torch.Tensor:
-        return self.detach()
+        # Unlike `detach()` it counts its writes apart, so that autograd does not see them.
+        return alias(self, self._meta, self._view)
 
     @data.setter
     def data(self, new: torch.Tensor) -> None:
@@ -119,14 +125,14 @@ class XlaTensor(torch.Tensor):
             return memo[id(self)]
         if not self.is_leaf:
             raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
-        with torch.no_grad():
-            copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
+        copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
         memo[id(self)] = copied
-        if self._view is None and self._cell.sharding is not None:
-            annotate(copied, self._cell.sharding)
         copied.requires_grad_(self.requires_grad)
         if self._is_param:
             copied._is_param = True
+        else:
+            state = {name: value for name, value in self.__dict__.items() if name not in OURS}
+            copied.__dict__.update(copy.deepcopy(state, memo))
         pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients
         if pin is not None:
             copied.__dict__["_pins_grad"] = pin
@@ -134,6 +140,24 @@ class XlaTensor(torch.Tensor):
         if self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
         return copied
+
+    def _copied_alone(self) -> "XlaTensor":
+        with torch.no_grad():
+            copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
+        if self._view is None and self._cell.sharding is not None:
+            annotate(copied, self._cell.sharding)
+        return copied
+
+    def _copied_with_views(self, memo: dict[int, Any]) -> "XlaTensor":
+        """A copy of all the memory behind the tensor, which other views in the same deep copy will share."""
+        whole: Any = memo.get(id(self._cell))
+        if whole is None:
+            with torch.no_grad():
+                whole = memo[id(self._cell)] = wrap(self._cell.meta, self._cell).clone()
+            if self._cell.sharding is not None:
+                annotate(whole, self._cell.sharding)
+        view = self._view
+        return alias(whole, self._meta, None if view is None else view.elsewhere())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = self.detach().cpu().__repr__().removesuffix(")")
@@ -168,6 +192,8 @@ class XlaTensor(torch.Tensor):
         storage = super().untyped_storage()
         address = _address(self._cell)
         storage.data_ptr = lambda: address  # type: ignore[method-assign]
+        for name in ("clone", "copy_", "cpu", "fill_", "resize_", "tolist", "__deepcopy__"):
+            setattr(storage, name, no_bytes)
         return storage
 
     def data_ptr(self) -> int:
@@ -191,10 +217,18 @@ class XlaTensor(torch.Tensor):
         raise NotImplementedError(_NO_COMPILE)
 
 
-_NO_COMPILE = "torch.compile on the xla device is not supported yet; call the function directly"
+_NO_COMPILE = (
+    "an xla tensor: torch.compile, torch.export and make_fx do not work on the xla device yet; "
+    "call the function directly"
+)
 
 
-class _Inner:
+class _InnerType(type):
+    def __repr__(cls) -> str:
+        return _NO_COMPILE  # what torch says it got where it wants to trace the inner tensors
+
+
+class _Inner(metaclass=_InnerType):
     """What stands for the tensor inside the wrapper: it tells where data would lie, and is nothing to compute with."""
 
     def __init__(self, tensor: XlaTensor):
@@ -203,6 +237,14 @@ class _Inner:
 
     def __getattr__(self, name: str) -> Any:
         raise NotImplementedError(_NO_COMPILE)
+
+
+def no_bytes(*args: Any, **kwargs: Any) -> Any:
+    """Stands for what would read or write the bytes of a storage."""
+    raise NotImplementedError(
+        "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
+        ".resize_(), .cpu().untyped_storage()"
+    )
 
 
 def _address(cell: Cell) -> int:
@@ -229,6 +271,14 @@ def wrap(meta: Meta, cell: Cell, view: Any = None) -> XlaTensor:
     tensor._view = view
     tensor._meta = meta
     return tensor
+
+
+def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
+    """Another tensor over the cell of `base`: in inference mode, too, one that autograd knows if it knows `base`."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            return wrap(meta, base._cell, view)
+    return wrap(meta, base._cell, view)
 
 
 def pending() -> list[Cell]:

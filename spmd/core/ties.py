@@ -12,6 +12,7 @@ from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
 from .tensor import XlaTensor
+from .uninitialized import put_back, take_out
 
 _running = threading.local()
 
@@ -50,12 +51,14 @@ def keep_ties() -> None:
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
         if getattr(_running, "inside", False):
             return apply(self, fn, recurse)
+        lazy = take_out(self, fn)
         _running.inside = True
         try:
             shared, computed = _owners(self), _drop_computed(self)
             made = apply(self, fn, recurse)
         finally:
             _running.inside = False
+            put_back(lazy)
         for (first, name), *rest in shared.values():
             parameter = first._parameters[name]
             for part, other in rest:

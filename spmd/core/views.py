@@ -42,6 +42,13 @@ class View:
         self.stamp = -1
         self.sharding: Sharding | None = None
 
+    def elsewhere(self) -> "View":
+        """The same view of another cell."""
+        parent = None if self.parent is None or type(self.parent) is Use else self.parent.elsewhere()
+        made = View(self.rule, parent, self.code, self.instruction)
+        made.sharding = self.sharding
+        return made
+
 
 def read(tensor: XlaTensor) -> Value:
     """The tensor's current value; a view whose base has changed is replayed."""
@@ -203,6 +210,18 @@ _CACHES: dict[Meta, dict[Any, Any]] = {}
 def base_cache(base: Meta) -> dict[Any, Any]:
     """Rules that depend on a base's memory layout."""
     return _CACHES.setdefault(base, {})
+
+
+def check_bounds(base: Meta, meta: Meta) -> None:
+    """torch's meta device lets `as_strided` reach beyond the memory; every real device refuses."""
+    reach = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True)) + 1
+    width, whole = meta.dtype.itemsize, base.offset * base.dtype.itemsize + base.nbytes
+    if meta.numel and (reach * width > whole or meta.offset * width < base.offset * base.dtype.itemsize):
+        raise RuntimeError(
+            f"setStorage: sizes {list(meta.shape)}, strides {list(meta.strides)}, storage offset {meta.offset}, and "
+            f"itemsize {width} requiring a storage size of {reach * width} are out of bounds for storage of size "
+            f"{whole}"
+        )
 
 
 def check_dense(base: Meta) -> None:

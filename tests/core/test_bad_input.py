@@ -295,6 +295,63 @@ class TestReading:
             in raised(RuntimeError, lambda: (x * 2).backward())[0]
         )
 
+    def test_storage(self) -> None:
+        storage = torch.ones(2, device="xla").untyped_storage()
+        for call in (storage.clone, storage.cpu, storage.tolist, lambda: storage.resize_(0), lambda: storage[0]):
+            assert "an xla tensor has no storage to read or write" in raised(NotImplementedError, call)[0]
+
+    def test_tracing(self) -> None:
+        x = torch.ones(2, device="xla")
+        with pytest.raises(AssertionError, match=r"torch.export and make_fx do not work on the xla device yet"):
+            torch.fx.experimental.proxy_tensor.make_fx(torch.sin)(x)
+
+
+class TestFilling:
+    """A number that fills a tensor must fit its dtype; torch checks that for every device."""
+
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_refused(self, device: str) -> None:
+        for dtype, values in {
+            torch.float32: (5j, 1e39), torch.float16: (1e6, -1e9), torch.bfloat16: (3.4e38,), torch.complex64: (1e39,),
+            torch.int8: (300, -129, float("nan")), torch.uint8: (256, -1.0, -300), torch.int32: (2**40, float("inf")),
+        }.items():  # fmt: skip
+            x = torch.zeros(3, dtype=dtype, device=device)
+            for value in values:
+                fills: list[Callable[[complex], object]] = [
+                    x.fill_, lambda v, x=x: x.masked_fill(x == 0, v), lambda v, x=x: torch.full_like(x, v),
+                    lambda v, x=x: torch.full((2,), v, dtype=x.dtype, device=device),
+                ]  # fmt: skip
+                if device == "xla":  # the CPU alone makes infinity of some that are assigned
+                    fills.append(lambda v, x=x: x.__setitem__(0, v))
+                for fill in fills:
+                    with pytest.raises(RuntimeError, match="without overflow"):
+                        fill(value)
+
+    def test_taken(self) -> None:
+        for dtype, values in {
+            torch.float16: (65504.0, float("-inf"), float("nan"), 5 + 0j), torch.uint8: (-5, 2.7), torch.bool: (7, 2.5),
+            torch.complex64: (5j,), torch.int32: (-(2**31), True),
+        }.items():  # fmt: skip
+            for value in values:
+                expected, actual = (
+                    torch.zeros(2, dtype=dtype, device=device).fill_(value) for device in ("cpu", "xla")
+                )
+                assert torch.equal(actual.cpu().nan_to_num(), expected.nan_to_num()), (dtype, value)
+
+
+class TestProducts:
+    """Operands of a product have one dtype."""
+
+    def test_refused(self) -> None:
+        x = torch.ones(3, 3, device="xla")
+        wide = x.double()
+        for product in (
+            lambda: x @ wide, lambda: torch.bmm(x[None], wide[None]), lambda: torch.mv(x, wide[0]),
+            lambda: nn.functional.linear(x, wide), lambda: nn.functional.linear(x, x, wide[0]),
+            lambda: torch.addmm(wide, x, x), lambda: torch.dot(x[0], wide[0]),
+        ):  # fmt: skip
+            raised(RuntimeError, product)
+
 
 class TestBackward:
     """A Python error inside a backward pass reaches the caller as it is; torch's engine would abort the process."""

@@ -57,7 +57,7 @@ def numbers(dtype: torch.dtype) -> torch.Tensor:
 
 
 class TestCasts:
-    """Rounding is torch's: ties to even, e4m3fn stops at its largest number, NaNs keep their sign."""
+    """Rounding is torch's: ties to even, e4m3fn stops at its largest number or not, NaNs keep their sign."""
 
     @pytest.mark.parametrize("dtype", NARROW, ids=str)
     def test_to(self, dtype: torch.dtype, mesh8: spmd.Mesh) -> None:
@@ -87,7 +87,8 @@ class TestCasts:
     def test_copy_and_fill(self) -> None:
         x = torch.tensor([500.0, -torch.inf, torch.nan, 0.3]).to("xla")
         y = torch.empty(4, dtype=torch.float8_e4m3fn, device="xla").copy_(x)
-        assert bits(y).tolist() == [0x7E, 0xFE, 0x7F, 0x2A]
+        stops = not torch.tensor(500.0).to(torch.float8_e4m3fn).float().isnan()  # not so in torch 2.11
+        assert bits(y).tolist() == ([0x7E, 0xFE, 0x7F, 0x2A] if stops else [0x7F, 0xFF, 0x7F, 0x2A])
         for made in (
             torch.full((4,), 0.3, dtype=torch.float8_e4m3fn, device="xla"),
             y.clone().fill_(0.3),

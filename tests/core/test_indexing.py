@@ -102,6 +102,31 @@ class TestIndexing:
         with pytest.raises((RuntimeError, IndexError)):
             x[0] = torch.ones(5).to("xla")
 
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_refusals_as_on_cpu(self, device: str) -> None:
+        """At once, and never by broadcasting a mask or cutting off a fraction."""
+        x, whole = torch.zeros(4, 3, device=device), torch.zeros(4, dtype=torch.int64, device=device)
+        picks = torch.tensor([1, 2], device=device)
+        for mask in (torch.ones(4, 1), torch.ones(1, 3), torch.ones(1), torch.ones(4, 3, 1)):
+            with pytest.raises(IndexError, match=r"mask|too many indices"):
+                x[mask.bool().to(device)] = 1.0
+        for dtype in (torch.float32, torch.int8, torch.int16, torch.complex64):
+            index = torch.ones(2, device=device).to(dtype)
+            with pytest.raises(IndexError, match="tensors used as indices must be long, int, byte or bool"):
+                x[index]
+            with pytest.raises(IndexError, match="tensors used as indices must be long, int, byte or bool"):
+                x[index] = 1.0
+        with pytest.raises(RuntimeError, match="source and destination dtypes match"):
+            whole[picks] = torch.tensor([0.5, 1.5], device=device)
+        for value in (torch.ones(2, 2), torch.ones(4), torch.ones(2, 1, 3)):
+            with pytest.raises(RuntimeError, match="shape mismatch: value tensor of shape"):
+                x[picks] = value.to(device)
+        with pytest.raises(IndexError, match="shape mismatch: indexing tensors could not be broadcast"):
+            x[picks, torch.tensor([0, 1, 2], device=device)] = 1.0
+        x[picks] = torch.ones(1, 1, 1, 3, device=device)
+        whole[whole == 0] = torch.tensor(2.5)
+        assert x.sum().item() == 6.0 and whole.tolist() == [2] * 4
+
     def test_write_of_another_dtype(self) -> None:
         x, y = torch.zeros(4, dtype=torch.int64, device="xla"), torch.zeros(4, dtype=torch.int64)
         x[1:3], y[1:3] = 2.7, 2.7

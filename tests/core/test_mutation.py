@@ -331,3 +331,55 @@ class TestDonation:
             assert seen == [10.0, 30.0, 50.0] and x.tolist() == [6.0] * 4
         finally:
             spmd.config.sync_on_read = before
+
+
+class TestSharedMemory:
+    """A write into memory that would be written twice, or is read meanwhile, is refused as on CPU."""
+
+    @pytest.mark.parametrize(
+        "write",
+        [
+            lambda t: t.add_(1),
+            lambda t: t.sigmoid_(),
+            lambda t: t.copy_(torch.ones(3, 3, device=t.device)),
+            lambda t: t.copy_(torch.ones(3, 3)),
+            lambda t: t.normal_(),
+            lambda t: t.cumsum_(0),
+            lambda t: t.scatter_(0, torch.zeros(1, 3, dtype=torch.int64, device=t.device), 2.0),
+            lambda t: t.addmm_(torch.ones(3, 3, device=t.device), torch.ones(3, 3, device=t.device)),
+            lambda t: t.__setitem__(slice(None), torch.ones(3, 3, device=t.device)),
+        ],
+    )
+    def test_expanded(self, write: Callable[[torch.Tensor], object]) -> None:
+        for device in ("cpu", "xla"):
+            x = torch.ones(3, 1, device=device)
+            with pytest.raises(RuntimeError, match="more than one element of the written-to tensor refers to a single"):
+                write(x.expand(3, 3))
+            check(x.cpu(), torch.ones(3, 1))
+
+    def test_expanded_takes_one_number(self) -> None:
+        compare({"fill": lambda d: torch.ones(3, 1, device=d).expand(3, 3).fill_(2)})
+        compare({"zero": lambda d: torch.ones(3, 1, device=d).expand(3, 3).zero_()})
+
+    @pytest.mark.parametrize("write", [lambda t, o: t.add_(o), lambda t, o: t.copy_(o), lambda t, o: t.lerp_(t, o)])
+    def test_part_of_an_operand(self, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        for device in ("cpu", "xla"):
+            x = torch.arange(4.0, device=device)
+            with pytest.raises(RuntimeError, match="some elements of the input tensor and the written-to tensor refer"):
+                write(x[1:], x[:-1])
+            check(x.cpu(), torch.arange(4.0))
+
+    def test_whole_operands_and_other_parts_are_taken(self) -> None:
+        def itself(device: str) -> torch.Tensor:
+            x = torch.arange(4.0, device=device)
+            x.add_(x).mul_(x.view(4))
+            x[:2].sub_(x[2:])
+            x[::2].add_(x[1::2])
+            return x
+
+        compare({"itself": itself})
+
+
+def test_polygamma_in_place() -> None:
+    """Its functional form has the arguments the other way round."""
+    compare({str(order): lambda d, order=order: ramp(d).polygamma_(order) for order in (0, 1, 2)})

@@ -162,6 +162,15 @@ class TestSchedulers:
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
         assert results[1][1][2] == results[1][1][-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
 
+    @pytest.mark.parametrize(
+        "options", [{"fused": True}, {"capturable": True}], ids=lambda options: next(iter(options))
+    )
+    def test_a_beta_that_cycles(self, options: dict[str, bool]) -> None:
+        made = model().to("xla")
+        optimizer = torch.optim.AdamW(made.parameters(), lr=0.1, **options)
+        _, compiles = train(made, optimizer, "xla", scheduler=SCHEDULERS["OneCycleLR"](optimizer), steps=6)
+        assert compiles[2] == compiles[-1], [record.cause for record in spmd.metrics.compiles()[-3:]]
+
     def test_on_plateau(self) -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2, device="xla"))], lr=1.0)
         scheduler = lr_scheduler.ReduceLROnPlateau(optimizer, patience=0)

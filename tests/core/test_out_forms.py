@@ -40,6 +40,110 @@ class TestOut:
         check(values, torch.tensor([1.0, 2.0, 3.0]))
         check(indices, torch.tensor([1, 2, 0]))
 
+    def test_a_list_of_results(self) -> None:
+        x = torch.arange(6.0).reshape(3, 2)
+        out = [torch.empty(0, device=X) for _ in range(3)]
+        torch.unbind_copy(x.to(X), out=out)
+        for one, other in zip(out, x, strict=True):
+            check(one, other)
+
+    @pytest.mark.parametrize("inference", [False, True])
+    def test_composite_forms_fill_it(self, inference: bool) -> None:
+        """torch writes the Kronecker product and the rank into a reshaped `out`, which must not be a copy."""
+        x, y = torch.rand(3, 5), torch.rand(2, 2)
+        with torch.inference_mode(inference):
+            for function in (
+                lambda d, out: torch.kron(x.to(d), y.to(d), out=out(6, 10)),
+                lambda d, out: torch.linalg.matrix_rank(x.to(d), out=out(dtype=torch.int64)),
+                lambda d, out: torch.linalg.matrix_rank(x.to(d), tol=torch.tensor(0.1, device=d), out=out()),
+            ):
+                check(*(function(d, lambda *s, d=d, **k: torch.ones(s, device=d, **k)) for d in (X, "cpu")))
+
+    def test_a_composite_form_has_no_gradient(self) -> None:
+        with pytest.raises(RuntimeError, match="don't support automatic differentiation"):
+            torch.kron(
+                torch.ones(2, 2, device=X, requires_grad=True),
+                torch.ones(2, 2, device=X),
+                out=torch.ones(4, 4, device=X),
+            )
+
+    def test_statistics_of_batch_norm(self) -> None:
+        def run(d: str) -> list[torch.Tensor]:
+            x = torch.arange(12.0).reshape(3, 4).to(d)
+            running = [torch.zeros(4, device=d), torch.ones(4, device=d)]
+            out = [torch.empty(0, device=d) for _ in range(3)]
+            torch.ops.aten._native_batch_norm_legit.out(
+                x, None, None, *running, True, 0.1, 1e-5, out=out[0], save_mean=out[1], save_invstd=out[2]
+            )
+            return out + running
+
+        for one, other in zip(run(X), run("cpu"), strict=True):
+            check(one, other)
+
+    @pytest.mark.parametrize(
+        ("function", "dtype"),
+        [
+            (lambda x, out: torch.gather(x, 0, torch.zeros_like(x, dtype=torch.int64), out=out), torch.float64),
+            (lambda x, out: torch.mm(x, x, out=out), torch.float64),
+            (lambda x, out: torch.abs(x, out=out), torch.float64),
+            (lambda x, out: torch.all(x, dim=0, out=out), torch.float64),
+            (
+                lambda x, out: torch.max(x, 0, out=(out, torch.empty(0, dtype=torch.int64, device=x.device))),
+                torch.float64,
+            ),
+            (lambda x, out: torch.linalg.inv(x, out=out), torch.float64),
+            (lambda x, out: torch.cat([x, x], out=out), torch.int64),
+            (lambda x, out: torch.sin(x, out=out), torch.float64),
+            (lambda x, out: torch.cumsum(x, 0, out=out), torch.int64),
+            (lambda x, out: torch.all(x, dim=0, out=out), torch.uint8),
+            (lambda x, out: torch.maximum(x, x, out=out), torch.float64),
+        ],
+    )
+    def test_dtypes_are_taken_as_on_cpu(self, function, dtype) -> None:
+        """Which dtypes `out` may have is the op's own affair; sin takes a wider one, abs does not."""
+
+        def run(d: str) -> torch.Tensor | type[Exception]:
+            out = torch.empty(0, dtype=dtype, device=d)
+            try:
+                function((torch.eye(3) * 1.5).to(d), out)
+            except (RuntimeError, TypeError) as error:
+                return type(error)
+            return out
+
+        actual, expected = run(X), run("cpu")
+        if isinstance(expected, torch.Tensor):
+            assert isinstance(actual, torch.Tensor), actual
+            assert actual.dtype == expected.dtype
+            torch.testing.assert_close(actual.cpu(), expected, rtol=1e-6, atol=1e-6)
+        else:
+            assert actual is expected
+
+    @pytest.mark.parametrize(
+        "function",
+        [
+            lambda x, memory: torch.sin(x, out=memory[:1].expand(3)),
+            lambda x, memory: torch.sin(memory[:3], out=memory[1:4]),
+            lambda x, memory: torch.bernoulli(x, out=memory[:1].expand(3)),
+            lambda x, memory: torch.take(memory, torch.tensor([0, 1, 2], device=x.device), out=memory[:3]),
+            lambda x, memory: torch.cat([memory, memory], out=memory),
+        ],
+    )
+    def test_shared_memory_is_refused(self, function) -> None:
+        for d in ("cpu", X):
+            with pytest.raises(RuntimeError, match=r"unsupported operation: .* refers? to a single memory location"):
+                function(torch.ones(3, device=d), torch.ones(6, device=d))
+
+    def test_the_operand_itself_may_be_it(self) -> None:
+        x = torch.arange(3.0, device=X)
+        check(torch.sin(x, out=x), torch.arange(3.0).sin())
+
+    def test_numbers_from_a_range(self) -> None:
+        """linspace and logspace have overloads of tensors, too."""
+        for function in (torch.linspace, torch.logspace):
+            out = torch.empty(0, device=X)
+            assert function(-2.0, 1, 5, out=out) is out
+            check(out, function(-2.0, 1, 5))
+
     def test_factories(self) -> None:
         out = torch.empty(0, device=X)
         torch.eye(3, out=out)

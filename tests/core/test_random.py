@@ -311,3 +311,35 @@ class TestEverySource:
         assert torch.equal(first, torch.rand(3, device="xla").cpu())
         torch.xla.seed()
         assert not torch.equal(first, torch.rand(3, device="xla").cpu())
+
+
+class TestTorchDistributions:
+    """`torch.distributions` check their parameters by default, which reads them."""
+
+    def test_parameters_are_checked(self) -> None:
+        mean, scale = torch.zeros(3, device="xla"), torch.ones(3, device="xla")
+        normal = torch.distributions.Normal(mean, scale)
+        expected = torch.distributions.Normal(mean.cpu(), scale.cpu())
+        assert torch.allclose(normal.log_prob(scale).cpu(), expected.log_prob(scale.cpu()))
+        assert normal.rsample((2,)).shape == (2, 3)
+        with pytest.raises(ValueError, match="found invalid values"):
+            torch.distributions.Normal(mean, -scale)
+        with pytest.raises(ValueError, match="within the support"):
+            normal.log_prob(mean / 0)
+
+    def test_randperm_with_a_generator(self) -> None:
+        generator = torch.Generator().manual_seed(3)
+        first = torch.randperm(9, device="xla", generator=generator)
+        generator.manual_seed(3)
+        assert torch.equal(first.cpu(), torch.randperm(9, device="xla", generator=generator).cpu())
+        assert first.sort().values.tolist() == list(range(9))
+
+    def test_gamma_and_dirichlet(self) -> None:
+        """What is drawn of a Dirichlet sums to one; a draw of a gamma has torch's derivative."""
+        shape = torch.tensor([0.5, 1.0, 4.0])
+        drawn = torch.distributions.Dirichlet(shape.to("xla")).sample((64,)).cpu()
+        assert torch.allclose(drawn.sum(-1), torch.ones(64)) and (drawn >= 0).all()
+        assert torch.distributions.Beta(shape.to("xla"), 2.0).sample().shape == (3,)
+        values = torch.tensor([0.3, 1.2, 3.0])
+        slopes = torch._standard_gamma_grad(shape.to("xla"), values.to("xla")).cpu()
+        assert torch.allclose(slopes, torch._standard_gamma_grad(shape, values), rtol=2e-3)

@@ -148,6 +148,17 @@ class TestCopy:
         state = copy.deepcopy(tied().state_dict())
         assert all(tensor.device.type == "xla" for tensor in state.values())
 
+    def test_deep_views(self) -> None:
+        """Views in one deep copy share their copied memory; what the user hung on a tensor is copied, too."""
+        for device in ("cpu", "xla"):
+            x = torch.arange(12.0, device=device).view(4, 3)
+            x.note = ["kept"]
+            whole, row, wide = copy.deepcopy([x, x[1], x.t()[1:].expand(2, 2, 4)])
+            row.zero_()
+            assert whole[1].tolist() == [0.0] * 3 and x[1].tolist() == [3.0, 4.0, 5.0]
+            assert wide[1, :, 1].tolist() == [0.0, 0.0] and wide.stride() == (0, 1, 3) and wide.storage_offset() == 1
+            assert whole.note == ["kept"] and whole.note is not x.note
+
 
 class TestExchange:
     """dlpack, numpy, hashing, equality."""

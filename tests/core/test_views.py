@@ -406,3 +406,35 @@ class TestMemoryFormats:
         pairs = torch.arange(4, dtype=torch.int32)
         assert pairs.to("xla").view(torch.int64).tolist() == pairs.view(torch.int64).tolist()
         assert pairs.to("xla").view(torch.int16).tolist() == pairs.view(torch.int16).tolist()
+
+
+class TestAsStridedStaysInMemory:
+    """as_strided reaches every element of the memory behind a tensor, and none beyond it."""
+
+    @pytest.mark.parametrize(
+        ("size", "stride", "offset"), [((2, 2), (1, 20), 0), ((2, 2), (1, 2), 13), ((17,), (1,), 0)]
+    )
+    def test_beyond_is_refused(self, size, stride, offset) -> None:
+        for device in ("cpu", "xla"):
+            x = torch.ones(4, 4, device=device)
+            with pytest.raises(RuntimeError, match="are out of bounds for storage of size 64"):
+                x.as_strided(size, stride, offset)
+            with pytest.raises(RuntimeError, match="are out of bounds for storage of size 64"):
+                x.as_strided_scatter(torch.ones(size, device=device), size, stride, offset)
+
+    def test_scatter_between_the_elements_of_a_view(self) -> None:
+        def run(device: str) -> torch.Tensor:
+            x = torch.arange(12.0, device=device).view(6, 2)[:, 1]
+            return x.as_strided_scatter(-torch.ones(2, 2, device=device), (2, 2), (3, 1), 2)
+
+        check(run("xla"), run("cpu"))
+
+
+class TestNothing:
+    """A view without elements is read like every other."""
+
+    def test_real_part(self) -> None:
+        for shape in ((0,), (0, 3), (3, 0)):
+            expected = torch.ones(shape, dtype=torch.complex64).real
+            read = torch.ones(shape, dtype=torch.complex64, device="xla").real.cpu()
+            assert (read.shape, read.dtype) == (expected.shape, expected.dtype)

@@ -8,21 +8,13 @@ An op is recorded for all its samples and run as one program. A command works in
 crash or a hang costs one op. `expected.py` says which ops are not right, and why; `test_sweep.py` holds both to it.
 """
 
-import argparse
 import contextlib
 import copy
 import itertools
-import json
-import re
-import subprocess
 import sys
-import threading
 import time
-import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,23 +23,15 @@ from torch.testing._internal import common_methods_invocations as database
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_flatten, tree_map
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+if __name__ == "__main__":  # this file's folder would hide the package `sweep`
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from support import TOLERANCE
+from sweep.command import ERROR, HOST, LOWERED, UNTRIED, WRONG, Result, Sweep, main
+from sweep.command import head as _head
+from sweep.expected import is_expected
 
 import spmd
-
-if __name__ == "__main__":
-    from expected import is_expected
-
-LOWERED, HOST, WRONG, ERROR, UNTRIED = "lowered", "host", "wrong", "error", "untried"
-OUTCOMES = {
-    LOWERED: "right and lowered on the device",
-    HOST: "right, visited the host",
-    WRONG: "wrong",
-    ERROR: "error",
-    UNTRIED: "no samples of this dtype",
-}
 
 USUAL = "usual"
 
@@ -60,23 +44,6 @@ TIES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0}
 
 # Their index tensors must be on the CPU on any device.
 CPU_ARGUMENTS = frozenset({"tensor_split"})
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How one op of the database did in one dtype."""
-
-    op: str
-    dtype: str
-    outcome: str
-    message: str = ""
-    samples: int = 0
-    seconds: float = 0.0
-
-    @property
-    def is_right(self) -> bool:
-        """Whether the values agree with CPU, wherever they were computed."""
-        return self.outcome in (LOWERED, HOST, UNTRIED)
 
 
 def full_name(op: Any) -> str:
@@ -110,17 +77,32 @@ def run_op(op: Any, dtype: torch.dtype | None = None, samples: int = 2) -> Resul
     torch.manual_seed(0)
     with_gradient = op.supports_autograd and dtype in op.supported_backward_dtypes("cpu")
     given = list(itertools.islice(op.sample_inputs("cpu", dtype, requires_grad=with_gradient), samples or None))
-    if not given:
+    return run_cases(op, kind, [Case(f"sample {index}", sample, _compute) for index, sample in enumerate(given)], began)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to call an op with one sample. compute: (op, sample, device, seed) -> what is compared."""
+
+    name: str
+    sample: Any
+    compute: Callable[[Any, Any, str, int], list[Any]]
+
+
+def run_cases(op: Any, kind: str, cases: Sequence[Case], began: float) -> Result:
+    """Computes every case on both devices and compares."""
+    name = full_name(op)
+    if not cases:
         return Result(name, kind, UNTRIED)
     visits = _host_visits()
-    messages = _run_together(op, given)
+    messages = _run_together(op, cases)
     visited = visits != messages.visits
     seconds = time.perf_counter() - began
     if messages.errors:
-        return Result(name, kind, ERROR, messages.errors[0], len(given), seconds)
+        return Result(name, kind, ERROR, messages.errors[0], len(cases), seconds)
     if messages.differences:
-        return Result(name, kind, WRONG, messages.differences[0], len(given), seconds)
-    return Result(name, kind, HOST if visited else LOWERED, "", len(given), seconds)
+        return Result(name, kind, WRONG, messages.differences[0], len(cases), seconds)
+    return Result(name, kind, HOST if visited else LOWERED, "", len(cases), seconds)
 
 
 def _host_visits() -> int:
@@ -134,46 +116,52 @@ class _Messages:
     visits: int = 0
 
 
-def _run_together(op: Any, given: list[Any]) -> _Messages:
-    """Records every sample, runs them as one program, compares; one by one when that program fails."""
+def _run_together(op: Any, cases: Sequence[Case]) -> _Messages:
+    """Records every case, runs them as one program, compares; one by one when that program fails."""
     messages = _Messages([], [])
-    cases = []
-    for index, sample in enumerate(given):
-        expected, again = _compute(op, sample, "cpu", 0), _compute(op, sample, "cpu", 1)
+    recorded = []
+    for case in cases:
+        expected, again = case.compute(op, case.sample, "cpu", 0), case.compute(op, case.sample, "cpu", 1)
         is_random = not _agree(expected, again)
         try:
-            actual = _compute(op, sample, "xla", 0)
+            actual = case.compute(op, case.sample, "xla", 0)
         except Exception as error:
-            messages.errors.append(f"sample {index}: {_head(error)}")
+            messages.errors.append(f"{case.name}: {_head(error)}")
             continue
-        cases.append((index, actual, expected, is_random))
+        recorded.append((case, actual, expected, is_random))
     messages.visits = _host_visits()
-    with contextlib.suppress(Exception):  # reading below says which sample it was
+    with contextlib.suppress(Exception):  # reading below says which case it was
         spmd.sync()
-    for index, actual, expected, is_random in cases:
+    for case, actual, expected, is_random in recorded:
         try:
-            _check(op, given[index], actual, expected, is_random)
+            _check(op, case, actual, expected, is_random)
         except AssertionError as error:
-            if _is_rounding(op, given[index], actual, expected):
+            if _is_rounding(op, case, actual, expected):
                 continue
-            messages.differences.append(f"sample {index}: {_head(error)}")
+            messages.differences.append(f"{case.name}: {_head(error)}")
         except Exception as error:
-            messages.errors.append(f"sample {index}: {_head(error)}")
+            messages.errors.append(f"{case.name}: {_head(error)}")
     return messages
 
 
-def _head(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {' | '.join(lines[:5])[:400]}"
+@dataclass(slots=True)
+class Given:
+    """A sample's arguments on one device, and the tensors among them that ask for a gradient."""
+
+    input: Any
+    args: Any
+    kwargs: dict[str, Any]
+    leaves: list[torch.Tensor]
 
 
-def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
-    """The results of one sample on one device, then the gradients of the tensors that ask for one."""
+def given_on(op: Any, sample: Any, device: str, change: Callable[[torch.Tensor], torch.Tensor] | None = None) -> Given:
+    """A sample's arguments copied to a device. change: what to make of every tensor there."""
     leaves: list[torch.Tensor] = []
 
     def move(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             moved = _copied(value.detach(), device, op.name.startswith("as_strided"))
+            moved = moved if change is None else change(moved)
             if value.requires_grad:
                 leaves.append(moved.requires_grad_())
             return moved
@@ -182,17 +170,26 @@ def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
         return value
 
     first, args, kwargs = tree_map(move, (sample.input, () if op.name in CPU_ARGUMENTS else sample.args, sample.kwargs))
-    args = sample.args if op.name in CPU_ARGUMENTS else args
+    return Given(first, sample.args if op.name in CPU_ARGUMENTS else args, kwargs, leaves)
+
+
+def _compute(op: Any, sample: Any, device: str, seed: int) -> list[Any]:
+    """The results of one sample on one device, then the gradients of the tensors that ask for one."""
+    given = given_on(op, sample, device)
     torch.manual_seed(seed)
-    result = op.op(first, *args, **kwargs)
+    return results_of(op, sample, given, op.op(given.input, *given.args, **given.kwargs))
+
+
+def results_of(op: Any, sample: Any, given: Given, result: Any) -> list[Any]:
+    """What is compared of a call: its results, then the gradients of the tensors that ask for one."""
     outputs = [*tree_flatten(sample.output_process_fn_grad(result))[0]]
-    if op.name in TIES and first.dim():
-        outputs[-1] = _named(first.detach(), outputs[-1], *_dim_of(op, sample))
+    if op.name in TIES and given.input.dim():
+        outputs[-1] = _named(given.input.detach(), outputs[-1], *_dim_of(op, sample))
     wanted = [output for output in outputs if isinstance(output, torch.Tensor) and output.requires_grad]
-    if not wanted or not leaves:
+    if not wanted or not given.leaves:
         return outputs
     return outputs + list(
-        torch.autograd.grad(wanted, leaves, [_cotangent(output) for output in wanted], allow_unused=True)
+        torch.autograd.grad(wanted, given.leaves, [_cotangent(output) for output in wanted], allow_unused=True)
     )
 
 
@@ -227,7 +224,7 @@ _WIDER = {
 }
 
 
-def _is_rounding(op: Any, sample: Any, actual: list[Any], expected: list[Any]) -> bool:
+def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) -> bool:
     """Whether CPU itself is that far from the result in float64: of an ill-conditioned sample nothing better is asked.
 
     Every result of the device must then be within the table, or within twice CPU's own error (a tensor's greatest).
@@ -238,10 +235,10 @@ def _is_rounding(op: Any, sample: Any, actual: list[Any], expected: list[Any]) -
             return value.detach().to(_WIDER[value.dtype]).requires_grad_(value.requires_grad)
         return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
-    wide = copy.copy(sample)
-    wide.input, wide.args, wide.kwargs = tree_map(widen, (sample.input, sample.args, sample.kwargs))
+    wide, given = copy.copy(case.sample), case.sample
+    wide.input, wide.args, wide.kwargs = tree_map(widen, (given.input, given.args, given.kwargs))
     try:
-        exact = _compute(op, wide, "cpu", 0)
+        exact = case.compute(op, wide, "cpu", 0)
     except Exception:
         return False
     if not len(actual) == len(expected) == len(exact):
@@ -251,7 +248,7 @@ def _is_rounding(op: Any, sample: Any, actual: list[Any], expected: list[Any]) -
 
 def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
     if not isinstance(expected, torch.Tensor):
-        return type(actual) is type(expected)
+        return type(actual) is type(expected) and (isinstance(actual, (float, complex)) or actual == expected)
     if expected.dtype not in _WIDER:
         return actual.dtype == expected.dtype and torch.equal(actual.cpu(), expected)
     if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
@@ -288,7 +285,7 @@ def _comparable(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
 
 
-def _check(op: Any, sample: Any, actual: list[Any], expected: list[Any], is_random: bool) -> None:
+def _check(op: Any, case: Case, actual: list[Any], expected: list[Any], is_random: bool) -> None:
     """Compares; where that fails and CPU's own draws differ, again with as many of them as tell how far they spread.
 
     Two draws may be equal by chance, and one draw may decide many elements, such as a whole channel in dropout3d.
@@ -296,7 +293,7 @@ def _check(op: Any, sample: Any, actual: list[Any], expected: list[Any], is_rand
     try:
         _compare(op, actual, expected, is_random)
     except AssertionError:
-        draws = [_compute(op, sample, "cpu", seed) for seed in range(1, 17)]
+        draws = [case.compute(op, case.sample, "cpu", seed) for seed in range(1, 17)]
         if not all(_agree(expected, draw) for draw in draws):
             return _compare(op, actual, expected, True, draws)
         if not all(_is_as_near(one, each) for one, *each in zip(actual, expected, *draws, strict=True)):
@@ -317,7 +314,7 @@ def _is_as_near(one: Any, draws: list[Any]) -> bool:
 
 
 def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool, draws: Sequence[list[Any]] = ()) -> None:
-    assert len(actual) == len(expected), f"{len(actual)} results, expected {len(expected)}"
+    assert len(actual) == len(expected), f"{_brief(actual)}, expected {_brief(expected)}"
     for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
         if not isinstance(other, torch.Tensor):
             assert type(one) is type(other), f"result {index}: {one!r}, expected {other!r}"
@@ -340,6 +337,10 @@ def _compare(op: Any, actual: list[Any], expected: list[Any], is_random: bool, d
         torch.testing.assert_close(
             one, other, rtol=rtol, atol=atol, equal_nan=True, msg=lambda text, i=index: f"result {i}: {text}"
         )
+
+
+def _brief(results: list[Any]) -> str:
+    return f"{len(results)} results {[one for one in results if not isinstance(one, torch.Tensor)]}"
 
 
 def _close(one: Any, other: Any) -> bool:
@@ -367,133 +368,10 @@ def _compare_moments(one: torch.Tensor, other: torch.Tensor, draws: Sequence[tor
     )
 
 
-# --- the command ------------------------------------------------------------------------------------------------------
-
-
-def main() -> None:
-    """Runs the sweep in processes of a few ops each, prints the table, exits with 1 when `expected.py` disagrees."""
-    options = _options()
-    if options.worker:
-        return _work(options)
-    names = [name for name in OPS if re.search(options.ops, name)]
-    dtypes = options.dtypes.split(",")
-    tasks = [(names[i : i + options.chunk], dtype) for dtype in dtypes for i in range(0, len(names), options.chunk)]
-    groups: dict[str, list[Result]] = {dtype: [] for dtype in dtypes}
-    lock = threading.Lock()
-
-    def run(task: tuple[list[str], str]) -> None:
-        for result in _in_processes(*task, options):
-            with lock:
-                groups[task[1]].append(result)
-                if sys.stderr.isatty():
-                    done = sum(map(len, groups.values()))
-                    print(f"\r{done} of {len(names) * len(dtypes)} {result.op:50.50}", end="", file=sys.stderr)
-
-    with ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(run, tasks))
-    results = sorted(itertools.chain(*groups.values()), key=lambda result: (result.dtype, result.op))
-    _report(results, groups)
-    if options.write:
-        options.write.write_text(json.dumps([asdict(result) for result in results], indent=1))
-    surprises = [r for r in results if r.outcome != UNTRIED and r.is_right == is_expected(r.op, r.dtype)]
-    if surprises:
-        sys.exit(f"otherwise than expected.py says: {', '.join(f'{r.op} ({r.dtype})' for r in surprises)}")
-
-
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ops", default="", help="regular expression that chooses ops by name")
-    parser.add_argument("--dtypes", default=USUAL, help="torch dtypes, by commas; else float32 where the op takes it")
-    parser.add_argument("--samples", type=int, default=2, help="samples of each op; 0 for all of them")
-    parser.add_argument("--jobs", type=int, default=2, help="processes at a time")
-    parser.add_argument("--chunk", type=int, default=60, help="ops per process")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds one op may take")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write every result as JSON")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
-
-
-def _work(options: argparse.Namespace) -> None:
-    """The child: reads op names, says which it starts, and prints each result as a line of JSON."""
-    warnings.simplefilter("ignore")
-    out = sys.stdout
-    sys.stdout = sys.stderr
-    dtype = None if options.dtypes == USUAL else getattr(torch, options.dtypes)
-    for name in json.loads(sys.stdin.read()):
-        print(json.dumps({"start": name}), file=out, flush=True)
-        try:
-            result = run_op(OPS[name], dtype, options.samples)
-        except Exception as error:
-            result = Result(name, options.dtypes, ERROR, f"outside the op: {_head(error)}")
-        print(json.dumps(asdict(result)), file=out, flush=True)
-
-
-def _in_processes(names: list[str], dtype: str, options: argparse.Namespace) -> Iterator[Result]:
-    """Results of the ops, in a process that is replaced when one op ends it or takes too long."""
-    left = list(names)
-    while left:
-        command = [sys.executable, __file__, "--worker", "--dtypes", dtype, "--samples", str(options.samples)]
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        child = subprocess.Popen(command, **pipes, text=True)
-        assert child.stdin is not None and child.stdout is not None
-        child.stdin.write(json.dumps(left))
-        child.stdin.close()
-        running, was_late = "", False
-
-        def stop(child: Any = child) -> None:
-            nonlocal was_late
-            was_late = True
-            child.kill()
-
-        timer = threading.Timer(options.timeout, stop)
-        timer.start()
-        for line in child.stdout:
-            said = json.loads(line)
-            timer.cancel()
-            timer = threading.Timer(options.timeout, stop)
-            timer.start()
-            if "start" in said:
-                running = said["start"]
-            else:
-                left.remove(said["op"])
-                running = ""
-                yield Result(**said)
-        timer.cancel()
-        code = child.wait()
-        if left:
-            culprit = running or left[0]
-            left.remove(culprit)
-            why = f"took more than {options.timeout:.0f} s" if was_late else f"the process ended with code {code}"
-            yield Result(culprit, dtype, ERROR, why)
-
-
-def _report(results: list[Result], groups: dict[str, list[Result]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    table = Table(title="operators of torch.testing, xla against CPU")
-    for column in ("dtype", "ops", "right", *OUTCOMES, "seconds"):
-        table.add_column(column, justify="left" if column == "dtype" else "right")
-    for dtype, mine in groups.items():
-        counts = Counter(result.outcome for result in mine)
-        right = sum(result.is_right for result in mine) - counts[UNTRIED]
-        row = [len(mine), right, *(counts[outcome] for outcome in OUTCOMES)]
-        table.add_row(dtype, *map(str, row), f"{sum(result.seconds for result in mine):.0f}")
-    console.print(table)
-    failures = Table(title="not right", show_lines=False)
-    for column in ("op", "dtype", "outcome", "message"):
-        failures.add_column(column, overflow="fold")
-    for result in results:
-        if not result.is_right:
-            known = "expected, " if is_expected(result.op, result.dtype) else ""
-            failures.add_row(result.op, result.dtype, known + result.outcome, result.message)
-    if failures.row_count:
-        console.print(failures)
-    visited = [f"{result.op} ({result.dtype})" for result in results if result.outcome == HOST]
-    if visited:
-        console.print(f"visited the host: {', '.join(visited)}")
+def _run_named(name: str, dtype: str, samples: int) -> Result:
+    return run_op(OPS[name], None if dtype == USUAL else getattr(torch, dtype), samples)
 
 
 if __name__ == "__main__":
-    main()
+    title = "operators of torch.testing, xla against CPU"
+    main(Sweep(__file__, title, __doc__, tuple(OPS), "dtypes", USUAL, _run_named, is_expected))

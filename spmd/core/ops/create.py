@@ -8,6 +8,9 @@ from .registry import lower
 
 aten = torch.ops.aten
 
+# Past the largest number of e4m3fn, which has no infinities: torch 2.11 makes NaN, torch 2.13 and later stop there.
+_E4M3FN_STOPS = not torch.tensor(1e30, device="cpu").to(torch.float8_e4m3fn).float().isnan().item()
+
 
 @lower(aten.full.default)
 def aten_full(size, fill_value, *, dtype=None, returns):
@@ -172,8 +175,8 @@ def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
         exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
         is_up = (rest > 0x400000) | (rest == 0x400000) & (exponent > 0)
         return jnp.where(exponent == 0xFF, exponent, exponent + is_up).astype(jnp.uint8)
-    # e4m3fn has no infinities: torch stops at the largest number, jax makes NaN.
-    bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn else x
+    # jax makes NaN past the largest number of e4m3fn.
+    bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn and _E4M3FN_STOPS else x
     made = jax.lax.bitcast_convert_type(bounded.astype(dtype), jnp.uint8)
     if dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # of their NaNs torch takes this one, with the sign
         nan = jnp.where(jnp.signbit(x), 0xFF, 0x7F).astype(jnp.uint8)

@@ -65,8 +65,9 @@ def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
     return _norm(_pairs(x1, x2), p)
 
 
+# `grad` is `grad_output` in torch 2.15.
 @lower(aten._cdist_backward.default)
-def aten_cdist_backward(grad, x1, x2, p, cdist, *, returns):
+def aten_cdist_backward(grad, /, x1, x2, p, cdist, *, returns):
     if 0 in (*grad.shape, x1.shape[-1]):  # then torch returns x1's own shape, without the batch of x2
         return jnp.zeros(returns.shape, returns.dtype)
     made = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
@@ -84,7 +85,7 @@ def aten_pdist_forward(self, p=2.0):
 
 
 @lower(aten._pdist_backward.default)
-def aten_pdist_backward(grad, self, p, pdist):
+def aten_pdist_backward(grad, /, self, p, pdist):
     first, second = _upper(self.shape[0])
     made = _norm_gradient(grad[:, None], self[first] - self[second], p, pdist[:, None])
     return jnp.zeros_like(self).at[first].add(made).at[second].add(-made)

@@ -42,12 +42,14 @@ LIFTED: dict[str, frozenset[str]] = {
         "le": ("other",),
         "gt": ("other",),
         "ge": ("other",),
+        "pow": ("self",),
         "scatter": ("value",),
         "index_fill": ("value",),
         "scalar_tensor": ("s",),
         "bernoulli": ("p",),
-        "_fused_adam": ("lr",),
-        "_fused_adamw": ("lr",),
+        "_fused_adagrad": ("lr",),
+        "_fused_adam": ("lr", "beta1", "beta2"),
+        "_fused_adamw": ("lr", "beta1", "beta2"),
         "_fused_sgd": ("lr",),
     }.items()
 }

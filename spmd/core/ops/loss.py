@@ -252,17 +252,36 @@ def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight
     return (slope * share).reshape(self.shape).astype(self.dtype)
 
 
+def _goals(rows, target):
+    """The goals of each row, which stand before its first -1 (0 in the other places), and where they stand."""
+    goals = target.reshape(rows.shape)
+    counts = jnp.cumsum(goals < 0, axis=1) == 0
+    return jnp.where(counts, goals, jnp.zeros((), goals.dtype)), counts
+
+
+@lower(aten.multilabel_margin_loss_forward.default)
+def aten_multilabel_margin_loss_forward(self, target, reduction, *, returns):
+    # torch's decomposition takes the places after the first -1 for goals of class 0.
+    rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
+    goals, counts = _goals(rows, target)
+    batch = jnp.arange(rows.shape[0])[:, None]
+    hit = jnp.zeros(rows.shape, jnp.bool_).at[batch, goals].max(counts)
+    gap = 1 - jnp.take_along_axis(rows, goals, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
+    active = counts[:, :, None] & ~hit[:, None, :]
+    loss = jnp.sum(jnp.where(active, jnp.maximum(gap, 0), jnp.zeros((), gap.dtype)), axis=(1, 2)) / rows.shape[1]
+    return _reduce(loss.reshape(returns[0].shape) if reduction == NONE else loss, reduction), hit.reshape(
+        target.shape
+    ).astype(self.dtype)
+
+
 @lower(aten.multilabel_margin_loss_backward.default)
 def aten_multilabel_margin_loss_backward(grad_output, self, target, reduction, is_target):
     rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
-    goals, hit = target.reshape(rows.shape), is_target.reshape(rows.shape) != 0
-    # Goals stand before the first -1.
-    counts = jnp.cumsum(goals < 0, axis=1) == 0
-    safe = jnp.where(counts, goals, jnp.zeros((), goals.dtype))
-    gap = 1 - jnp.take_along_axis(rows, safe, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
+    (goals, counts), hit = _goals(rows, target), is_target.reshape(rows.shape) != 0
+    gap = 1 - jnp.take_along_axis(rows, goals, 1)[:, :, None] + rows[:, None, :]  # [row, goal, class]
     active = ((gap > 0) & counts[:, :, None] & ~hit[:, None, :]).astype(rows.dtype) / rows.shape[1]
     slope = jnp.sum(active, axis=1)
     batch = jnp.arange(rows.shape[0])[:, None]
-    slope = slope.at[batch, safe].add(-jnp.sum(active, axis=2))
+    slope = slope.at[batch, goals].add(-jnp.sum(active, axis=2))
     share = grad_output.reshape(-1, 1) / (rows.shape[0] if reduction == MEAN else 1)
     return (slope * share).reshape(self.shape).astype(self.dtype)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._prims_common import canonicalize_dim
+from torch._prims_common import canonicalize_dim, suggest_memory_format
 
 from . import loss, rnn
 
@@ -220,7 +220,23 @@ def _scaled_mm_v2(
     return _scaled_mm(self, mat2, *scale_a, *scale_b, bias, None, out_dtype)
 
 
+def _convolution(input, weight, *arguments):
+    """torch's meta kernel leaves the result contiguous; CPU and CUDA let the input or the weight decide."""
+    made = aten.convolution.default(input, weight, *arguments)
+    formats = [suggest_memory_format(tensor) for tensor in (input, weight)]
+    found = next((each for each in formats if each is not torch.contiguous_format), None)
+    return made if found is None else made.contiguous(memory_format=found)
+
+
+def _fused_step(*arguments, **options):
+    """Nothing to say: what is written keeps its shape, and torch has no meta kernel."""
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    aten._standard_gamma_grad.default: lambda self, output: torch.empty_like(self),
+    aten._fused_adagrad_.default: _fused_step,
+    aten._fused_adagrad_.tensor_lr: _fused_step,
+    aten.convolution.default: _convolution,
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     aten._softmax.default: _checked_softmax(aten._softmax.default),

@@ -23,7 +23,8 @@ def _adam(
     params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
     *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, decoupled,
 ):  # fmt: skip
-    lr = jnp.asarray(lr, jnp.float64).reshape(())
+    # OneCycleLR changes a beta from step to step, too.
+    lr, beta1, beta2 = (jnp.asarray(number, jnp.float64).reshape(()) for number in (lr, beta1, beta2))
     results = ([], [], [], [], [])
     for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
         wide, unscaled = widened(param), _unscaled(grad, grad_scale)
@@ -34,8 +35,8 @@ def _adam(
             else:
                 g = g + weight_decay * wide
         first, second = widened(exp_avg), widened(exp_avg_sq)
-        first = first + (1 - beta1) * (g - first)
-        second = beta2 * second + (1 - beta2) * g * g
+        first = first + (1 - beta1).astype(dtype) * (g - first)
+        second = beta2.astype(dtype) * second + (1 - beta2).astype(dtype) * g * g
         # The scalars are computed in float64, as the kernel does, and rounded when they meet the parameter.
         step = state_steps[i].reshape(()).astype(jnp.float64)
         step_size = (lr / (1 - jnp.power(beta1, step))).astype(dtype)
@@ -96,6 +97,38 @@ def aten_fused_sgd(
         params.append(_unless_inf(found_inf, wide, param))
         out_grads.append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
     return params, out_grads, buffers or list(momentum_buffer_list)
+
+
+@lower(aten._fused_adagrad.tensor_lr)
+def aten_fused_adagrad_tensor_lr(
+    self, grads, state_sums, state_steps,
+    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None,
+):  # fmt: skip
+    results = ([], [], [])
+    for param, grad, state_sum, step in zip(self, grads, state_sums, state_steps, strict=True):
+        wide, unscaled = widened(param), _unscaled(grad, grad_scale)
+        g = -unscaled if maximize else unscaled
+        if weight_decay != 0:
+            g = g + weight_decay * wide
+        decay = 1 + (step.reshape(()).astype(jnp.float64) - 1) * lr_decay
+        rate = (jnp.asarray(lr, jnp.float64).reshape(()) / decay).astype(wide.dtype)
+        total = widened(state_sum) + g * g
+        results[0].append(_unless_inf(found_inf, wide - rate * g / (jnp.sqrt(total) + eps), param))
+        results[1].append(grad if grad_scale is None else _unless_inf(found_inf, unscaled, grad))
+        results[2].append(_unless_inf(found_inf, total, state_sum))
+    return results
+
+
+@lower(aten._fused_adagrad.default)
+def aten_fused_adagrad(
+    self, grads, state_sums, state_steps,
+    *, lr, lr_decay, weight_decay, eps, maximize, grad_scale=None, found_inf=None,
+):  # fmt: skip
+    made = aten_fused_adagrad_tensor_lr(
+        self, grads, state_sums, state_steps, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps,
+        maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
+    )  # fmt: skip
+    return (*made, state_steps)  # the schema says that they are written; the optimizer has counted
 
 
 @lower(aten._amp_foreach_non_finite_check_and_unscale.default)

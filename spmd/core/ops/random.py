@@ -207,3 +207,8 @@ def aten_binomial(count, prob, *, draw):
 @lower(aten._standard_gamma.default)
 def aten_standard_gamma(self, *, draw):
     return jax.random.gamma(_jax_key(draw), self).astype(self.dtype)
+
+
+@lower(aten._standard_gamma_grad.default)
+def aten_standard_gamma_grad(self, output):
+    return jax.lax.random_gamma_grad(self, output)

@@ -38,6 +38,8 @@ def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[C
     compute dtype (float32 for bfloat16, as torch's own kernels compute) and the result is cast to torch's result dtype.
     Without it operands come as they are and the result must already have the right dtype.
 
+    A parameter before `/` may be called anything: the schema's name of it differs between torch's versions.
+
     A keyword-only parameter `returns` receives a `jax.ShapeDtypeStruct` (a tuple of them for several results) of what
     torch says the op returns; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
     """
@@ -57,6 +59,22 @@ def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[C
     return register
 
 
+def present(*names: str) -> list[OpOverload]:
+    """The overloads among `names`, such as "aten.cholesky.default", that this torch has.
+
+    For ops that come or go within the range of torch's versions that pyproject.toml names: where they are used, this
+    names them, with a comment which version has what. Every other op is written as `aten.add.Tensor`, and its absence
+    is an error at import.
+    """
+    found = []
+    for name in names:
+        namespace, op, overload = name.split(".")
+        packet = getattr(getattr(torch.ops, namespace), op, None)
+        if packet is not None and overload in packet.overloads():
+            found.append(getattr(packet, overload))
+    return found
+
+
 def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
     """The schema arguments that a rule of `overload` receives."""
     return [
@@ -71,7 +89,8 @@ def _check_names(overload: OpOverload, function: Callable[..., Any], parameters:
         return  # a generic body shared by many overloads (built from a dict) takes what the schema gives
     given = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
     expected = [argument.name for argument in rule_arguments(overload)]
-    if given != expected:
+    any_name = sum(p.kind is p.POSITIONAL_ONLY for p in parameters.values())
+    if len(given) != len(expected) or given[any_name:] != expected[any_name:]:
         raise ValueError(f"{_place(function)}: parameters {given} do not match the schema of {overload}: {expected}")
 
 

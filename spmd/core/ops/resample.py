@@ -10,7 +10,7 @@ import torch
 from jax import lax
 
 from .floats import widened
-from .registry import lower
+from .registry import lower, present
 
 aten = torch.ops.aten
 
@@ -213,14 +213,14 @@ def _smooth(mode):
     return forward, backward
 
 
-for _mode, _forward, _backward in (
-    ("linear", aten._upsample_bilinear2d_aa.default, aten._upsample_bilinear2d_aa_backward.default),
-    ("cubic", aten._upsample_bicubic2d_aa.default, aten._upsample_bicubic2d_aa_backward.default),
-    ("lanczos", aten._upsample_lanczos2d_aa.default, aten._upsample_lanczos2d_aa_backward.default),
+for _mode, _name in (
+    ("linear", "_upsample_bilinear2d_aa"),
+    ("cubic", "_upsample_bicubic2d_aa"),
+    ("lanczos", "_upsample_lanczos2d_aa"),  # torch 2.13 has it, torch 2.11 does not
 ):
-    _rules = _smooth(_mode)
-    lower(_forward)(_rules[0])
-    lower(_backward)(_rules[1])
+    _forward, _backward = _smooth(_mode)
+    lower(*present(f"aten.{_name}.default"))(_forward)
+    lower(*present(f"aten.{_name}_backward.default"))(_backward)
 
 
 # -- Nearest: `offset` 0 reads the position below, 0.5 the truly nearest one ("nearest_exact").

@@ -80,6 +80,23 @@ class TestTransposed:
         batch.check()
 
 
+class TestMemoryFormat:
+    """An input or a weight whose channels lie last gives a result whose channels lie last."""
+
+    @pytest.mark.parametrize("which", ["input", "weight", "both", "neither"])
+    @pytest.mark.parametrize("kind", [torch.nn.Conv2d, torch.nn.ConvTranspose2d, torch.nn.Conv3d])
+    def test_strides(self, kind, which):
+        form = torch.channels_last if kind is not torch.nn.Conv3d else torch.channels_last_3d
+        module = kind(4, 5, 3)
+        x = torch.ones(2, 4, *[6] * (module.weight.dim() - 2))
+        if which in ("input", "both"):
+            x = x.contiguous(memory_format=form)
+        if which in ("weight", "both"):
+            module = module.to(memory_format=form)
+        expected = module(x).stride()
+        assert module.to("xla")(x.to("xla")).stride() == expected
+
+
 class TestOthers:
     """Frozen weights ask for fewer gradients; second gradients; time-batch-channel layout."""
 

@@ -55,3 +55,23 @@ class TestFloats:
 
             batch.case(f"{steps} steps", run, torch.tensor(0.3), torch.tensor(-7.1), gradient=False)
         batch.check()
+
+
+class TestHostMade:
+    """Few numbers that torch computes with views or kernels of its own."""
+
+    def test_like_cpu(self) -> None:
+        for make in (
+            lambda **place: torch.fft.fftfreq(7, 0.5, **place), lambda **place: torch.fft.fftfreq(6, **place),
+            lambda **place: torch.fft.rfftfreq(7, **place), lambda **place: torch.kaiser_window(5, **place),
+            lambda **place: torch.kaiser_window(5, False, **place),
+            lambda **place: torch.kaiser_window(5, True, 3.0, **place),
+        ):  # fmt: skip
+            assert torch.equal(make(device="xla").cpu(), make())
+        assert torch.ops.aten.range(0, 3, device="xla").tolist() == [0.0, 1.0, 2.0, 3.0]
+
+    def test_of_tensors(self) -> None:
+        x, n = torch.tensor(2.5).to("xla"), torch.tensor(3).to("xla")
+        assert torch.tensor([x, n]).tolist() == [2.5, 3.0]
+        made = torch.tensor([[x, 1.0], [2, n]], device="xla")
+        assert made.device.type == "xla" and made.tolist() == [[2.5, 1.0], [2.0, 3.0]]

@@ -32,3 +32,19 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         embeddings(batch, torch.float32)
         batch.check()
+
+
+class TestMaxNorm:
+    """Rows that are looked up are made shorter in place, the others stay."""
+
+    def test_against_cpu(self):
+        batch = Batch()
+        indices = torch.tensor([[1, 2], [2, 2]])
+
+        def look_up(weight, indices, norm_type):
+            table = weight.detach().clone()
+            return F.embedding(indices, table, max_norm=0.5, norm_type=norm_type), table
+
+        for norm_type in (2.0, 1.0):
+            batch.case(f"norm {norm_type}", look_up, torch.randn(8, 4), indices, norm_type, gradient=False)
+        batch.check()

@@ -187,6 +187,20 @@ class TestCrossEntropy:
         assert loss.shape == () and gradient.shape == logits.shape
 
 
+class TestMultilabelMargin:
+    """The goals of a row end at its first -1; what stands after it says nothing."""
+
+    def test_against_cpu(self) -> None:
+        batch = Batch()
+        rows = ([1, 0, -1, 2, 2], [3, -1, -1, -1, -1], [-1, 0, 1, 2, 3], [4, 3, 2, 1, 0])
+        goals, logits = torch.tensor(rows), torch.randn(4, 5)
+        for reduction in ("none", "mean", "sum"):
+            batch.case(reduction, lambda x, y, r=reduction: F.multilabel_margin_loss(x, y, reduction=r), logits, goals)
+        batch.case("one row", F.multilabel_margin_loss, logits[0], goals[0])
+        batch.case("double", F.multilabel_margin_loss, logits.double(), goals)
+        batch.check()
+
+
 class TestSharded:
     """Losses of a sharded batch."""
 

@@ -1,11 +1,13 @@
 """Recurrent layers and cells, and the blocks of a transformer without gradients, against torch on CPU."""
 
+import copy
+
 import pytest
 import torch
-from support import Batch
+from support import Batch, check
 from torch import nn
 from torch.func import functional_call
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 LAYERS = [nn.LSTM, nn.GRU, nn.RNN]
 
@@ -87,6 +89,71 @@ class TestLayers:
         assert not torch.equal(layer(x)[0].cpu(), layer(x)[0].cpu())
         layer.eval()
         assert torch.equal(layer(x)[0].cpu(), layer(x)[0].cpu())
+
+
+class TestPacking:
+    """Packing and padding on the device: a whole encoder of sequences of unequal lengths."""
+
+    @pytest.mark.parametrize("batch_first", [False, True])
+    @pytest.mark.parametrize("lengths", [[5, 3, 3], [2, 4, 1]], ids=["sorted", "unsorted"])
+    def test_round_trip_and_gradients(self, batch_first, lengths):
+        layer, x = nn.LSTM(4, 6, batch_first=batch_first).double(), torch.randn(3, 5, 4, dtype=torch.float64)
+        is_sorted = lengths == sorted(lengths, reverse=True)
+
+        def run(layer, x):
+            given = x if batch_first else x.transpose(0, 1)
+            packed = pack_padded_sequence(given, torch.tensor(lengths), batch_first, enforce_sorted=is_sorted)
+            made, sizes = pad_packed_sequence(layer(packed)[0], batch_first, padding_value=7.0)
+            made.square().sum().backward()
+            return made, sizes, x.grad, *(parameter.grad for parameter in layer.parameters())
+
+        expected = run(layer, x.clone().requires_grad_())
+        found = run(copy.deepcopy(layer).to("xla"), x.to("xla").requires_grad_())
+        for one, other in zip(found, expected, strict=True):
+            check(one, other)
+
+    @pytest.mark.parametrize(
+        ("lengths", "message"),
+        [([3, 5, 1], "sorted in decreasing order"), ([5, 3, 0], "greater than 0"), ([5, 3], "equal to batch_size")],
+    )
+    def test_errors(self, lengths, message):
+        for device in ("cpu", "xla"):
+            with pytest.raises(RuntimeError, match=message):
+                pack_padded_sequence(torch.randn(5, 3, 4, device=device), torch.tensor(lengths))
+
+
+class TestSecondGradients:
+    """A gradient penalty on a recurrent layer: the gradient of gradients, of the input and of every weight."""
+
+    @pytest.mark.parametrize(
+        "module",
+        [
+            lambda: nn.RNN(3, 4, num_layers=2),
+            lambda: nn.RNN(3, 4, nonlinearity="relu", bias=False),
+            lambda: nn.GRU(3, 4, bidirectional=True),
+            lambda: nn.LSTM(3, 4, num_layers=2, bidirectional=True),
+            lambda: nn.LSTM(3, 4, proj_size=2),
+        ],
+        ids=["rnn", "relu", "gru", "lstm", "projection"],
+    )
+    @pytest.mark.parametrize("lengths", [None, [5, 3]], ids=["padded", "packed"])
+    def test_against_cpu(self, module, lengths):
+        made, x = module().double(), torch.randn(5, 2, 3, dtype=torch.float64)
+
+        def penalty(module, x):
+            given = x if lengths is None else pack_padded_sequence(x, lengths)
+            output = module(given)[0]
+            total = (output if lengths is None else output.data).square().sum()
+            (grad,) = torch.autograd.grad(total, x, create_graph=True)
+            grad.square().sum().backward()
+            return [x.grad, *(parameter.grad for parameter in module.parameters())]
+
+        expected = penalty(made, x.clone().requires_grad_())
+        found = penalty(copy.deepcopy(made).to("xla"), x.to("xla").requires_grad_())
+        for one, other in zip(found, expected, strict=True):
+            assert (one is None) == (other is None)
+            if one is not None:
+                check(one, other)
 
 
 class TestCells:

@@ -1,0 +1,313 @@
+"""What torch's kernels refuse and its meta kernels take: checks of an op's arguments, as meta tensors.
+
+A check is named after its op, has its parameters (those it needs, by the schema's names) and raises torch's error.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._prims_common import canonicalize_dim
+
+aten = torch.ops.aten
+
+CHECKS: dict[Any, Callable[..., None]] = {}
+
+
+def _checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        for overload in overloads:
+            assert overload not in CHECKS, overload
+            CHECKS[overload] = function
+        return function
+
+    return register
+
+
+@_checks(aten.bucketize.Tensor, aten.bucketize.Scalar)
+def bucketize(self, boundaries, **_):
+    if boundaries.dim() != 1:
+        raise RuntimeError(f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.dim()})")
+
+
+@_checks(aten.cat.default)
+def cat(tensors, dim=0):
+    for position, tensor in enumerate(tensors):
+        if tensor.dim() == 0:
+            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+
+
+@_checks(aten._histogramdd_bin_edges.default)
+def histogramdd(self, bins, **_):
+    if self.dim() < 2 or len(bins) != self.shape[-1]:
+        raise RuntimeError(
+            "histogramdd: The size of bins must be equal to the innermost dimension of the input, got "
+            f"{len(bins)} and an input of shape {list(self.shape)}"
+        )
+
+
+@_checks(aten.index_add.default, aten.index_add_.default)
+def index_add(self, dim, index, source, **_):
+    one, other = list(self.shape), list(source.shape)
+    if one and other and len(one) == len(other):
+        del one[dim], other[dim]
+    elif not one and not other:
+        return
+    if one != other or self.dim() != source.dim():
+        raise RuntimeError(
+            "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
+            f"{list(self.shape)} source.shape = {list(source.shape)}"
+        )
+
+
+@_checks(aten.linalg_lstsq.default)
+def linalg_lstsq(self, b, *_, **__):
+    if self.dim() < 2:
+        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
+    if b.dim() < 1:
+        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
+
+
+@_checks(aten.masked_scatter.default, aten.masked_scatter_.default)
+def masked_scatter(self, mask, source):
+    if mask.dtype != torch.bool:
+        raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+
+
+@_checks(aten.multinomial.default)
+def multinomial(self, num_samples, replacement=False, **_):
+    if not self.is_floating_point():
+        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {self.dtype}")
+    if num_samples <= 0:
+        raise RuntimeError("cannot sample n_sample <= 0 samples")
+    if self.dim() and self.shape[-1] > 2**24:
+        raise RuntimeError("number of categories cannot exceed 2^24")
+    if not replacement and self.dim() and num_samples > self.shape[-1]:
+        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+
+
+@_checks(aten.convolution.default)
+def convolution(input, weight, bias, stride, padding, dilation, *_, **__):
+    if any(step < 0 for step in padding):
+        raise RuntimeError("negative padding is not supported")
+    if any(step <= 0 for step in stride):
+        raise RuntimeError("non-positive stride is not supported")
+    if any(step <= 0 for step in dilation):
+        raise RuntimeError(f"dilation should be greater than zero, but got {list(dilation)}")
+
+
+@_checks(aten.uniform.default, aten.uniform_.default)
+def uniform(self, from_=0.0, to=1.0, **_):
+    if from_ > to:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
+
+
+@_checks(getattr(aten.random, "from"), getattr(aten.random_, "from"))
+def random_from(self, from_, to, **_):
+    if to is not None and from_ >= to:
+        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={from_} >= to={to}")
+
+
+@_checks(aten.poisson.default)
+def poisson(self, **_):
+    if not self.is_floating_point():
+        raise NotImplementedError(f"poisson: expected floating-point rates, got {self.dtype}")
+
+
+# --- numbers and dtypes of arithmetic ---------------------------------------------------------------------------------
+
+
+def _is_bool(value: Any) -> bool:
+    return value is True or value is False or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
+
+
+def _check_alpha(self: Any, other: Any, alpha: Any) -> None:
+    kind = torch.result_type(self, other)
+    if isinstance(alpha, bool) and kind != torch.bool:
+        raise RuntimeError("Boolean alpha only supported for Boolean results.")
+    if isinstance(alpha, float) and not (kind.is_floating_point or kind.is_complex):
+        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
+    if isinstance(alpha, complex) and not kind.is_complex:
+        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
+
+
+@_checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
+def add(self, other, alpha=1):
+    _check_alpha(self, other, alpha)
+
+
+@_checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar)
+def sub(self, other, alpha=1):
+    _check_alpha(self, other, alpha)
+    if _is_bool(self) and _is_bool(other):
+        raise RuntimeError("Subtraction, the `-` operator, with two bool tensors is not supported. Use `^` instead.")
+    if _is_bool(self) or _is_bool(other):
+        raise RuntimeError("Subtraction, the `-` operator, with a bool tensor is not supported. Use `~` to invert one.")
+
+
+@_checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar)
+def pow(self, exponent):
+    is_exact = not (self.is_floating_point() or self.is_complex() or self.dtype == torch.bool)
+    if is_exact and type(exponent) is int and exponent < 0:
+        raise RuntimeError("Integers to negative integer powers are not allowed.")
+
+
+@_checks(aten.clamp.default, aten.clamp_.default)
+def clamp(self, min=None, max=None):
+    if any(isinstance(bound, complex) for bound in (min, max)):
+        raise RuntimeError("value cannot be converted to type double without overflow")
+
+
+def _fits() -> Callable[..., None]:
+    """A complex number is none for real tensors."""
+
+    def check(*args: Any, **kwargs: Any) -> None:
+        given = [*args, *kwargs.values()]
+        tensors, value = given[:-1], given[-1]
+        if isinstance(value, complex) and not any(_is_complex(tensor) for tensor in tensors):
+            raise RuntimeError("value cannot be converted to a real type without overflow")
+
+    return check
+
+
+def _real(name: str) -> Callable[..., None]:
+    """What has no order."""
+
+    def check(*args, **kwargs):
+        if any(_is_complex(value) for value in [*args, *kwargs.values()]):
+            raise NotImplementedError(f"{name} is not supported for complex types")
+
+    return check
+
+
+CHECKS |= {getattr(aten, form).default: _fits() for name in ("addcmul", "addcdiv") for form in (name, f"{name}_")}
+
+
+@_checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor)
+def lerp(self, end, weight):
+    if not (self.is_floating_point() or self.is_complex()):
+        raise NotImplementedError(f"lerp is not implemented for {self.dtype}")
+    _fits()(self, end, weight)
+
+
+CHECKS |= {
+    getattr(getattr(aten, form), overload): _real("clamp")
+    for name in ("clamp_min", "clamp_max") for form in (name, f"{name}_") for overload in ("default", "Tensor")
+}  # fmt: skip
+
+
+@_checks(aten.maximum.default, aten.minimum.default)
+def maximum(self, other):
+    if _is_complex(self) or _is_complex(other):
+        raise RuntimeError("maximum and minimum are not implemented for complex tensors.")
+
+
+# --- reductions that have no result for no elements -------------------------------------------------------------------
+
+
+def _need_elements(name: str, self: torch.Tensor, dims: Sequence[int]) -> None:
+    for dim in dims:
+        if self.dim() and self.shape[canonicalize_dim(self.dim(), dim)] == 0:
+            raise IndexError(f"{name}: Expected reduction dim {dim} to have non-zero size.")
+
+
+def _whole(name: str) -> Callable[..., None]:
+    def check(self, **_):
+        if not self.numel():
+            raise RuntimeError(
+                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
+                "with the 'dim' argument."
+            )
+
+    return check
+
+
+def _over_dims(name: str) -> Callable[..., None]:
+    def check(self, dim=(), keepdim=False):
+        _need_elements(f"{name}()", self, dim)
+        if not dim:
+            _whole(name)(self)
+
+    return check
+
+
+def _over_dim(name: str, default: int | None = None) -> Callable[..., None]:
+    def check(self, dim=default, keepdim=False):
+        _need_elements(f"{name}()", self, [dim])
+
+    return check
+
+
+@_checks(aten.aminmax.default)
+def aminmax(self, *, dim=None, keepdim=False):
+    if dim is not None:
+        _need_elements("aminmax", self, [dim])
+    elif not self.numel():
+        raise RuntimeError(
+            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
+        )
+
+
+CHECKS |= {getattr(aten, name).default: _over_dims(name) for name in ("amax", "amin")}
+CHECKS |= {getattr(aten, name).default: _whole(name) for name in ("max", "min")}
+CHECKS |= {getattr(aten, name).dim: _over_dim(name) for name in ("max", "min", "median", "nanmedian")}
+CHECKS[aten.mode.default] = _over_dim("mode", -1)
+
+
+# --- values and dtypes that do not meet -------------------------------------------------------------------------------
+
+
+@_checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+def index_put(self, indices, values, *_, **__):
+    masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+    if self.dtype != values.dtype and not (masked and values.dim() == 0):  # that is masked_fill, which casts
+        raise RuntimeError(
+            "Index put requires the source and destination dtypes match, got "
+            f"{self.dtype} for the destination and {values.dtype} for the source."
+        )
+    if masked:
+        return
+    given = [index.shape for index in indices if index is not None]
+    try:
+        torch.broadcast_shapes(*given)
+    except RuntimeError:
+        shapes = ", ".join(str(list(shape)) for shape in given)
+        raise IndexError(
+            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
+        ) from None
+    selected = aten.index.Tensor(self, indices).shape
+    missing = len(selected) - values.dim()
+    # More dims are taken where they are 1, as torch takes them.
+    fits = all(size in (1, wanted) for size, wanted in zip(values.shape[::-1], selected[::-1], strict=False))
+    if not fits or any(size != 1 for size in values.shape[: max(-missing, 0)]):
+        raise RuntimeError(
+            f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
+            f"shape {list(selected)}"
+        )
+
+
+def _same_dtype(name: str) -> Callable[..., None]:
+    """Of a product, whose operands have one dtype."""
+
+    def check(*args, **kwargs):
+        given = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+        if len(given) > 1:
+            raise RuntimeError(
+                f"{name}: expected operands of one dtype, got {', '.join(sorted(map(str, given)))}; cast one with "
+                ".to(dtype), or use torch.autocast"
+            )
+
+    return check
+
+
+CHECKS |= {
+    getattr(aten, name).default: _same_dtype(name)
+    for name in (
+        "mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "linear",
+    )
+    if getattr(aten, name).default not in CHECKS
+}  # fmt: skip
