@@ -449,6 +449,7 @@ KNOWN: dict[str, Known] = {
         f"{_ENTROPY}; the logits are converted twice", {"flops": 1.33, "transcendentals": 2.0}
     ),
     "nll_loss": Known("the one-hot gradient is a comparison, not a scatter: half the bytes", {"flops": 29.5}),
+    "index": Known("an index out of range reads NaN, where the other takes the nearest element", {"flops": 1.93}),
     "mse_loss, both gradients": Known(
         "torch asks for each gradient by a call of its own: x - t, then t - x", {"bytes_accessed": 1.12}
     ),

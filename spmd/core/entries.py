@@ -174,7 +174,7 @@ def _on_host(overload: OpOverload, binding: _Binding, metas: tuple[Meta, ...], c
 
 def _moving(plan: Plan, binding: _Binding, metas: tuple[Meta, ...]) -> tuple[Entry, int] | None:
     """The op's Entry with its position lifted, one for all positions, and this call's position."""
-    move = move_of(plan.overload, binding.arguments, [meta.shape for meta in binding.metas], metas[0].struct)
+    move = move_of(plan.twin, binding.arguments, [meta.shape for meta in binding.metas], metas[0].struct)
     if move is None:
         return None
     key = ("moving", move.kind, *(meta.layout for meta in binding.metas))
@@ -182,9 +182,11 @@ def _moving(plan: Plan, binding: _Binding, metas: tuple[Meta, ...]) -> tuple[Ent
     if found is None:
 
         def lower(operands: list, numbers: list) -> tuple:
-            return (move.function(operands, numbers[0]),)
+            draw = [(numbers[1], numbers[2])] if plan.draws else []
+            return (move.function(operands, numbers[0], *draw),)
 
-        found = plan.entries[key] = Entry(plan.name, lower, metas, numbers="i", statics=f"moving, {move.kind[1:]}")
+        kinds = "iii" if plan.draws else "i"
+        found = plan.entries[key] = Entry(plan.name, lower, metas, numbers=kinds, statics=f"moving, {move.kind[1:]}")
     return found, move.start
 
 

@@ -58,8 +58,8 @@ class _Recurrence(torch.autograd.Function):
     @staticmethod
     def _differentiable(ctx: Any, *grads: torch.Tensor) -> Any:
         """With create_graph: the gradients of the unrolled layer."""
-        *inputs, mask = ctx.saved_tensors[:7]
-        made = _unrolled(ctx.cell, ctx.reverse, *inputs, mask)
+        inputs = gates, h, c, weight, bias, projection = ctx.saved_tensors[:6]
+        made = _unrolled(ctx.cell, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
         wanted = [value for value in inputs if value is not None and value.requires_grad]
         found = iter(torch.autograd.grad(made, wanted, grads, create_graph=True))
         return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None

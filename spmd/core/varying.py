@@ -53,7 +53,7 @@ def apply(graph: Graph) -> set[Node]:
         place = _place(node)
         if node.entry.moving is not None and place in _moving:
             node.entry, position = node.entry.moving
-            node.numbers = (position,)
+            node.numbers = (position, *node.numbers)  # those of a random op are its key
         elif place in _growing and _is_small(node):
             hosted.add(node)
     return hosted | _host_only(graph, hosted)

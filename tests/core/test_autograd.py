@@ -7,6 +7,9 @@ from torch.autograd import functional, gradcheck, gradgradcheck
 
 import spmd
 
+# torch's own, at its first forward-mode derivative: a DeprecationWarning, in torch 2.15 a FutureWarning.
+JIT = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+
 
 class TestVersions:
     """`.data` counts its writes apart, `detach()` with the tensor, as on the CPU."""
@@ -25,9 +28,7 @@ class TestVersions:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             y.sum().backward()
 
-    @pytest.mark.filterwarnings(
-        "ignore:.torch.jit:DeprecationWarning"
-    )  # torch's own, at its first forward-mode derivative
+    @JIT
     def test_gradcheck(self) -> None:
         torch.manual_seed(0)
         x = torch.randn(2, 3, dtype=torch.float64).to("xla").requires_grad_()
@@ -68,7 +69,7 @@ class TestAnomaly:
 class TestTangents:
     """Second derivatives forward over reverse, all rows at once."""
 
-    @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+    @JIT
     def test_hessian(self) -> None:
         x = torch.arange(1.0, 4.0)
         options = {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}

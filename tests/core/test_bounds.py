@@ -1,6 +1,8 @@
 """Indices out of range: refused as on CPU where they are host data, and no number where only the device knows them."""
 
 from collections.abc import Callable
+from math import nan
+from typing import ClassVar
 
 import pytest
 import torch
@@ -92,3 +94,23 @@ class TestHostData:
         index = torch.tensor([1, 2]).to("xla")
         with spmd.no_host_transfer():
             F.embedding(index, TABLE.to("xla"))
+
+
+class TestDeviceData:
+    """The device cannot raise: what is read at an index out of range is NaN, and a NaN guard names the op."""
+
+    READS: ClassVar[list[str]] = ["embedding", "index_select", "gather", "index", "take", "cross_entropy"]
+
+    @pytest.mark.parametrize("name", READS)
+    def test_no_number(self, name: str) -> None:
+        index = torch.tensor([9], device="xla") + 0
+        assert torch.isnan(OPS[name](TABLE.to("xla"), index)).all()
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        table = spmd.mark_sharding(torch.arange(32.0).reshape(16, 2).to("xla"), mesh8, ("fsdp", None))
+        made = F.embedding(torch.tensor([3, 16, 15, -1], device="xla") + 0, table).cpu()
+        torch.testing.assert_close(made, torch.tensor([[6.0, 7], [nan, nan], [30, 31], [nan, nan]]), equal_nan=True)
+
+    def test_the_guard_names_it(self) -> None:
+        with pytest.raises(FloatingPointError, match="embedding"), spmd.nan_guard():
+            F.embedding(torch.tensor([9], device="xla") + 0, TABLE.to("xla")).sum().item()

@@ -20,8 +20,9 @@ import spmd
 
 Case = tuple[Callable[..., Any], tuple[torch.Tensor, ...]]
 
-# torch.func's forward mode compiles its decompositions with torch.jit.script, which warns.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")
+# torch.func's forward mode compiles its decompositions with torch.jit.script, which warns: of a deprecation, and of a
+# change to come in torch 2.15.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 
 
 def target(x: torch.Tensor) -> torch.Tensor:

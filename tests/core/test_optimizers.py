@@ -262,8 +262,8 @@ class TestAround:
             torch.testing.assert_close(one.detach().cpu(), other.detach(), rtol=1e-4, atol=1e-5)
 
 
-# torch's own rules for forward-mode are written with torch.jit.script, which it has deprecated.
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+# torch writes its rules for forward mode with torch.jit.script, which it has deprecated; 2.15 says FutureWarning.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 class TestFunc:
     """torch.func: forward-mode, Jacobians, per-sample gradients, ensembles."""
 

@@ -3,11 +3,15 @@
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 import spmd
+from spmd.core.ops.random import integers
+from spmd.core.sharding import compiler_context
 
 STEPS = 7
 
@@ -95,6 +99,37 @@ def gradient(function: Callable[[Tensor], Tensor], t: Tensor) -> Tensor:
     function(leaf).backward()
     assert leaf.grad is not None
     return leaf.grad
+
+
+class TestRandomIntegers:
+    """Indices into a buffer that grows (a replay buffer): where they end is no part of the program."""
+
+    def draws(self, device: str, low: int) -> tuple[list[list[int]], list[int]]:
+        torch.manual_seed(5)
+        drawn, counts = [], []
+        for i in range(STEPS):
+            before = spmd.metrics.num_compiles()
+            drawn.append((torch.randint(low, 10 + i, (6,), device=device) * 1).tolist())
+            counts.append(spmd.metrics.num_compiles() - before)
+        return drawn, counts
+
+    @pytest.mark.parametrize("low", [0, 3])
+    def test_bounded(self, low: int) -> None:
+        drawn, counts = self.draws("xla", low)
+        assert sum(counts) <= 2 and counts[2:] == [0] * (STEPS - 2)
+        assert all(low <= number < 10 + i for i, step in enumerate(drawn) for number in step)
+
+    @pytest.mark.parametrize(("low", "high"), [(0, 1), (-3, 4), (5, 2**31), (-(2**40), 2**32 - 1 - 2**40)])
+    def test_the_numbers_are_the_same(self, low: int, high: int) -> None:
+        with compiler_context():
+            draw = (jnp.int64(7), jnp.int64(1))
+            fixed = integers(draw, (1000,), low, high, np.dtype(np.int64))
+            assert np.array_equal(fixed, integers(draw, (1000,), low, jnp.int64(high), np.dtype(np.int64)))
+
+    def test_a_bad_range_is_still_refused(self) -> None:
+        self.draws("xla", 0)
+        with pytest.raises(RuntimeError, match="from"):
+            torch.randint(7, 7, (6,), device="xla")
 
 
 class TestGrowingValues:

@@ -4,16 +4,19 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from .floats import wide
+from .floats import missing, wide
 from .registry import lower
 
 aten = torch.ops.aten
 
 
+def _take(table, indices):
+    return table.at[indices].get(**missing(table.dtype), wrap_negative_indices=False)
+
+
 @lower(aten.embedding.default)
 def aten_embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sparse=False):
-    # torch requires indices within the table, so no bounds are checked and no negative index is wrapped.
-    return weight.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
+    return _take(weight, indices)
 
 
 @lower(aten.embedding_dense_backward.default)
@@ -35,10 +38,6 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
 # -- Bags: runs of indices whose rows are summed, averaged or compared.
 
 _SUM, _MEAN, _MAX = 0, 1, 2
-
-
-def _take(table, indices):
-    return table.at[indices].get(mode="promise_in_bounds", wrap_negative_indices=False)
 
 
 def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns):

@@ -28,3 +28,13 @@ def is_exact(x):
 def conj(x):
     """The complex conjugate; a real x as it is."""
     return jnp.conj(x) if jnp.issubdtype(x.dtype, jnp.complexfloating) else x
+
+
+def missing(dtype):
+    """What is read at an index that is out of range: no number where the dtype has that, else the nearest element.
+
+    The keyword arguments of jax's gather. CPU raises; the device cannot, and a wrong number would go unseen.
+    """
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return {"mode": "fill", "fill_value": jnp.nan}
+    return {"mode": "clip"}

@@ -5,7 +5,7 @@ import numpy as np
 import torch
 from jax import lax
 
-from .floats import wide
+from .floats import missing, wide
 from .registry import lower
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ def aten_gather(self, dim, index, *, sparse_grad=False):
     limits = [self.shape[axis] if axis == dim else index.shape[axis] for axis in range(self.ndim)]
     if list(self.shape) != limits:
         self = lax.slice(self, [0] * self.ndim, limits)
-    return jnp.take_along_axis(self, index, dim, mode=_IN_BOUNDS).reshape(shape)
+    return jnp.take_along_axis(self, index, dim, **missing(self.dtype)).reshape(shape)
 
 
 _COMBINE = {
@@ -163,7 +163,7 @@ def _write_slices(self, dim, index, source, method):
 def aten_index_select(self, dim, index):
     if self.ndim == 0:
         return self
-    return self.at[_slices(self, dim, index)].get(mode=_IN_BOUNDS, wrap_negative_indices=False)
+    return self.at[_slices(self, dim, index)].get(**missing(self.dtype), wrap_negative_indices=False)
 
 
 @lower(aten.index_add.default)
@@ -210,7 +210,7 @@ def _place(self, indices, what):
 
 @lower(aten.index.Tensor, aten._unsafe_index.Tensor)
 def aten_index(self, indices):
-    return self.at[_place(self, indices, "x[mask]")].get(mode=_IN_BOUNDS)
+    return self.at[_place(self, indices, "x[mask]")].get(**missing(self.dtype))
 
 
 def _mask_of(self, indices, values):
@@ -248,7 +248,7 @@ def aten_index_put(self, indices, values, accumulate=False):
 
 @lower(aten.take.default)
 def aten_take(self, index):
-    return self.reshape(-1).at[index].get(mode=_IN_BOUNDS)
+    return self.reshape(-1).at[index].get(**missing(self.dtype))
 
 
 @lower(aten.put.default)

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from .floats import wide, widened
+from .floats import missing, wide, widened
 from .registry import Promote, lower
 
 aten = torch.ops.aten
@@ -60,7 +60,7 @@ def _target_weights(self, target, weight, ignore_index):
 
 def _pick(self, classes):
     dim = _class_dim(self)
-    return jnp.squeeze(jnp.take_along_axis(self, jnp.expand_dims(classes, dim), dim, mode="promise_in_bounds"), dim)
+    return jnp.squeeze(jnp.take_along_axis(self, jnp.expand_dims(classes, dim), dim, **missing(self.dtype)), dim)
 
 
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)

@@ -1,4 +1,5 @@
-"""Ops that take elements from a static position on, done from a position that only the run knows: a loop's index."""
+"""Ops with a static position, done with one that only the run knows: where elements are taken from, as a loop's index
+is, or where random integers end, as the length of a buffer that grows."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import torch
+
+from .random import WIDE, integers
 
 aten = torch.ops.aten
 
@@ -39,11 +42,12 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """What a moving op does: `function(operands, start)`; `kind` is all that is static but the operands' layouts."""
+    """What a moving op does: `function(operands, start)`, a random one's `function(operands, start, draw)`; `kind` is
+    all that is static but the operands' layouts."""
 
     kind: tuple[Any, ...]
     start: int
-    function: Callable[[list[jax.Array], jax.Array], jax.Array]
+    function: Callable[..., jax.Array]
 
 
 def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[Run, int] | None:
@@ -73,6 +77,15 @@ def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]],
             start,
             lambda operands, first: (first + step * jnp.arange(result.shape[0])).astype(result.dtype),
         )
+    if overload in _INTEGERS:
+        low, high = given.get("from", 0), given["to"]
+        if high is None or high - low >= WIDE:
+            return None
+        return Move(
+            ("integers", result.shape, result.dtype, low),
+            high,
+            lambda operands, end, draw: integers(draw, result.shape, low, end, result.dtype),
+        )
     if overload not in _SELECTS | _SLICES:
         return None
     is_gradient = overload in (aten.select_backward.default, aten.slice_backward.default)
@@ -99,6 +112,7 @@ def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]],
     return Move((overload, shape, run), start, function)
 
 
+_INTEGERS = frozenset({getattr(aten.random, "from"), aten.random.to})
 _ARANGES = frozenset({aten.arange.start, aten.arange.start_step})
 _SELECTS = frozenset({aten.select.int, aten.select_backward.default, aten.select_scatter.default})
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})

@@ -85,11 +85,17 @@ def keep_mask(draw: Draw, shape: tuple[int, ...], keep_probability: float | jax.
     return uniform(draw, shape, jnp.float32) < keep_probability
 
 
-def _integers(draw: Draw, shape: tuple[int, ...], low: int, high: int, dtype: np.dtype) -> jax.Array:
-    span = np.uint64(high - low)
+# A span from here on takes more than the high half of a word.
+WIDE = 2**32
+
+
+def integers(draw: Draw, shape: tuple[int, ...], low: int, high: int | jax.Array, dtype: np.dtype) -> jax.Array:
+    """Integers from low to below high. An end that only the run knows is at most WIDE beyond low."""
+    span = np.uint64(high - low) if isinstance(high, int) else (high - low).astype(jnp.uint64)
     # A multiplication keeps the high bits of a 32-bit word (Lemire 2019); wide spans take the remainder of 64 bits.
     words = bits(draw, shape)
-    offset = ((words >> np.uint64(32)) * span) >> np.uint64(32) if high - low < 2**32 else words % span
+    is_wide = isinstance(high, int) and high - low >= WIDE
+    offset = words % span if is_wide else ((words >> np.uint64(32)) * span) >> np.uint64(32)
     return (offset.astype(jnp.int64) + low).astype(dtype)
 
 
@@ -136,12 +142,12 @@ def aten_geometric(self, p, *, draw):
 
 @lower(getattr(aten.random, "from"))
 def aten_random_from(self, from_, to, *, draw):
-    return _integers(draw, self.shape, from_, 2**63 - 1 if to is None else to, self.dtype)
+    return integers(draw, self.shape, from_, 2**63 - 1 if to is None else to, self.dtype)
 
 
 @lower(aten.random.to)
 def aten_random_to(self, to, *, draw):
-    return _integers(draw, self.shape, 0, to, self.dtype)
+    return integers(draw, self.shape, 0, to, self.dtype)
 
 
 @lower(aten.random.default)
@@ -151,7 +157,7 @@ def aten_random(self, *, draw):
         if jnp.issubdtype(self.dtype, jnp.floating)
         else jnp.iinfo(self.dtype).max
     )
-    return _integers(draw, self.shape, 0, int(top) + 1 if top < 2**63 - 1 else 2**63 - 1, self.dtype)
+    return integers(draw, self.shape, 0, int(top) + 1 if top < 2**63 - 1 else 2**63 - 1, self.dtype)
 
 
 @lower(aten.randperm.default)
