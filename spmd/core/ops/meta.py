@@ -228,6 +228,15 @@ def _convolution(input, weight, *arguments):
     return made if found is None else made.contiguous(memory_format=found)
 
 
+def _padded(overload, like):
+    """torch's meta kernels leave padding and its gradient contiguous; CPU's lie as the argument at `like`."""
+
+    def meta(*arguments):
+        return overload(*arguments).contiguous(memory_format=suggest_memory_format(arguments[like]))
+
+    return meta
+
+
 def _fused_step(*arguments, **options):
     """Nothing to say: what is written keeps its shape, and torch has no meta kernel."""
 
@@ -237,6 +246,12 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._fused_adagrad_.default: _fused_step,
     aten._fused_adagrad_.tensor_lr: _fused_step,
     aten.convolution.default: _convolution,
+    **{
+        getattr(aten, f"{name}{rank}d{end}").default: _padded(getattr(aten, f"{name}{rank}d{end}").default, like)
+        for name in ("reflection_pad", "replication_pad")
+        for rank in (2, 3)
+        for end, like in (("", 0), ("_backward", 1))
+    },
     aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     aten._softmax.default: _checked_softmax(aten._softmax.default),
