@@ -67,8 +67,6 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             return done
     if plan.kind is VIEW:
         return _record_view(plan, args, kwargs or {}, _getframe(1))
-    if plan.bounds is not None:
-        plan.bounds(args)
     LOCK.acquire()
     try:
         key: list[Any] = []
@@ -102,6 +100,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         entry = plan.entries.get(signature)
         if entry is None:
             entry = _remember(plan, signature, entry_for(plan, args, kwargs or {}, PLANS))
+        if plan.bounds is not None:
+            plan.bounds(args)
         if plan.fills and numbers:
             check_fits(plan.name, numbers[0], entry.metas[0].dtype)
         if plan.draws:

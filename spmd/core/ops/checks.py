@@ -68,6 +68,11 @@ def linalg_lstsq(self, b, *_, **__):
         raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
 
 
+@_checks(aten.logcumsumexp.default)
+def logcumsumexp(self, dim):
+    canonicalize_dim(self.dim(), dim)  # torch 2.11's meta kernel checks it with an assertion
+
+
 @_checks(aten.masked_scatter.default, aten.masked_scatter_.default)
 def masked_scatter(self, mask, source):
     if mask.dtype != torch.bool:
