@@ -45,6 +45,11 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], plans
         operand_index = [places[i] for places in operand_places]
         number_index = [place for places in number_places if (place := places[i]) is not None]
         target = meta_of_target(args[0][i]) if is_mutation else entry.metas[0]
+        if not torch.can_cast(entry.metas[0].dtype, target.dtype):
+            raise RuntimeError(
+                f"{plan.name}: result type {entry.metas[0].dtype} can't be cast to the desired output type "
+                f"{target.dtype}"
+            )
         if target.shape != entry.metas[0].shape:
             raise RuntimeError(
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "

@@ -28,6 +28,9 @@ class TestScalarLists:
 REFUSED: dict[str, Callable[[str], object]] = {
     "float into int": lambda d: torch._foreach_exp_([torch.ones(2, dtype=torch.int32, device=d)]),
     "complex into float": lambda d: torch._foreach_add_([torch.ones(2, device=d)] * 2, [1.0, 2j]),
+    "a float tensor into int": lambda d: torch._foreach_mul_(
+        [torch.ones(2, dtype=torch.int32, device=d)], torch.tensor(0.5, device=d)
+    ),
     "growth": lambda d: torch._foreach_pow_([torch.ones(3, device=d)], [torch.ones(1, 3, device=d)]),
     "lists of two lengths": lambda d: torch._foreach_add([torch.ones(3, device=d)], [torch.ones(3, device=d)] * 2),
     "numbers of another length": lambda d: torch._foreach_add([torch.ones(3, device=d)], [1.0, 2.0]),

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch._prims_common import canonicalize_dim
 
+from .pointwise import UNARY_DEFAULT, UNARY_FLOAT
+
 aten = torch.ops.aten
 
 CHECKS: dict[Any, Callable[..., None]] = {}
@@ -193,7 +195,14 @@ def _real(name: str) -> Callable[..., None]:
     return check
 
 
-CHECKS |= {getattr(aten, form).default: _fits() for name in ("addcmul", "addcdiv") for form in (name, f"{name}_")}
+CHECKS |= {op: _fits() for op in (aten.addcmul.default, aten.addcmul_.default)}
+
+
+@_checks(aten.addcdiv.default, aten.addcdiv_.default)
+def addcdiv(self, tensor1, tensor2, **named):
+    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (tensor1, tensor2)):
+        _refused_by_cpu(torch.addcdiv, self, tensor1, tensor2)
+    _fits()(self, tensor1, tensor2, *named.values())
 
 
 @_checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor)
@@ -207,6 +216,19 @@ CHECKS |= {
     getattr(getattr(aten, form), overload): _real("clamp")
     for name in ("clamp_min", "clamp_max") for form in (name, f"{name}_") for overload in ("default", "Tensor")
 }  # fmt: skip
+
+
+def _of_complex(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
+    """What CPU's kernel says to complex numbers: a meta kernel takes them where most of the functions are of reals."""
+
+    def check(self, *rest, **named):
+        if self.is_complex():
+            op(torch.empty(0, dtype=self.dtype, device="cpu"), *rest, **named)
+
+    return check
+
+
+CHECKS |= {op: _of_complex(op) for op in (*UNARY_FLOAT, *UNARY_DEFAULT) if op not in CHECKS}
 
 
 def _ordered(op: Callable[..., torch.Tensor]) -> Callable[..., None]:

@@ -52,7 +52,7 @@ def _angle(self):
     return jnp.where(jnp.isnan(self), self, jnp.where(self < 0, jnp.asarray(math.pi, self.dtype), 0))
 
 
-_UNARY_FLOAT = {
+UNARY_FLOAT = {
     aten.acos.default: jnp.arccos,
     aten.acosh.default: jnp.arccosh,
     aten.asin.default: jnp.arcsin,
@@ -94,7 +94,7 @@ _UNARY_FLOAT = {
     aten.tanh.default: jnp.tanh,
 }
 
-_UNARY_DEFAULT = {
+UNARY_DEFAULT = {
     aten.bitwise_not.default: jnp.bitwise_not,
     aten._conj_physical.default: jnp.conj,
     aten.ceil.default: _rounding(jnp.ceil),
@@ -297,8 +297,8 @@ def _binary(function):
 
 
 for _table, _promote, _wrap in (
-    (_UNARY_FLOAT, Promote.INT_TO_FLOAT, _unary),
-    (_UNARY_DEFAULT, Promote.DEFAULT, _unary),
+    (UNARY_FLOAT, Promote.INT_TO_FLOAT, _unary),
+    (UNARY_DEFAULT, Promote.DEFAULT, _unary),
     (_UNARY_BOOL, Promote.ALWAYS_BOOL, _unary),
     (_UNARY_REAL, Promote.COMPLEX_TO_FLOAT, _unary),
     (_BINARY_DEFAULT, Promote.DEFAULT, _binary),

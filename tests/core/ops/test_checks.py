@@ -48,6 +48,10 @@ REFUSED: dict[str, Callable[[str], object]] = {
     "clamp to a complex number": lambda d: torch.clamp(torch.ones(3, device=d), 1j),
     "maximum of complex numbers": lambda d: torch.maximum(*[torch.ones(3, device=d) * 1j] * 2),
     "negative power of integers": lambda d: torch.pow(torch.ones(3, device=d).int(), -1),
+    "sign of complex numbers": lambda d: torch.sign(torch.ones(3, device=d) * 1j),
+    "floor of complex numbers": lambda d: torch.floor(torch.ones(3, device=d) * 1j),
+    "lgamma of complex numbers": lambda d: torch.lgamma(torch.ones(3, device=d) * 1j),
+    "quotient of booleans": lambda d: torch.addcdiv(torch.ones(3, device=d), *[torch.ones(3, device=d) > 0] * 2),
     "mode over nothing": lambda d: torch.mode(torch.ones(2, 0, device=d)),
 }
 
