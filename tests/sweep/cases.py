@@ -19,8 +19,8 @@ import spmd
 
 _NO_OP = SimpleNamespace(name="")
 
-WIDER = sweep._WIDER
-cotangent = sweep._cotangent
+WIDER = sweep.WIDER
+cotangent = sweep.cotangent
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def _result(function: Callable[[], Any]) -> Any:
 
 def host_visits() -> int:
     """How often a value or an op has been computed on the host so far."""
-    return sweep._host_visits()
+    return sweep.host_visits()
 
 
 def compare(pair: Pair) -> None:

@@ -94,7 +94,7 @@ def run_cases(op: Any, kind: str, cases: Sequence[Case], began: float) -> Result
     name = full_name(op)
     if not cases:
         return Result(name, kind, UNTRIED)
-    visits = _host_visits()
+    visits = host_visits()
     messages = _run_together(op, cases)
     visited = visits != messages.visits
     seconds = time.perf_counter() - began
@@ -105,7 +105,7 @@ def run_cases(op: Any, kind: str, cases: Sequence[Case], began: float) -> Result
     return Result(name, kind, HOST if visited else LOWERED, "", len(cases), seconds)
 
 
-def _host_visits() -> int:
+def host_visits() -> int:
     return spmd.metrics.counter("host_ops") + spmd.metrics.counter("host_reads")
 
 
@@ -129,7 +129,7 @@ def _run_together(op: Any, cases: Sequence[Case]) -> _Messages:
             messages.errors.append(f"{case.name}: {_head(error)}")
             continue
         recorded.append((case, actual, expected, is_random))
-    messages.visits = _host_visits()
+    messages.visits = host_visits()
     with contextlib.suppress(Exception):  # reading below says which case it was
         spmd.sync()
     for case, actual, expected, is_random in recorded:
@@ -189,7 +189,7 @@ def results_of(op: Any, sample: Any, given: Given, result: Any) -> list[Any]:
     if not wanted or not given.leaves:
         return outputs
     return outputs + list(
-        torch.autograd.grad(wanted, given.leaves, [_cotangent(output) for output in wanted], allow_unused=True)
+        torch.autograd.grad(wanted, given.leaves, [cotangent(output) for output in wanted], allow_unused=True)
     )
 
 
@@ -216,7 +216,7 @@ def _named(values: torch.Tensor, index: torch.Tensor, dim: int, keeps: bool) -> 
     return values.gather(dim, index if keeps else index.unsqueeze(dim))
 
 
-_WIDER = {
+WIDER = {
     torch.float16: torch.float64,
     torch.bfloat16: torch.float64,
     torch.float32: torch.float64,
@@ -231,9 +231,9 @@ def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) ->
     """
 
     def widen(value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.dtype in _WIDER:
-            return value.detach().to(_WIDER[value.dtype]).requires_grad_(value.requires_grad)
-        return _WIDER.get(value, value) if isinstance(value, torch.dtype) else value
+        if isinstance(value, torch.Tensor) and value.dtype in WIDER:
+            return value.detach().to(WIDER[value.dtype]).requires_grad_(value.requires_grad)
+        return WIDER.get(value, value) if isinstance(value, torch.dtype) else value
 
     wide, given = copy.copy(case.sample), case.sample
     wide.input, wide.args, wide.kwargs = tree_map(widen, (given.input, given.args, given.kwargs))
@@ -249,7 +249,7 @@ def _is_rounding(op: Any, case: Case, actual: list[Any], expected: list[Any]) ->
 def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
     if not isinstance(expected, torch.Tensor):
         return type(actual) is type(expected) and (isinstance(actual, (float, complex)) or actual == expected)
-    if expected.dtype not in _WIDER:
+    if expected.dtype not in WIDER:
         return actual.dtype == expected.dtype and torch.equal(actual.cpu(), expected)
     if (actual.dtype, actual.shape) != (expected.dtype, expected.shape):
         return False
@@ -264,7 +264,7 @@ def _is_as_exact(actual: Any, expected: Any, exact: Any) -> bool:
     return not errors.numel() or bool(((one - exact)[finite].abs() <= 2 * errors.max()).all())
 
 
-def _cotangent(output: torch.Tensor) -> torch.Tensor:
+def cotangent(output: torch.Tensor) -> torch.Tensor:
     ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float64, device="cpu")[: output.numel()]
     return ramp.reshape(output.shape).to(output.dtype).to(output.device)
 
@@ -308,7 +308,7 @@ def _is_as_near(one: Any, draws: list[Any]) -> bool:
     if not isinstance(one, torch.Tensor) or (one.dtype, one.shape) != (first.dtype, first.shape):
         return False
     rtol, atol = TOLERANCE[first.dtype]
-    wide = torch.stack(draws).detach().to(_WIDER.get(first.dtype, first.dtype))
+    wide = torch.stack(draws).detach().to(WIDER.get(first.dtype, first.dtype))
     mean, spread = wide.mean(0), wide.std(0)
     return bool(((one.detach().cpu() - mean).abs() <= atol + rtol * mean.abs() + 6 * spread).all())
 
