@@ -118,8 +118,17 @@ def _settle_by_host(cell: Cell) -> None:
     """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
     with LOCK:
         nodes = varying.few_small(cell.value)
-        if nodes is not None and any(origin(other.value) not in nodes for other in pending()):
+        if nodes is not None and _is_more_pending(nodes):
             cell.settle(varying.known(cell.value, nodes))
+
+
+def _is_more_pending(nodes: Sequence[Node]) -> bool:
+    """Whether anything but these waits to be run; what was recorded last is asked first."""
+    for ref in reversed(LIVE):
+        cell = ref()
+        if cell is not None and type(cell.value) is not Leaf and origin(cell.value) not in nodes:
+            return True
+    return False
 
 
 def placed(cell: Cell) -> Leaf:
