@@ -119,7 +119,8 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
     if kinds:
         return _run_watched(cells, line, kinds)
     graph = graph_of(values_of(cells), donate=donate)
-    if compiling.find(graph) is None:
+    program = compiling.find(graph)
+    if program is None:
         may_cut = donate and config.loop_search_ops
         cuts = loops.cuts(graph.nodes, written=_steps_of(cells, graph), goes_on=False) if may_cut else []
         if cuts:
@@ -128,7 +129,7 @@ def run_whole(cells: list[Cell], line: Line, *, donate: bool) -> None:
         hosted = varying.adapt(graph, line)
         if hosted and not is_forbidden():
             return _run_beside_host(cells, hosted, line, donate=donate)
-    program = _prepared(graph, line)
+    program = _prepared(graph, line, program)
     with interrupt.later():
         _run_program(program, graph, values_of(cells), line)
 
@@ -246,12 +247,12 @@ def _replace(nodes: Iterable[Node], cells: Sequence[Cell], made: dict[Any, Leaf]
             cell.settle(leaf)
 
 
-def _prepared(graph: Graph, line: Line) -> compiling.Program:
-    """The program of a graph whose data is on the devices."""
+def _prepared(graph: Graph, line: Line, found: compiling.Program | None = None) -> compiling.Program:
+    """The program of a graph, which the caller may have found already, its data now on the devices."""
     global RUNS
     RUNS += 1
     upload_leaves(graph)
-    return compiling.program_for(graph, "step", line)
+    return found or compiling.program_for(graph, "step", line)
 
 
 def _run_program(program: compiling.Program, graph: Graph, roots: list[_Root], line: Line) -> list[Leaf]:
