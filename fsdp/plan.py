@@ -4,8 +4,7 @@ from collections.abc import Collection, Sequence
 
 from torch import nn
 
-from spmd import PartitionSpec
-
+from .library import PartitionSpec
 from .policies import Policy
 
 

@@ -1,6 +1,7 @@
 """FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -38,6 +39,8 @@ class FullyShardedDataParallel(nn.Module):
         shard_output: called with (output, mesh) instead of annotating each unit's output tensors along dim 0.
         shard_axis: the axis that parameters are split over.
         ignored_modules: neither split nor units; their parameters are whole on each device.
+        reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
+            backward; False keeps them, which saves half the gathers and takes the memory of the whole model.
 
     Raises ValueError for an axis that is not in the mesh, TypeError for a wrong argument type.
     Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of PyTorch/XLA.
@@ -46,6 +49,10 @@ class FullyShardedDataParallel(nn.Module):
     >>> model = fsdp.FullyShardedDataParallel(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
     >>> model(torch.ones(3, 4, device="xla")).shape
     torch.Size([3, 2])
+    >>> layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    >>> mesh, policy = spmd.Mesh([0], (1,), ("fsdp",)), fsdp.always_wrap_policy
+    >>> kept = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=False)
+    >>> kept(torch.ones(3, 4, device="xla")).sum().backward()
     """
 
     def __init__(
@@ -58,6 +65,7 @@ class FullyShardedDataParallel(nn.Module):
         shard_output: ShardOutput | None = None,
         shard_axis: str = "fsdp",
         ignored_modules: Collection[nn.Module] = (),
+        reshard_after_forward: bool = True,
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
@@ -83,6 +91,7 @@ class FullyShardedDataParallel(nn.Module):
         self._split = _BatchSplit(mesh, (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis))
         self._annotate_output = self._split if shard_output is None else partial(_call, shard_output, mesh)
         self._ignored_modules = tuple(ignored_modules)
+        self._reshard_after_forward = reshard_after_forward
         self._hooks: list[RemovableHandle] = []
         self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
         _materialise(module)
@@ -94,9 +103,11 @@ class FullyShardedDataParallel(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
         self._split([tensor for tensor in _tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
-        with self._root_gather:
+        with contextlib.nullcontext() if self._root is None else self._root.forward((args, kwargs)):
             output = self.module(*args, **kwargs)
         self._annotate_output(output)
+        if self._root is not None:
+            self._root.watch(output)
         return output
 
     def __getattr__(self, name: str) -> Any:
@@ -131,7 +142,7 @@ class FullyShardedDataParallel(nn.Module):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._root_gather: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self._root: _Unit | None = None
         if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
             self._annotate_state()
             self._gather_on_use()
@@ -149,17 +160,53 @@ class FullyShardedDataParallel(nn.Module):
             spmd.mark_sharding(buffer, self.mesh, spmd.PartitionSpec(*(None for _ in buffer.shape)))
 
     def _gather_on_use(self) -> None:
-        """Each unit computes with its parameters whole; gathered once, when the unit's forward first reads them."""
+        """Each unit computes with its parameters whole (see `_Unit`)."""
         taken: set[int] = set()
-        for _, unit in self.units:
-            own = [parameter for parameter in unit.parameters() if id(parameter) not in taken]
+        for _, module in self.units:
+            own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
             taken.update(map(id, own))
-            gather = spmd.use_sharding(own, self.mesh)
-            self._hooks.append(unit.register_forward_pre_hook(_Enter(gather)))
-            self._hooks.append(unit.register_forward_hook(_Exit(gather, self._annotate_output), always_call=True))
-        self._root_gather = spmd.use_sharding(
-            [parameter for parameter in self.module.parameters() if id(parameter) not in taken], self.mesh
-        )
+            unit = _Unit(spmd.use_sharding(own, self.mesh), self._reshard_after_forward)
+            self._hooks.append(module.register_forward_pre_hook(_Enter(unit), with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(_Exit(unit, self._annotate_output), always_call=True))
+        rest = [parameter for parameter in self.module.parameters() if id(parameter) not in taken]
+        self._root = _Unit(spmd.use_sharding(rest, self.mesh), self._reshard_after_forward)
+
+
+class _Unit:
+    """The parameters that are gathered together: whole in the unit's forward, and anew in its backward."""
+
+    def __init__(self, gather: spmd.use_sharding, reshard_after_forward: bool):
+        self.gather = gather
+        self.reshard_after_forward = reshard_after_forward
+
+    def forward(self, inputs: Any) -> spmd.use_sharding:
+        """The context of one forward pass. It gathers when its input is there: not before, as a compiler might."""
+        if self.reshard_after_forward:
+            for tensor in _tensors(inputs)[:1]:
+                self.gather.renew(tensor)
+        return self.gather
+
+    def watch(self, output: Any) -> None:
+        """Gathers anew when the first gradient arrives at an output of a forward pass."""
+        if self.reshard_after_forward:
+            arrived = _Arrived(self.gather)
+            for tensor in _tensors(output):
+                if tensor.grad_fn is not None:
+                    tensor.register_hook(arrived)
+
+
+class _Arrived:
+    """The hook on a unit's outputs; once in each run of autograd's engine."""
+
+    def __init__(self, gather: spmd.use_sharding):
+        self.gather = gather
+        self.task = -1
+
+    def __call__(self, gradient: torch.Tensor) -> None:
+        task = torch._C._current_graph_task_id()
+        if task != self.task:
+            self.task = task
+            self.gather.renew(gradient)
 
 
 class _BatchSplit:
@@ -191,30 +238,37 @@ def _call(shard_output: ShardOutput, mesh: spmd.Mesh, output: Any) -> None:
 class _Enter:
     """A forward pre-hook that gathers a unit's parameters."""
 
-    def __init__(self, gather: spmd.use_sharding):
-        self.gather = gather
+    def __init__(self, unit: _Unit):
+        self.unit = unit
 
-    def __call__(self, unit: nn.Module, args: Any) -> None:
-        self.gather.__enter__()
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self.unit.forward((args, kwargs)).__enter__()
 
 
 class _Exit:
     """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
 
-    def __init__(self, gather: spmd.use_sharding, annotate: Callable[[Any], None]):
-        self.gather = gather
+    def __init__(self, unit: _Unit, annotate: Callable[[Any], None]):
+        self.unit = unit
         self.annotate = annotate
 
-    def __call__(self, unit: nn.Module, args: Any, output: Any) -> None:
-        self.gather.__exit__()
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.unit.gather.__exit__()
         self.annotate(output)
+        self.unit.watch(output)
 
 
 def _tensors(output: Any) -> list[torch.Tensor]:
-    """Every device tensor of an output: a tensor, tuple, dict, dataclass-like ModelOutput, nested."""
+    """Every device tensor of an output: a tensor, tuple, dict, dataclass, nested."""
     if isinstance(output, torch.Tensor):
         return [output] if output.device.type == "xla" else []
-    return [leaf for leaf in tree_leaves(output) if isinstance(leaf, torch.Tensor) and leaf.device.type == "xla"]
+    found: list[torch.Tensor] = []
+    for leaf in tree_leaves(output):
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            found += _tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
+        elif isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
+            found.append(leaf)
+    return found
 
 
 def _materialise(module: nn.Module) -> None:

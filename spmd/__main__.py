@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from .core import catalog
+from .core.debug import catalog
 
 
 def main(arguments: list[str] | None = None) -> int:

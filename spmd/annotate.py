@@ -1,22 +1,25 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
 import copy
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+import jax
 import numpy as np
 import torch
 
-from .core import barrier, running
-from .core import tensor as core
-from .core.host import leaving
-from .core.pieces import cut_of
-from .core.runtime import host_tensor
-from .core.sharding import Sharding
-from .core.tensor import Cell, XlaTensor
-from .core.views import Use, read
+from .core.engine import reads
+from .core.lazy import annotate
+from .core.lazy.cell import Cell
+from .core.lazy.reads import Read, join, read_in, renew
+from .core.lazy.tensor import XlaTensor
+from .core.lazy.views import read as value_of
+from .core.pjrt import runs
+from .core.pjrt.host import leaving
+from .core.pjrt.transfer import host_tensor
+from .core.sharding.topology import ordinal
+from .core.sharding.value import Sharding
 from .mesh import Mesh
 
 
@@ -44,7 +47,7 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     target = _on_device(tensor, "mark_sharding")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
-    core.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
+    annotate.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
     _watch_gradient(target)
     return tensor
 
@@ -68,9 +71,9 @@ def _pin_gradient(parameter: torch.Tensor) -> None:
     if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
         if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
             # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
-            grad._cell, grad._view = Cell(read(grad), grad._meta), None
-        use = parameter._cell.use
-        core.annotate(grad, sharding, None if use is None else use.rule.read.sharding)
+            grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
+        reads = parameter._cell.reads
+        annotate.annotate(grad, sharding, None if reads is None else reads.latest.layout)
 
 
 class use_sharding:
@@ -78,7 +81,9 @@ class use_sharding:
 
     FSDP stores a parameter split and computes with it whole: entering gathers once, however often the value is read,
     and the gradient arrives in the same layout before it is split like the parameter (an all-reduce and a slice, which
-    XLA joins into a reduce-scatter where the hardware has one). Reusable; entering records nothing by itself.
+    XLA joins into a reduce-scatter where the hardware has one). Backward ops read as their forward ops did. Reusable;
+    entering records nothing by itself. Contexts nest, also of the same tensor: the innermost counts. `.data =` keeps
+    the layout.
 
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
@@ -94,48 +99,82 @@ class use_sharding:
     16.0
     """
 
+    _latest: ClassVar[int] = 0  # counts what was entered or renewed, of whichever object
+
     def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
-        self._tensors, self._mesh, self._spec = tuple(tensors), mesh, partition_spec
-        self._uses = []
-        self._runs = running.RUNS
-        for tensor in self._tensors:
-            target = _on_device(tensor, "use_sharding")
-            if target._view is not None:
-                raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
-            spec = (None,) * tensor.dim() if partition_spec is None else partition_spec
-            use = Use(target._cell, mesh.sharding(spec, tensor.dim(), "use_sharding"))
-            target._cell.use = use
-            self._uses.append(use)
-        groups: dict[Any, list[weakref.ref[Cell]]] = {}
-        for use in self._uses:
-            cell = use.cell
-            cut = cut_of(cell.meta, cell.sharding)
-            whole = use.rule.read.sharding is not None and use.rule.read.sharding.is_replicated()
-            if cut is not None and whole and cell.meta.numel <= JOINED_NUMEL:
-                use.group = groups.setdefault((cut.rows, cell.meta.dtype), [])
-                use.group.append(use.owner)
+        self._tensors = tuple(_on_device(tensor, "use_sharding") for tensor in tensors)
+        self._mesh, self._spec = mesh, partition_spec
+        self._runs, self._turn, self._first = runs.stamp(), -1, 0
+        self._reads = self._bound()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
         return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
 
     def __enter__(self) -> "use_sharding":
-        # What an evaluation has gathered is read anew, or else the step after it would be another program.
-        is_stale, self._runs = self._runs != running.RUNS, running.RUNS
-        for use in self._uses:
-            use.active = True
-            if is_stale:
-                use.stamp = -1
-        for tensor in self._tensors:
+        if not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = self._bound()
+        self._forget_what_ran()
+        for tensor, read in zip(self._tensors, self._reads, strict=True):
+            tensor._cell.reads.enter(read)
             _watch_gradient(tensor)  # one that was frozen when it was marked may have been thawed since
+        self._take_turn()
+        self._first = torch._C._autograd._get_sequence_nr()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for use in self._uses:
-            use.active = False
+        span = (self._first, torch._C._autograd._get_sequence_nr())
+        for tensor, read in zip(self._tensors, self._reads, strict=True):
+            if tensor._cell.reads is not None:
+                tensor._cell.reads.leave(read.layout, span)
+
+    def renew(self, after: torch.Tensor) -> None:
+        """Has the tensors gathered anew when next read, once `after` is computed, so that what was gathered is freed.
+
+        Nothing happens where no other `use_sharding` was entered or renewed since: what was gathered is still at hand.
+        FSDP does so with the gradient that arrives at a unit. Raises TypeError for a tensor that is not on xla.
+
+        >>> import torch, spmd
+        >>> weight = torch.ones(4, 4, device="xla")
+        >>> whole = spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",)))
+        >>> with whole:
+        ...     y = weight * 2
+        ...     whole.renew(y)
+        ...     z = weight * y
+        >>> z.sum().item()
+        32.0
+        """
+        after = _on_device(after, "use_sharding.renew")
+        if self._turn != use_sharding._latest:
+            self._forget_what_ran()
+            renew(self._reads, after)
+            self._take_turn()
+
+    def _forget_what_ran(self) -> None:
+        """What an evaluation has gathered is read anew, or else the step after it would be another program."""
+        is_stale, self._runs = self._runs != runs.stamp(), runs.stamp()
+        for read in self._reads if is_stale else ():
+            read.stamp = -1
+
+    def _take_turn(self) -> None:
+        if self._reads:
+            use_sharding._latest += 1
+            self._turn = use_sharding._latest
+
+    def _bound(self) -> list[Read]:
+        """How each tensor is read, of the cell that it has now."""
+        reads = []
+        for tensor in self._tensors:
+            if tensor._view is not None:
+                raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
+            spec = (None,) * tensor.dim() if self._spec is None else self._spec
+            reads.append(read_in(tensor._cell, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
+        join(reads)
+        return reads
 
 
-# Arrays of at most this many elements share one gather: below it a collective costs its latency, not its bytes.
-JOINED_NUMEL = 1 << 16
+def _is_bound(tensor: XlaTensor, read: Read) -> bool:
+    reads = tensor._cell.reads
+    return reads is not None and reads.known.get(read.layout) is read
 
 
 def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
@@ -148,7 +187,7 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
     True
     """
-    core.clear_annotation(_on_device(tensor, "clear_sharding"))
+    annotate.clear_annotation(_on_device(tensor, "clear_sharding"))
     return tensor
 
 
@@ -162,7 +201,7 @@ def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
     True
     """
-    return core.current_sharding(_on_device(tensor, "get_sharding"))
+    return annotate.current_sharding(_on_device(tensor, "get_sharding"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +211,7 @@ class Shard:
     Attributes:
         data: the piece as a CPU tensor, padded with zeros to the common shard shape where a dim is uneven.
         indices: where the piece lies in the whole, without padding (an empty slice for a piece of padding only).
-        device: the JAX device's id. replica_id: 0 for the first copy of this piece.
+        device: its id (`spmd.device_ids`). replica_id: 0 for the first copy of this piece.
     """
 
     data: torch.Tensor
@@ -199,17 +238,16 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     if target._view is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
     leaving("local_shards", repr(target._meta))
-    leaf = barrier.placed(target._cell)
-    shape = leaf.meta.shape
-    buffer, _ = leaf.placed()
-    shards = []
-    for piece in sorted(buffer.addressable_shards, key=lambda piece: piece.device.id):
-        bounds = [index.indices(dim) for index, dim in zip(piece.index, buffer.shape, strict=True)]
-        indices = tuple(
-            slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True)
-        )
-        shards.append(Shard(host_tensor(np.asarray(piece.data)), indices, piece.device.id, piece.replica_id))
-    return shards
+    with reads.leased(target._cell, "local_shards", on_device=True) as lease:
+        buffer, _ = lease.placed()
+        pieces = sorted(buffer.addressable_shards, key=lambda piece: ordinal(piece.device))
+        return [_shard(piece, buffer.shape, target._meta.shape) for piece in pieces]
+
+
+def _shard(piece: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) -> Shard:
+    bounds = [index.indices(dim) for index, dim in zip(piece.index, padded, strict=True)]
+    indices = tuple(slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True))
+    return Shard(host_tensor(np.asarray(piece.data)), indices, ordinal(piece.device), piece.replica_id)
 
 
 def _on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:

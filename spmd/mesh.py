@@ -2,14 +2,16 @@
 
 import difflib
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .core.runtime import devices
-from .core.sharding import Sharding
+from .core.pjrt import processes
+from .core.pjrt.devices import devices
+from .core.sharding.topology import num_devices
+from .core.sharding.value import Sharding
 from .partition_spec import Axis, PartitionSpec
 
 
@@ -17,11 +19,15 @@ class Mesh:
     """Devices in a grid. Immutable; equal meshes are equal and hash alike.
 
     Args:
-        device_ids: ids of the devices, row-major; any part of the machine's devices, each at most once.
+        device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major, each at most once;
+            any part of the devices, with several processes all of them.
         mesh_shape: the size of each axis; their product is the number of ids.
         axis_names: a name per axis, all different; without them axes are called by index.
+        target: devices that need not be here: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a mesh
+            can be lowered and compiled; what would run or upload raises.
 
-    Raises ValueError for unknown or repeated device ids, a shape that does not hold them, or repeated names.
+    Raises ValueError for unknown or repeated device ids, a shape that does not hold them, or repeated names; TypeError
+    for a lone number or text where several are meant.
     Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
 
     >>> import spmd
@@ -30,12 +36,13 @@ class Mesh:
     {'data': 1, 'model': 1}
     """
 
-    __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named")
+    __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named", "target")
 
     device_ids: tuple[int, ...]
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...]
     named: bool
+    target: str | None
     _shardings: dict[tuple[PartitionSpec, int], Sharding]
 
     def __init__(
@@ -43,12 +50,15 @@ class Mesh:
         device_ids: Iterable[int] | np.ndarray,
         mesh_shape: Sequence[int],
         axis_names: Sequence[str] | None = None,
+        *,
+        target: str | None = None,
     ):
-        ids = tuple(
-            int(i)
-            for i in np.asarray(device_ids if isinstance(device_ids, np.ndarray) else list(device_ids)).reshape(-1)
-        )
+        ids = _device_ids(device_ids)
+        if not isinstance(mesh_shape, Iterable) or isinstance(mesh_shape, str):
+            raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)")
         shape = tuple(int(size) for size in mesh_shape)
+        if isinstance(axis_names, str):
+            raise TypeError(f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is ({axis_names!r},)")
         names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
         if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
             raise ValueError(
@@ -60,21 +70,29 @@ class Mesh:
             )
         if len(set(names)) != len(names):
             raise ValueError(f"Mesh: axis names must differ, got {names}")
-        repeated = sorted({i for i in ids if ids.count(i) > 1})
+        repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
         if repeated:
-            raise ValueError(f"Mesh: each device may appear once, but {_listed(repeated)} appear(s) more often")
-        known = {device.id for device in devices()}
-        unknown = sorted(set(ids) - known)
+            raise ValueError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
+        count = len(devices()) if target is None else num_devices(target)
+        unknown = sorted(i for i in ids if not 0 <= i < count)
+        if unknown and target is not None:
+            raise ValueError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
         if unknown:
             raise ValueError(
-                f"Mesh: there is no device {_listed(unknown)}; this process sees {len(known)} device(s), ids "
-                f"{_listed(sorted(known))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
+                f"Mesh: there is no device {_few(unknown)}; this process sees {count} device(s), ids "
+                f"{_few(range(count))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
+            )
+        if target is None and processes.several() and len(ids) < count:
+            raise ValueError(
+                f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
+                "spmd.device_ids() has them all"
             )
         for name, value in {
             "device_ids": ids,
             "mesh_shape": shape,
             "axis_names": names,
             "named": axis_names is not None,
+            "target": target,
         }.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "_shardings", {})  # every spec that was checked against this mesh
@@ -102,9 +120,10 @@ class Mesh:
     def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
         """The Sharding of a tensor of `rank` dims under a spec on this mesh.
 
-        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice.
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice, TypeError for
+        what is no spec.
         """
-        spec = partition_spec if type(partition_spec) is PartitionSpec else PartitionSpec(*partition_spec)
+        spec = partition_spec if type(partition_spec) is PartitionSpec else _spec(partition_spec, rank, caller)
         found = self._shardings.get((spec, rank))
         if found is None:
             found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
@@ -129,7 +148,8 @@ class Mesh:
                     )
                 used[name] = name
             entries.append(names)
-        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, tuple(entries))
+        spec_axes = tuple(entries)
+        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec_axes, target=self.target)
 
     def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
         if isinstance(axis, int):
@@ -152,25 +172,59 @@ class Mesh:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mesh):
             return NotImplemented
-        return (self.device_ids, self.mesh_shape, self.axis_names) == (
-            other.device_ids,
-            other.mesh_shape,
-            other.axis_names,
-        )
+        return self._parts() == other._parts()
 
     def __hash__(self) -> int:
-        return hash((self.device_ids, self.mesh_shape, self.axis_names))
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.device_ids, self.mesh_shape, self.axis_names, self.target
 
     def __repr__(self) -> str:
         names = f", {self.axis_names}" if self.named else ""
-        return f"Mesh({list(self.device_ids)}, {self.mesh_shape}{names})"
+        target = "" if self.target is None else f", target={self.target!r}"
+        return f"Mesh({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Mesh, (self.device_ids, self.mesh_shape, self.axis_names if self.named else None)
+        return _mesh, (self.device_ids, self.mesh_shape, self.axis_names if self.named else None, self.target)
+
+
+def _mesh(ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:
+    return Mesh(ids, shape, names, target=target)
+
+
+def _device_ids(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        wanted = f"the first {given} devices are range({given})" if isinstance(given, int) else "all are range(8), say"
+        raise TypeError(f"Mesh: expected the ids of the devices, got {given!r}; {wanted}")
+    array = np.asarray(given if isinstance(given, np.ndarray) else list(given)).reshape(-1)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"Mesh: expected device ids, which are integers, got {array[0]!r}; of a jax.Device it is .id")
+    return tuple(array.tolist())
+
+
+def _spec(given: Any, rank: int, caller: str) -> PartitionSpec:
+    """A spec that was given as another sequence; a text is no sequence of axes, though Python reads it as letters."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        axes = [repr(given) if isinstance(given, (str, int)) else "None", *["None"] * (rank - 1)]
+        raise TypeError(
+            f"{caller}: expected a spec with one entry per dim, got {given!r}; write P({', '.join(axes[:rank])})"
+        )
+    return PartitionSpec(*given)
 
 
 def _listed(items: Iterable[Any]) -> str:
     return ", ".join(map(repr, items))
+
+
+SHOWN = 8  # of a long list in a message
+
+
+def _few(items: Sequence[Any]) -> str:
+    """The first of them and the last; of a long list how many there are."""
+    if len(items) <= SHOWN:
+        return _listed(items)
+    return f"{_listed(items[: SHOWN - 1])}, ... {items[-1]!r} ({len(items):,} of them)"
 
 
 def _point_at(spec: PartitionSpec, axis: Axis, *, last: bool = False) -> str:

@@ -1,6 +1,6 @@
 """What the library counted, timed and compiled: the core's metrics, as scripts read them."""
 
-from .core.compile import trivial_dispatch_seconds as trivial_dispatch_seconds
+from .core.compile.cache import trivial_dispatch_seconds as trivial_dispatch_seconds
 from .core.metrics import CompileRecord as CompileRecord
 from .core.metrics import clear as clear
 from .core.metrics import compiles as compiles

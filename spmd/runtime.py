@@ -4,10 +4,11 @@ from collections.abc import Iterable
 
 import torch
 
-from .core import barrier, random
-from .core.runtime import devices
-from .core.runtime import simulate as simulate
-from .core.tensor import XlaTensor
+from .core import seed as seeds
+from .core.engine import barrier
+from .core.lazy.tensor import XlaTensor
+from .core.pjrt.devices import devices
+from .core.pjrt.devices import simulate as simulate
 
 
 def device(index: int | None = None) -> torch.device:
@@ -25,13 +26,13 @@ def device(index: int | None = None) -> torch.device:
 
 
 def device_ids() -> list[int]:
-    """The ids of all physical devices, in order.
+    """The ids of all physical devices: 0 to n-1, those of the first process first; what a `Mesh` is made of.
 
     >>> import spmd
     >>> 0 in spmd.device_ids()
     True
     """
-    return [physical.id for physical in devices()]
+    return list(range(len(devices())))
 
 
 def sync(wait: bool = False) -> None:
@@ -57,7 +58,7 @@ def mark_step(wait: bool = False) -> None:
 
 def manual_seed(seed: int) -> None:
     """Seeds the device's random stream only; `torch.manual_seed` seeds it together with the CPU's."""
-    random.manual_seed(seed)
+    seeds.manual_seed(seed)
 
 
 def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:

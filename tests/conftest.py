@@ -1,9 +1,15 @@
 """What every test shares: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
 
+import os
+
 import pytest
 import torch
 
 import spmd
+
+# A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
+spmd.config.program_cache = False
+os.environ["SPMD_PROGRAM_CACHE"] = "0"
 
 # The number of devices is fixed when jax's backend starts, so this stands before any test module is imported.
 spmd.simulate(8)

@@ -9,28 +9,36 @@ cd "$(dirname "$0")/.."
 shopt -s nullglob
 
 python=${PYTHON:-.venv/bin/python}
-read -ra groups <<<"${TEST_GROUPS:-core sweep spmd fsdp models rest core@shardy spmd@shardy fsdp@shardy}"
+usual="core sweep spmd fsdp models golden processes rest core@shardy spmd@shardy fsdp@shardy golden@shardy"
+read -ra groups <<<"${TEST_GROUPS:-$usual}"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
 files() { # the files and folders of a group
     case $1 in
-        core | sweep | spmd | fsdp | models) echo "tests/$1" ;;
-        rest) # what stands beside the three; nullglob drops what does not exist
-            for path in tests/[r]ecipes tests/[d]ocs tests/[g]olden tests/test_*.py; do echo "$path"; done
+        core | sweep | spmd | fsdp | models | golden | processes) echo "tests/$1" ;;
+        rest) # what stands beside these; nullglob drops what does not exist
+            for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
             ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, sweep, spmd, fsdp, models and rest, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, sweep, spmd, fsdp, models, golden, processes and rest, each also with @shardy" >&2
             return 1
             ;;
     esac
 }
 
+# What no partitioner sees: torch's own habits around one device. They run once.
+around="backend/test_cpu_programs backend/test_device_module backend/test_generator backend/test_modules
+    backend/test_settings dispatch/test_layouts test_forking test_tables"
+
 run() { # one group in one process; its last line says how it ended
-    local group=$1 partitioner=gspmd paths
+    local group=$1 partitioner=gspmd paths name
     shift
-    [[ $group == *@shardy ]] && partitioner=shardy
     paths=$(files "${group%@*}") || return 1
+    if [[ $group == *@shardy ]]; then
+        partitioner=shardy
+        for name in $around; do set -- "$@" "--ignore=tests/core/$name.py"; done
+    fi
     # shellcheck disable=SC2086  # paths hold no blanks and must split
     SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider $paths "$@"
 }

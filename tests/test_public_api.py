@@ -10,9 +10,10 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec Shard Sharding call_jax check clear_sharding config device device_ids eager "
-        "get_sharding get_stablehlo local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
-        "register_lowering simulate sync use_sharding"
+        "Mesh P PartitionSpec ProcessError Shard Sharding call_jax check clear_sharding config device device_ids eager "
+        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed "
+        "mark_sharding mark_step nan_guard no_host_transfer process_count process_index register_lowering simulate "
+        "sync use_sharding"
     ),
     spmd.metrics: (
         "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer "
@@ -25,7 +26,7 @@ NAMES = {
 }  # fmt: skip
 
 SIGNATURES = {
-    spmd.Mesh: "(device_ids, mesh_shape, axis_names=None)",
+    spmd.Mesh: "(device_ids, mesh_shape, axis_names=None, *, target=None)",
     spmd.Mesh.size: "(self)",
     spmd.Mesh.shape: "(self)",
     spmd.Mesh.get_logical_mesh: "(self)",
@@ -43,14 +44,23 @@ SIGNATURES = {
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
     spmd.eager: "()",
+    spmd.from_process_local: "(data, mesh, partition_spec)",
+    spmd.full_state_dict: "(module)",
+    spmd.full_tensor: "(tensor)",
     spmd.get_sharding: "(tensor)",
     spmd.get_stablehlo: "(tensors=None)",
+    spmd.initialize: (
+        "(coordinator_address=None, num_processes=None, process_id=None, *, local_device_count=None, "
+        "heartbeat_timeout_seconds=30, initialization_timeout_seconds=300)"
+    ),
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.mark_sharding: "(tensor, mesh, partition_spec)",
     spmd.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
+    spmd.process_count: "()",
+    spmd.process_index: "()",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
@@ -65,7 +75,7 @@ SIGNATURES = {
     spmd.metrics.timer: "(name)",
     fsdp.FullyShardedDataParallel: (
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
-        "ignored_modules=())"
+        "ignored_modules=(), reshard_after_forward=True)"
     ),
     fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
@@ -106,8 +116,10 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops", "partitioner",
-            "program_cache_size", "sync_on_read",
+            "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
+            "max_program_ops", "partitioner", "process_timeout_seconds", "program_cache", "program_cache_bytes",
+            "program_cache_dir",
+            "program_cache_size", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -164,6 +164,7 @@ def build(
     devices: int,
     optimizer: AdamW = AdamW(),
     partitioner: str = "gspmd",
+    compiler_options: Mapping[str, str] | None = None,
 ) -> Program:
     """Compile the training step, FSDP over `devices`: state and batch cut over one mesh axis."""
     mesh = Mesh(np.array(jax.devices()[:devices]), ("fsdp",))
@@ -188,5 +189,6 @@ def build(
     tokens = abstract((batch, sequence), np.int32, batched)
     scalar = abstract((), np.float32, replicated)
     with jax.enable_x64(False), use_partitioner(partitioner):
-        compiled = step.lower((weights, weights, weights, scalar), tokens, tokens, scalar).compile()
+        lowered = step.lower((weights, weights, weights, scalar), tokens, tokens, scalar)
+        compiled = lowered.compile(compiler_options=dict(compiler_options or {}))
     return Program(compiled, initialise, lambda values: jax.device_put(values.astype(np.int32), batched))

@@ -53,6 +53,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=10, help="timed pairs (default 10), after two untimed")
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
+    parser.add_argument("--compiler-options", help="for both sides, as in config.compiler_options (default: ours auto)")
+    parser.add_argument("--keep", action="store_true", help="reshard_after_forward=False")
     parser.add_argument("--only", choices=("ours", "jax"), help="run one side alone")
     parser.add_argument("--torch", action="store_true", help="one more side: plain torch on the CPU")
     return parser.parse_args(arguments)
@@ -118,12 +120,16 @@ def torch_side(weights: Mapping[str, Tensor], config: GPTConfig) -> tuple[Side, 
     return Side("torch, eager, CPU", step, lambda: step.loss.item()), step
 
 
-def our_side(weights: Mapping[str, Tensor], config: GPTConfig, devices: int) -> tuple[Side, TorchStep]:
+def our_side(
+    weights: Mapping[str, Tensor], config: GPTConfig, devices: int, *, keep: bool = False
+) -> tuple[Side, TorchStep]:
     mesh = spmd.Mesh(range(devices), (devices,), ("fsdp",))
     model = GPT(config)
     model.load_state_dict(weights)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    model = fsdp.FullyShardedDataParallel(model.to("xla"), mesh=mesh, auto_wrap_policy=policy)
+    model = fsdp.FullyShardedDataParallel(
+        model.to("xla"), mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep
+    )
     step = TorchStep(
         model,
         device="xla",
@@ -142,6 +148,7 @@ def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace) -> tuple[S
         heads=args.heads,
         devices=args.devices,
         partitioner=args.partitioner,
+        compiler_options=dict(option.split("=", 1) for option in (args.compiler_options or "").split()),
     )
     step = JaxStep(program, arrays)
     return Side("JAX by hand", step, lambda: float(step.loss)), step
@@ -262,7 +269,9 @@ def main() -> None:
     args = parse()
     console = Console()
     spmd.simulate(args.devices)
+    spmd.config.program_cache = False  # what is compiled is counted
     spmd.config.partitioner = args.partitioner
+    spmd.config.compiler_options = "auto" if args.compiler_options is None else args.compiler_options
     config = GPTConfig(layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence)
     torch.manual_seed(0)
     weights = GPT(config).state_dict()
@@ -275,7 +284,7 @@ def main() -> None:
     facts: dict[str, dict[str, str]] = {}
     ours, compiled_by_jax = None, 0
     if args.only != "jax":
-        side, ours = our_side(weights, config, args.devices)
+        side, ours = our_side(weights, config, args.devices, keep=args.keep)
         sides.append(side)
     if args.only != "ours":
         start, before = perf_counter(), spmd.metrics.num_compiles()  # it counts every compile of the process

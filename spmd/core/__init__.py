@@ -4,4 +4,4 @@
 from . import config as config
 
 # isort: split
-from . import backend as backend
+from .backend import install as install

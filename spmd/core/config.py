@@ -1,7 +1,13 @@
 """Every flag of the library, declared once; the only file that reads the environment."""
 
+import importlib
+import importlib.util
+import mmap
 import os
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 
@@ -49,7 +55,7 @@ FLAGS = (
     Flag(
         "max_pending_ops",
         int,
-        200_000,
+        20_000,
         "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)",
     ),
     Flag(
@@ -58,8 +64,23 @@ FLAGS = (
         1_024,
         "at this many ops without a barrier, the finished turns of a loop are run; 0: never",
     ),
+    Flag(
+        "max_program_ops",
+        int,
+        2_048,
+        "a graph without gradients that is longer is cut at line boundaries into programs of about this many ops",
+    ),
+    Flag("program_cache", bool, True, "keep compiled programs on disk, so that a second start compiles nothing"),
+    Flag(
+        "program_cache_dir",
+        str,
+        str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "spmd"),
+        "where they are kept: a folder of the user's that nobody else may enter; empty: nowhere",
+    ),
+    Flag("program_cache_bytes", int, 2 << 30, "what they may take; the least recently used go first"),
+    Flag("slow_compile_seconds", int, 2, "what compiles for longer is announced on stderr; 0: never"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
-    Flag("entry_cache_size", int, 100_000, "shape-and-dtype table entries kept before the table is emptied"),
+    Flag("entry_cache_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
     Flag(
         "fallback",
         str,
@@ -67,7 +88,19 @@ FLAGS = (
         "an op without a lowering rule: raises, or runs on the CPU and is counted",
         ("error", "cpu"),
     ),
+    Flag(
+        "compiler_options",
+        str,
+        "auto",
+        "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
+    Flag(
+        "process_timeout_seconds",
+        int,
+        300,
+        "so long a process waits for others that do not come to a new program (or another call for all); then an error",
+    ),
 )
 
 
@@ -102,7 +135,8 @@ class Config:
 config = Config()
 
 # Devices wait on each other in collectives. With more simulated devices than cores the waits are long and normal, so
-# XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts.
+# XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. A name that it
+# does not know would abort the process there, and such names come and go: only those that stand in its library are set.
 XLA_DEFAULTS = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 600,
     "xla_cpu_collective_call_terminate_timeout_seconds": 7200,
@@ -110,10 +144,29 @@ XLA_DEFAULTS = {
 }
 
 
-def _add_xla_flags(names: dict[str, int]) -> None:
+def add_xla_defaults() -> None:
+    """Says it to XLA, before its first client starts; what the user says stays."""
     given = os.environ.get("XLA_FLAGS", "")
-    added = [f"--{name}={value}" for name, value in names.items() if name not in given]
+    known = _known_to_xla([name for name in XLA_DEFAULTS if name not in given])
+    added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
     os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
+
+
+def _known_to_xla(names: Sequence[str]) -> set[str]:
+    """Those of these flags that stand, as whole texts, in jaxlib's library; nothing of it is loaded or started."""
+    found = importlib.util.find_spec("jaxlib") if names else None
+    known: set[str] = set()
+    for folder in (found.submodule_search_locations or ()) if found else ():
+        for path in Path(folder).iterdir():
+            if path.suffix in (".so", ".dylib", ".dll", ".pyd") and path.stat().st_size > 1 << 24:
+                with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
+                    known |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
+    return known
+
+
+def compiler_flags() -> tuple[str | None, ...]:
+    """What the environment tells XLA's compilers."""
+    return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +193,42 @@ def requested_hardware() -> Hardware:
     )
 
 
-# XLA warns on every compile that GSPMD propagation will go away; it reads this before jaxlib is imported.
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-_add_xla_flags(XLA_DEFAULTS)
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """What torchrun's environment says of this process; None where it says nothing.
+
+    address: where the first process listens. restart: which attempt this is, where torchrun's own store listens there;
+    None where the port is free.
+    """
+
+    address: str | None
+    num_processes: int | None
+    process_id: int | None
+    restart: int | None
+
+
+def launched() -> Launched:
+    """Reads what torchrun sets: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK."""
+    host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return Launched(
+        address=None if host is None or port is None else f"{host}:{port}",
+        num_processes=_whole_number("WORLD_SIZE"),
+        process_id=_whole_number("RANK"),
+        restart=(_whole_number("TORCHELASTIC_RESTART_COUNT") or 0) if has_store else None,
+    )
+
+
+def _whole_number(variable: str) -> int | None:
+    text = os.environ.get(variable)
+    if text is not None and not text.isdigit():
+        raise ValueError(f"{variable}={text!r}: expected a whole number")
+    return None if text is None else int(text)
+
+
+# XLA warns on every compile that GSPMD propagation will go away, unless it was told not to when jaxlib was loaded.
+# Afterwards the variable is what jax makes of it, as others (TensorFlow, child processes) read it, too.
+if "jax" not in sys.modules and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # 1 is what a parent's jax leaves
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+    importlib.import_module("jax")
+    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"

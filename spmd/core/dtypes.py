@@ -35,11 +35,14 @@ NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, num
 
 
 def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The dtype that numpy and JAX call what torch calls `dtype`; TypeError where XLA has no such type."""
+    """The dtype that numpy and JAX call what torch calls `dtype`; NotImplementedError where XLA has no such type.
+
+    Python takes a TypeError that is raised inside an operator for a missing operator, and drops what it says.
+    """
     try:
         return TORCH_TO_NUMPY[dtype]
     except KeyError:
-        raise TypeError(
+        raise NotImplementedError(
             f"dtype {dtype} has no XLA counterpart (known: {', '.join(map(str, TORCH_TO_NUMPY))})"
         ) from None
 

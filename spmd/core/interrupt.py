@@ -1,85 +1,234 @@
-"""Ctrl-C while ops are recorded: raised between two ops, never inside torch's C++, which would abort the process.
+"""Signals whose handlers may raise (Ctrl-C, an alarm, a preemption): where they are handled, and where they must wait.
 
 torch asks the device guard for its type from C++ functions that let no exception out, and the asking itself lets Python
-run its signal handlers. So Python's own SIGINT handler gives way to one that does the same a moment later: at the next
-op that is recorded, or, where none comes, after `PATIENCE`.
+run its signal handlers: what one raises there aborts the process. So from the first use of the device every handler
+written in Python gives way to one that calls it a moment later: at the next op that is recorded, between two ops, or,
+where none comes, after `PATIENCE`.
 """
 
 import _thread
+import _weakrefset
 import contextlib
+import gc
 import signal
 import threading
 import time
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-from . import metrics
+from torch.utils import weak
 
-# Seconds after which a press that no op has taken is taken wherever the program is: in a sleep, in a compile.
+from . import pace
+
+# Seconds after which a signal that no op has taken is handled wherever the program is: in a sleep, in a compile.
 PATIENCE = 0.05
 
-_Press = tuple[FrameType | None]
-_held: list[_Press] = []  # pressed, and not raised yet
+_SIGNALS = sorted(signal.valid_signals())
+
+
+class _Press(NamedTuple):
+    """A signal that came: its number, the frame that ran, and its handler."""
+
+    number: int
+    frame: FrameType | None
+    handler: Callable[[int, FrameType | None], Any]
+
+
+_held: list[_Press] = []  # came, and not handled yet
 _due: list[_Press] = []  # those of them that have waited long enough
 
 
+class _Patient:
+    """Stands in the place of a handler and calls it when that is safe."""
+
+    def __init__(self, handler: Callable[[int, FrameType | None], Any]):
+        self.handler = handler
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        is_ours, due = _take(number)
+        if due and not _is_deaf(frame):
+            _forget(due)
+            self.handler(number, frame)
+        elif not due and not is_ours:
+            _hold(_Press(number, frame, self.handler))
+
+
+def _hold(press: _Press) -> None:
+    _held.append(press)
+    pace.look_at = -1  # the next op looks up, and finds it
+    # A threading.Thread would wait for its start. It has no press: to drop a frame with its tensors in a thread that
+    # outlives the interpreter aborts the process.
+    _thread.start_new_thread(_press_again, (id(press), press.number))
+
+
+def _forget(presses: list[_Press]) -> None:
+    for known in (_held, _due):
+        known[:] = [press for press in known if not any(press is one for one in presses)]
+
+
+def _press_again(name: int, number: int) -> None:
+    """Sends the signal to the main thread until its handler has run: a true one, which ends a system call that waits.
+
+    Once is not enough: a signal that comes on the way into a system call does not end it.
+    """
+    time.sleep(PATIENCE)
+    main = threading.main_thread().ident
+    assert main is not None
+    while name in map(id, _held):
+        if name not in map(id, _due):
+            _due.extend(press for press in _held if id(press) == name)
+        _sent.add(number)
+        signal.pthread_kill(main, number)
+        time.sleep(PATIENCE)
+
+
+_sent: set[int] = set()  # by `_press_again`, and not come yet
+
+
+def _take(number: int) -> tuple[bool, list[_Press]]:
+    """Of a signal that came: whether it is one that `_press_again` sent, and the presses that are due by now."""
+    is_ours = number in _sent
+    _sent.discard(number)
+    return is_ours, [press for press in _due if press.number == number]
+
+
+# Where the dictionaries of weak references have what is called when a key or value dies.
+_OF_THE_DEAD = frozenset({weakref.__file__, _weakrefset.__file__, weak.__file__})
+
+
+def _is_deaf(frame: FrameType | None) -> bool:
+    """Whether Python drops what is raised here: in a finalizer, or in a callback of the collector (jax has one) or of a
+    weak reference."""
+    deaf = {getattr(called, "__code__", None) for called in gc.callbacks}
+    while frame is not None:
+        code = frame.f_code
+        if code in deaf or code.co_name == "__del__":
+            return True
+        if code.co_name in ("remove", "_remove") and code.co_filename in _OF_THE_DEAD:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_main() -> bool:
+    """Python runs handlers in the main thread alone."""
+    return threading.current_thread() is threading.main_thread()
+
+
 def watch() -> None:
-    """Puts our handler in the place of Python's own; anybody else's stays. Notebooks restore Python's at each cell."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        and threading.current_thread() is threading.main_thread()
-    ):
-        signal.signal(signal.SIGINT, _on_ctrl_c)
+    """Puts our handlers in the place of those written in Python. Notebooks restore Python's own at each cell."""
+    if _put_off or not _is_main():
+        return
+    for number in _SIGNALS:
+        handler: Any = signal.getsignal(number)
+        if callable(handler) and type(handler) is not _Patient:
+            signal.signal(number, _Patient(handler))
 
 
 def raise_held() -> None:
-    """Raises the press that is waiting, if there is one; between two ops it may."""
-    if _held and threading.current_thread() is threading.main_thread():
-        _held.clear()
-        _due.clear()
-        metrics.look_at = 0
-        raise KeyboardInterrupt
+    """Handles the signals that are waiting; between two ops their handlers may raise."""
+    if _held and _is_main():
+        presses = list(_held)
+        _forget(presses)
+        pace.look_at = 0
+        _call(presses)
 
 
-def _on_ctrl_c(number: int, frame: FrameType | None) -> None:
-    if _due:
-        _due.clear()
-        _held.clear()
-        raise KeyboardInterrupt
-    press = (frame,)
-    _held.append(press)
-    metrics.look_at = -1  # the next op looks up, and finds it
-    _thread.start_new_thread(_press_again, (press,))  # not a threading.Thread, whose start waits, here of all places
+def _call(presses: list[_Press]) -> None:
+    """Calls handlers; of what they raise, the first is raised when all were called."""
+    raised = None
+    for press in presses:
+        try:
+            press.handler(press.number, press.frame)
+        except BaseException as error:
+            raised = raised or error
+    if raised is not None:
+        raise raised
 
 
-def _press_again(press: _Press) -> None:
-    time.sleep(PATIENCE)
-    if any(held is press for held in _held):
-        _due.append(press)
-        # A true signal, which also ends a system call that waits.
-        main = threading.main_thread().ident
-        assert main is not None
-        signal.pthread_kill(main, signal.SIGINT)
+# --- putting off ------------------------------------------------------------------------------------------------------
+
+_put_off: dict[int, Any] = {}  # inside `later`: number -> its handler; empty outside
+_noted: list[_Press] = []
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    _held.append((frame,))
+    is_ours, _ = _take(number)
+    handler = None if is_ours else _put_off.get(number)  # ours is delivered with those that are due
+    if handler is not None:
+        _noted.append(_Press(number, frame, handler.handler if type(handler) is _Patient else handler))
 
 
 @contextlib.contextmanager
 def later() -> Iterator[None]:
-    """Ctrl-C inside waits for the end, whatever the handler."""
-    handler: Any = signal.getsignal(signal.SIGINT)
-    if not callable(handler) or handler is _note or threading.current_thread() is not threading.main_thread():
+    """Signals inside wait for the end."""
+    if _put_off or not _is_main():
         yield
         return
-    signal.signal(signal.SIGINT, _note)
     try:
+        for number in _SIGNALS:
+            handler: Any = signal.getsignal(number)
+            if callable(handler):
+                _put_off[number] = handler
+                signal.signal(number, _note)
         yield
     finally:
-        signal.signal(signal.SIGINT, handler)
-        if _held:
-            (frame,) = _held[-1]
-            _held.clear()
-            (signal.default_int_handler if handler is _on_ctrl_c else handler)(signal.SIGINT, frame)
+        for put_off, handler in list(_put_off.items()):
+            signal.signal(put_off, handler)
+        _put_off.clear()
+        _deliver()
+
+
+def _deliver() -> None:
+    presses = [*_noted, *(press for press in _held if press in _due)]
+    _noted.clear()
+    _forget(presses)
+    _call(presses)
+
+
+@contextlib.contextmanager
+def soon() -> Iterator[None]:
+    """Inside `later`: signals are handled at once again, the ones that waited first, in what may be left at any place.
+
+    What a handler raises leaves this block as it was raised, whatever an `except` on the way has made of it.
+    """
+    if not _put_off or not _is_main():
+        yield
+        return
+    handlers = dict(_put_off)
+    raised: list[BaseException] = []
+
+    def at_once(handler: Any) -> Callable[[int, FrameType | None], None]:
+        plain = handler.handler if type(handler) is _Patient else handler
+
+        def call(number: int, frame: FrameType | None) -> None:
+            is_ours, due = _take(number)
+            if _is_deaf(frame) or (is_ours and not due):
+                if not is_ours:
+                    _hold(_Press(number, frame, plain))
+                return
+            _forget(due)
+            try:
+                plain(number, frame)
+            except BaseException as error:
+                raised.append(error)
+                raise
+
+        return call
+
+    try:
+        for number, handler in handlers.items():
+            signal.signal(number, at_once(handler))
+        _put_off.clear()
+        _deliver()
+        yield
+    except BaseException as error:
+        if raised and error is not raised[0]:
+            raise raised[0] from None
+        raise
+    finally:
+        _put_off.update(handlers)
+        for number in handlers:
+            signal.signal(number, _note)

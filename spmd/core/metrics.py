@@ -2,10 +2,13 @@
 
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field
 
 import jax
+
+from . import pace
+from .forking import survives_fork
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,8 +16,8 @@ class CompileRecord:
     """One compiled program: a line of the ledger. Bytes are per device.
 
     Attributes:
-        name: "step", "init" or what else the program is. cause: why it was compiled, in words.
-        line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together.
+        name: "step", "init" or what else the program is. cause: why it was compiled, or loaded from the disk, in words.
+        line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together, or loading.
         nodes: recorded ops in it. flops: XLA's own count, per device (0 where the backend gives none).
         collectives: kind -> number in the optimized program.
     """
@@ -40,16 +43,12 @@ class CompileRecord:
         )
 
 
-# Ops recorded since the start (or `clear`), aten calls and annotations: a plain number, because the recorder adds to it
-# under its own lock.
-recorded_ops = 0
-synced_ops = 0  # their number at the last barrier
-look_at = 0  # the number at which the recorder looks whether something must be run
+_forgotten_ops = 0  # recorded before the last `clear`
 
-_lock = threading.Lock()
+_lock = survives_fork(threading.Lock())
 _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
-_ledger: list[CompileRecord] = []
+_ledger: deque[CompileRecord] = deque(maxlen=10_000)
 _fallbacks: Counter[str] = Counter()
 
 
@@ -91,7 +90,7 @@ def record_compile(record: CompileRecord) -> None:
 
 def counter(name: str) -> int:
     """The value of a counter, 0 when nothing was counted: "recorded_ops", "syncs", "runs", "host_reads", ..."""
-    return recorded_ops if name == "recorded_ops" else _counters[name]
+    return pace.recorded_ops - _forgotten_ops if name == "recorded_ops" else _counters[name]
 
 
 def counter_names() -> list[str]:
@@ -100,7 +99,8 @@ def counter_names() -> list[str]:
 
 
 def timer(name: str) -> float:
-    """Total seconds of a timer: "key" (graph key at a barrier), "dispatch" (handing a program to PJRT), "compile"."""
+    """Total seconds of a timer: "key" (graph key at a barrier), "dispatch" (handing a program to PJRT), "compile", of
+    which "lower" (to StableHLO), "load" (of programs kept on disk)."""
     return _timers[name]
 
 
@@ -116,8 +116,8 @@ def num_compiles() -> int:
 
 def clear() -> None:
     """Empties counters, timers and ledger."""
-    global recorded_ops, synced_ops, look_at
-    recorded_ops = synced_ops = look_at = 0
+    global _forgotten_ops
+    _forgotten_ops = pace.recorded_ops
     with _lock:
         _counters.clear()
         _timers.clear()

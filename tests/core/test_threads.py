@@ -1,6 +1,8 @@
 """Threads, processes, and how a process ends."""
 
+import pickle
 import threading
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -8,6 +10,12 @@ from support import run_script
 from torch import nn
 
 import spmd
+from spmd import annotate
+from spmd.core.engine import reads
+from spmd.core.ir import source
+from spmd.core.ir.graph import origin
+from spmd.core.ir.source import node_line
+from spmd.core.pjrt import transfer
 
 
 class TestEnd:
@@ -114,6 +122,116 @@ class TestThreads:
         assert not wrong and x.tolist() == [30.0] * 8
 
 
+def in_thread(function: Callable[[], object]) -> object:
+    """What a function returns in a new thread."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join(60)
+    assert results, "the thread raised, or hangs"
+    return results[0]
+
+
+class TestLines:
+    """A backward op is blamed on its forward line; autograd counts those anew in each thread."""
+
+    @staticmethod
+    def first() -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.ones(3, device="xla", requires_grad=True)
+        return x, x.sin().sum()  # recorded first
+
+    @staticmethod
+    def second() -> tuple[torch.Tensor, torch.Tensor]:
+        x = torch.ones(3, device="xla", requires_grad=True)
+        return x, x.cos().sum()  # recorded second
+
+    @staticmethod
+    def blamed(x: torch.Tensor, y: torch.Tensor) -> str:
+        y.backward()
+        return str(node_line(origin(x.grad._cell.value)))
+
+    def test_same_numbers_in_two_threads(self) -> None:
+        recorded, turns = threading.Barrier(2, timeout=60), []
+
+        def work(record: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> None:
+            x, y = record()
+            recorded.wait()
+            turns.append((record.__name__, self.blamed(x, y)))
+
+        threads = [threading.Thread(target=work, args=(record,)) for record in (self.first, self.second)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert len(turns) == 2 and all(line.endswith(f"# recorded {name}") for name, line in turns)
+
+    def test_backward_in_another_thread_than_forward(self) -> None:
+        def both() -> str:
+            self.first()
+            return self.blamed(*made)
+
+        made = in_thread(self.second)  # its thread is gone when the other one has used the same numbers
+        assert in_thread(both).endswith("# recorded second")
+
+    def test_backward_within_backward(self) -> None:
+        made, lines = in_thread(self.second), []
+        x, y = self.first()
+        x.register_hook(lambda grad: lines.append(self.blamed(*made)))
+        assert self.blamed(x, y).endswith("# recorded first")
+        assert lines[0].endswith("# recorded second")
+
+    def test_lines_of_threads_that_are_gone_are_few(self) -> None:
+        before = len(source._rings)
+        for _ in range(50):
+            in_thread(self.first)
+        assert len(source._rings) <= before + 9
+
+
+class TestReadersOutsideTheLock:
+    """While one thread reads a buffer, another one runs the step that overwrites it, and does not donate it."""
+
+    @pytest.mark.parametrize(
+        ("read", "owner", "name"),
+        [
+            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), annotate, "host_tensor"),
+            (lambda x: x.cpu(), transfer, "download"),
+            (lambda x: pickle.loads(pickle.dumps(x)), transfer, "download"),
+            (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), reads.Lease, "placed"),
+        ],
+        ids=["local_shards", "cpu", "pickle", "dlpack"],
+    )
+    def test_a_barrier_in_the_middle_of_a_read(self, read, owner, name, mesh8, mesh1, monkeypatch) -> None:
+        mesh = mesh1 if name == "placed" else mesh8  # what lies on several devices crosses by way of the host
+        x = spmd.mark_sharding(torch.zeros(16, device="xla") + 0, mesh, ("fsdp",))
+        spmd.sync()
+        calls, function = [], getattr(owner, name)
+
+        def step() -> None:
+            x.add_(1)
+            spmd.sync(wait=True)
+
+        def interrupted(*args: object) -> object:
+            calls.append(args)
+            if len(calls) == 1:
+                thread = threading.Thread(target=step)
+                thread.start()
+                thread.join(60)
+                assert not thread.is_alive()
+            return function(*args)
+
+        monkeypatch.setattr(owner, name, interrupted)
+        assert read(x).tolist() == [0.0] * 16
+        assert calls and x.tolist() == [1.0] * 16
+
+    def test_afterwards_the_buffer_is_donated_again(self) -> None:
+        x = torch.zeros(16, device="xla") + 0
+        spmd.local_shards(x)
+        before = x._cell.value
+        x.add_(1)
+        spmd.sync()
+        assert "overwritten in place" in before.gone
+
+
 class TestLoader:
     """A DataLoader that forks after the backend is up does not hang."""
 
@@ -160,6 +278,22 @@ class TestDevices:
         script = "import spmd; spmd.simulate(5); print(len(spmd.device_ids()))"
         assert run_script(script, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "5\n"
         assert run_script(script, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "5\n"
+
+    def test_only_flags_that_xla_knows(self) -> None:
+        """XLA aborts the process at a name that it does not know."""
+        script = """
+            import os
+            from spmd.core import config
+            ours = list(config.XLA_DEFAULTS)
+            unknown = {"xla_cpu_flag_of_no_version": 1, "xla_cpu_collective": 1}  # the second begins other names
+            config.XLA_DEFAULTS.update({**unknown, "xla_dump_max_hlo_modules": 5})
+            import torch, spmd
+            print(torch.ones(2, device="xla").sum().item())
+            given = os.environ["XLA_FLAGS"].split()
+            assert all(any(flag.startswith(f"--{name}=") for flag in given) for name in ours)
+            print(given[len(ours) :])
+            """
+        assert run_script(script) == "2.0\n['--xla_dump_max_hlo_modules=5']\n"
 
     def test_wrong_variables(self) -> None:
         for name, value, text in (
@@ -373,6 +507,59 @@ class TestInterrupt:
         )
         assert printed.splitlines()[-1] == f"{[True] * 10} [2.0, 2.0]"  # a hint comes before it
 
+    @pytest.mark.parametrize("place", ["collector", "finalizer", "weak reference"])
+    def test_where_python_drops_what_is_raised(self, place: str) -> None:
+        """A handler that comes due in a callback of the collector or of a weak reference, or in a `__del__`, waits."""
+        printed = run_script(
+            f"""
+            import gc, signal, time, weakref
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            torch.zeros(2, device="xla").tolist()
+
+            def collected(phase, info):
+                if phase == "start":
+                    dwell()
+
+            class Thing:
+                def __del__(self):
+                    dwell()
+
+            class Key:
+                pass
+
+            class Slow(dict):
+                def __delitem__(self, key):
+                    dwell()
+                    super().__delitem__(key)
+
+            def dwell():
+                signal.raise_signal(signal.SIGINT)
+                end = time.time() + 0.2
+                while time.time() < end:
+                    pass
+
+            try:
+                if {place == "collector"}:
+                    gc.callbacks.append(collected)
+                    gc.collect()
+                    gc.callbacks.remove(collected)
+                elif {place == "finalizer"}:
+                    Thing()
+                else:
+                    table = weakref.WeakKeyDictionary()
+                    key = Key()
+                    table[key] = 1
+                    table.data = Slow(table.data)
+                    del key
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("awake")
+            """,
+            timeout=60,
+        )
+        assert printed == "awake\n"
+
     def test_during_a_run(self) -> None:
         """The press comes after the program has been given the state and before the tensors have its results."""
         printed = run_script(
@@ -380,7 +567,7 @@ class TestInterrupt:
             import signal
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
-            from spmd.core import compile as compiling
+            from spmd.core.engine import launch as compiling
             x = torch.zeros(2, device="xla")
             spmd.sync()
             run = compiling.run

@@ -10,9 +10,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 MODULES = (
-    "spmd.annotate", "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.debug",
-    "spmd.core.host", "spmd.core.jax_interop", "spmd.core.metrics", "spmd.core.runtime",
-    "spmd.core.sharding", "fsdp.plan", "fsdp.policies", "fsdp.wrapper",
+    "spmd.annotate", "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.debug.check",
+    "spmd.core.pjrt.host", "spmd.core.interop.call_jax", "spmd.core.metrics", "spmd.core.pjrt.devices",
+    "spmd.core.sharding.value", "fsdp.plan", "fsdp.policies", "fsdp.wrapper",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.core.pjrt import runs
 
 SEQUENCE, VOCABULARY = 16, 64
 
@@ -43,6 +44,7 @@ def bytes_per_device(tensors: Iterable[Tensor]) -> Counter[int]:
 
 def live_bytes() -> Counter[int]:
     """Device id -> bytes of every JAX buffer of this process that somebody still holds."""
+    runs.wait()  # a run that has not ended is known by one of its results
     gc.collect()
     held: Counter[int] = Counter()
     for array in jax.live_arrays():

@@ -14,6 +14,7 @@ from torch import nn
 
 import fsdp
 import spmd
+from spmd.core.pjrt import runs
 
 STEPS, EVERY, WARM = 1000, 10, 200
 GROWTH = 32 << 20  # bytes by which the process may grow in 800 steps: 40 KiB a step, less than a step's graph
@@ -121,6 +122,7 @@ class TestMemory:
         sizes, buffers = {}, {}
         for number, _ in enumerate(steps(sharded_mlp(64, mesh8), read=read), start=1):
             if number * EVERY in (WARM, STEPS):
+                runs.wait()  # a run that has not ended is known by one of its results
                 gc.collect()
                 sizes[number * EVERY] = resident_bytes()
                 buffers[number * EVERY] = len(jax.live_arrays())

@@ -7,7 +7,7 @@ from support import run_script
 
 import spmd  # noqa: F401
 from spmd.__main__ import main
-from spmd.core import catalog
+from spmd.core.debug import catalog
 
 # The torch that `make install` takes and that docs/ops.md names.
 PAGE_VERSION = "2.13"
@@ -23,10 +23,10 @@ class TestWhere:
             ("gelu", r"^aten.gelu.default: rule "),
             ("aten.add.Tensor", r"^aten.add.Tensor: rule  spmd/core/ops/pointwise.py:\d+$"),
             ("aten.add_.Tensor", r"^aten.add_.Tensor: derived  spmd/core/ops/pointwise.py:\d+$"),
-            ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/specials.py:\d+$"),
+            ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/dispatch/copies.py:\d+$"),
             ("aten._foreach_add", r"^aten._foreach_add.List: derived"),
             ("aten.linear", r"^aten.linear.default: (decomposition|rule)"),
-            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/specials.py:\d+$"),
+            ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/dispatch/copies.py:\d+$"),
         ],
     )
     def test_places(self, op, expected, capsys):

@@ -1,8 +1,10 @@
 """Mesh and PartitionSpec: what they accept, what they refuse, and what the refusal says."""
 
 import pickle
+import re
 from collections import OrderedDict
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -51,6 +53,34 @@ class TestDeviceIds:
     def test_repeated(self) -> None:
         with pytest.raises(ValueError, match=r"each device may appear once, but 1, 3 appear\(s\) more often"):
             Mesh([1, 3, 1, 3], (4,))
+
+    def test_many(self) -> None:
+        """A pod's worth of ids is checked at once, and told in one line."""
+        few = r"0, 1, 2, 3, 4, 5, 6, \.\.\. 199999 \(200,000 of them\)"
+        with pytest.raises(ValueError, match=f"each device may appear once, but {few} appear"):
+            Mesh([*range(200_000)] * 2, (400_000,))
+        with pytest.raises(ValueError, match=r"no device 8, 9, 10, .*\.\.\. 2047 \(2,040 of them\); this") as caught:
+            Mesh(range(2048), (2048,))
+        assert len(str(caught.value)) < 300
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ((8, (8,)), r"expected the ids of the devices, got 8; the first 8 devices are range\(8\)"),
+            (("01", (2,)), "expected the ids of the devices, got '01'"),
+            (([0.5], (1,)), "expected device ids, which are integers, got"),
+            ((range(8), 8), r"expected the sizes of the axes as a tuple, got 8; one axis is \(8,\)"),
+            ((range(8), (2, 4), "ab"), r"expected a tuple of axis names, got 'ab'; one name is \('ab',\)"),
+        ],
+        ids=str,
+    )
+    def test_what_is_no_list(self, given, message) -> None:
+        with pytest.raises(TypeError, match=message):
+            Mesh(*given)
+
+    def test_jax_devices(self) -> None:
+        with pytest.raises(TypeError, match=r"of a jax\.Device it is \.id"):
+            Mesh(jax.devices(), (8,))
 
 
 class TestMeshShape:
@@ -168,6 +198,22 @@ class TestSpecErrors:
         first, text, carets = self.error((0, index), 2).split("\n")
         assert f"axis {index} of P(0, {index}) is not in the mesh, which has axes 0 to 1" in first
         assert text[carets.index("^") : carets.rindex("^") + 1] == str(index)
+
+    def test_a_bare_axis(self) -> None:
+        """A text is not read letter by letter, even where its letters are axes."""
+        mesh, x = Mesh(range(8), (2, 4), ("a", "b")), torch.ones(2, 4, device="xla")
+        for spec, wanted in (
+            ("ab", "P('ab', None)"),
+            ("a", "P('a', None)"),
+            (1, "P(1, None)"),
+            (None, "P(None, None)"),
+        ):
+            with pytest.raises(TypeError, match=re.escape(f"one entry per dim, got {spec!r}; write {wanted}")):
+                spmd.mark_sharding(x, mesh, spec)
+        with pytest.raises(TypeError, match=r"use_sharding: expected a spec .* write P\('a', None\)"):
+            spmd.use_sharding([x], mesh, "a")
+        with pytest.raises(TypeError, match=r"write P\('a'\)"):
+            spmd.mark_sharding(x[0].clone(), mesh, "a")
 
     def test_wrong_rank(self) -> None:
         assert self.error(("data",), 2) == (

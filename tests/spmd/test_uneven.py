@@ -154,6 +154,29 @@ class TestComputing:
         check(actual.bias, expected.bias)
         assert spmd.local_shards(actual.weight)[0].data.shape == (1, 10)
 
+    @pytest.mark.parametrize("foreach", [False, True])
+    def test_state_of_an_optimizer_lies_like_its_parameter(self, foreach: bool) -> None:
+        """SGD's momentum begins as a copy of the gradient, which no annotation is on."""
+        mesh = Mesh(range(8), (8,), ("a",))
+        expected, actual = torch.nn.Linear(10, 7), torch.nn.Linear(10, 7)
+        actual.load_state_dict(expected.state_dict())
+        actual.to("xla")
+        spmd.mark_sharding(actual.weight, mesh, ("a", None))
+        spmd.mark_sharding(actual.bias, mesh, ("a",))
+        x = torch.randn(6, 10)
+        for model, batch in ((expected, x), (actual, x.to("xla"))):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=foreach)
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(batch).square().mean().backward()
+                optimizer.step()
+                spmd.sync()
+        check(actual.weight, expected.weight)
+        for parameter in actual.parameters():
+            momentum = optimizer.state[parameter]["momentum_buffer"]
+            assert spmd.get_sharding(momentum) is spmd.get_sharding(parameter)
+            assert spmd.local_shards(momentum)[0].data.shape == spmd.local_shards(parameter)[0].data.shape
+
     def test_marking_to_another_padding(self) -> None:
         source, x = made((10,), (8,), ("a",))
         for size in (4, 3, 1, 8):

@@ -21,9 +21,6 @@ _REASONS: dict[str, dict[str, tuple[str, ...]]] = {
         "CPU warns of a resize, though out has the right shape": ("nn.functional.linear",),
     },
     "error": {
-        "whether a chance is in range is a matter of values, which are not there when the op is recorded": (
-            "multinomial",
-        ),
         "CPU resizes an out that is a view until it overlaps the index; xla gives it memory of its own": ("gather",),
         "CPU fails in an internal assertion; xla raises IndexError, as the database asks of accelerators": (
             "narrow_copy",

@@ -44,17 +44,18 @@ def equal(state: dict[str, Any], expected: dict[str, Any], device: str) -> None:
             torch.testing.assert_close(state[name].cpu(), value, rtol=0, atol=0, equal_nan=True)
 
 
-def _loaded(module: nn.Module, device: str) -> nn.Module:
+def _loaded(module: nn.Module, device: str | None) -> nn.Module:
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)
     return torch.load(file, map_location=device, weights_only=False)
 
 
-# What is pickled is CPU tensors, which any torch can read; torch.load brings them where it is told to.
+# What is pickled comes back onto the device; torch.load brings it where it is told to.
 COPIES: dict[str, tuple[Callable[[nn.Module], nn.Module], str]] = {
     "deepcopy": (copy.deepcopy, "xla"),
-    "pickle": (lambda module: pickle.loads(pickle.dumps(module)), "cpu"),
+    "pickle": (lambda module: pickle.loads(pickle.dumps(module)), "xla"),
+    "torch.load": (lambda module: _loaded(module, None), "xla"),
     "torch.load on xla": (lambda module: _loaded(module, "xla"), "xla"),
     "torch.load on cpu": (lambda module: _loaded(module, "cpu"), "cpu"),
 }

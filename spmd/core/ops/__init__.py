@@ -8,12 +8,14 @@ from . import conv as conv
 from . import create as create
 from . import ctc as ctc
 from . import distance as distance
+from . import draw_checks as draw_checks
 from . import embedding as embedding
 from . import fft as fft
 from . import gamma as gamma
 from . import grid as grid
 from . import histogram as histogram
 from . import index as index
+from . import layer_checks as layer_checks
 from . import ldl as ldl
 from . import linalg as linalg
 from . import loss as loss
@@ -21,6 +23,7 @@ from . import matmul as matmul
 from . import norm as norm
 from . import optim as optim
 from . import order as order
+from . import order_checks as order_checks
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random
@@ -30,6 +33,7 @@ from . import rnn as rnn
 from . import segment as segment
 from . import shape as shape
 from . import special as special
+from .checks import CHECKS as CHECKS
 from .lifting import base_name as base_name
 from .lifting import lifted_arguments as lifted_arguments
 from .registry import RULES as RULES

@@ -31,6 +31,11 @@ def _batched(x):
     return x[None] if x is not None and x.ndim == 3 else x
 
 
+def _scale(query, scale):
+    # Of heads without width all scores are 0, whatever the scale.
+    return 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+
+
 def _dropout(draw, query, dropout_p):
     return Dropout.of(draw, query.shape[:3], dropout_p)
 
@@ -42,7 +47,7 @@ def aten_attention(
 ):  # fmt: skip
     shape = query.shape[:-1] + value.shape[-1:]
     query, key, value = _batched(query), _batched(key), _batched(value)
-    how = {"is_causal": is_causal, "scale": 1 / math.sqrt(query.shape[-1]) if scale is None else scale}
+    how = {"is_causal": is_causal, "scale": _scale(query, scale)}
     form = _long_forward if _is_long(query, key) else _forward
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
     if cudnn.takes(query, key, value, attn_bias, dropout_p):
@@ -61,7 +66,7 @@ def aten_attention_backward(
 ):  # fmt: skip
     grad_out, query, key, value, out = map(_batched, (grad_out, query, key, value, out))
     logsumexp = logsumexp.reshape(query.shape[:3])
-    how = {"is_causal": is_causal, "scale": 1 / math.sqrt(query.shape[-1]) if scale is None else scale}
+    how = {"is_causal": is_causal, "scale": _scale(query, scale)}
     form = _long_backward if _is_long(query, key) else _backward
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]

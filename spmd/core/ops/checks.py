@@ -3,7 +3,7 @@
 A check is named after its op, has its parameters (those it needs, by the schema's names) and raises torch's error.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +16,9 @@ aten = torch.ops.aten
 CHECKS: dict[Any, Callable[..., None]] = {}
 
 
-def _checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Registers what looks at the arguments of these overloads."""
+
     def register(function: Callable[..., None]) -> Callable[..., None]:
         for overload in overloads:
             assert overload not in CHECKS, overload
@@ -26,20 +28,31 @@ def _checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., No
     return register
 
 
-@_checks(aten.bucketize.Tensor, aten.bucketize.Scalar)
+@checks(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(self, boundaries, **_):
     if boundaries.dim() != 1:
         raise RuntimeError(f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.dim()})")
 
 
-@_checks(aten.cat.default)
+@checks(aten.cat.default)
 def cat(tensors, dim=0):
     for position, tensor in enumerate(tensors):
         if tensor.dim() == 0:
             raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
 
 
-@_checks(aten._histogramdd_bin_edges.default)
+@checks(aten.empty_strided.default)
+def empty_strided(size, stride, **_):
+    if any(step < 0 for step in stride):
+        raise RuntimeError(f"empty_strided: expected strides of 0 and more, got {list(stride)}")
+
+
+@checks(aten.new_empty_strided.default)
+def new_empty_strided(self, size, stride, **_):
+    empty_strided(size, stride)
+
+
+@checks(aten._histogramdd_bin_edges.default)
 def histogramdd(self, bins, **_):
     if self.dim() < 2 or len(bins) != self.shape[-1]:
         raise RuntimeError(
@@ -48,7 +61,7 @@ def histogramdd(self, bins, **_):
         )
 
 
-@_checks(aten.index_add.default, aten.index_add_.default)
+@checks(aten.index_add.default, aten.index_add_.default)
 def index_add(self, dim, index, source, **_):
     one, other = list(self.shape), list(source.shape)
     if one and other and len(one) == len(other):
@@ -62,7 +75,7 @@ def index_add(self, dim, index, source, **_):
         )
 
 
-@_checks(aten.linalg_lstsq.default)
+@checks(aten.linalg_lstsq.default)
 def linalg_lstsq(self, b, *_, **__):
     if self.dim() < 2:
         raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
@@ -70,55 +83,37 @@ def linalg_lstsq(self, b, *_, **__):
         raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
 
 
-@_checks(aten.logcumsumexp.default)
+@checks(aten.logcumsumexp.default)
 def logcumsumexp(self, dim):
     canonicalize_dim(self.dim(), dim)  # torch 2.11's meta kernel checks it with an assertion
 
 
-@_checks(aten.masked_scatter.default, aten.masked_scatter_.default)
+@checks(aten.masked_scatter.default, aten.masked_scatter_.default)
 def masked_scatter(self, mask, source):
     if mask.dtype != torch.bool:
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
 
 
-@_checks(aten.multinomial.default)
-def multinomial(self, num_samples, replacement=False, **_):
-    if not self.is_floating_point():
-        raise RuntimeError(f"multinomial only supports floating-point dtypes for input, got: {self.dtype}")
-    if num_samples <= 0:
-        raise RuntimeError("cannot sample n_sample <= 0 samples")
-    if self.dim() and self.shape[-1] > 2**24:
-        raise RuntimeError("number of categories cannot exceed 2^24")
-    if not replacement and self.dim() and num_samples > self.shape[-1]:
-        raise RuntimeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+# --- gradients that the result of an in-place activation does not give ------------------------------------------------
 
 
-@_checks(aten.convolution.default)
-def convolution(input, weight, bias, stride, padding, dilation, *_, **__):
-    if any(step < 0 for step in padding):
-        raise RuntimeError("negative padding is not supported")
-    if any(step <= 0 for step in stride):
-        raise RuntimeError("non-positive stride is not supported")
-    if any(step <= 0 for step in dilation):
-        raise RuntimeError(f"dilation should be greater than zero, but got {list(dilation)}")
+@checks(aten.elu_backward.default)
+def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    if is_result and alpha < 0:
+        _refuse_slope("elu")
 
 
-@_checks(aten.uniform.default, aten.uniform_.default)
-def uniform(self, from_=0.0, to=1.0, **_):
-    if from_ > to:
-        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={from_} > to={to}")
+@checks(aten.leaky_relu_backward.default)
+def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    if self_is_result and negative_slope < 0:
+        _refuse_slope("leakyReLu")
 
 
-@_checks(getattr(aten.random, "from"), getattr(aten.random_, "from"))
-def random_from(self, from_, to, **_):
-    if to is not None and from_ >= to:
-        raise RuntimeError(f"random_ expects 'from' to be less than 'to', but got from={from_} >= to={to}")
-
-
-@_checks(aten.poisson.default)
-def poisson(self, **_):
-    if not self.is_floating_point():
-        raise NotImplementedError(f"poisson: expected floating-point rates, got {self.dtype}")
+def _refuse_slope(name: str) -> None:
+    raise RuntimeError(
+        f"In-place {name} backward calculation is triggered with a negative slope which is not supported: the sign of "
+        "the result does not say which side of 0 the input was. Call the activation without inplace=True."
+    )
 
 
 # --- numbers and dtypes of arithmetic ---------------------------------------------------------------------------------
@@ -132,7 +127,7 @@ def _is_complex(value: Any) -> bool:
     return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
 
 
-def _refused_by_cpu(op: Callable[..., torch.Tensor], *operands: Any) -> None:
+def refused_by_cpu(op: Callable[..., torch.Tensor], *operands: Any) -> None:
     """Lets torch's CPU kernel refuse such operands: the class of its error differs between torch's versions."""
     op(*(torch.empty(0, dtype=x.dtype, device="cpu") if isinstance(x, torch.Tensor) else x for x in operands))
     raise AssertionError(f"torch's CPU takes {op.__name__} of {operands}")
@@ -148,26 +143,34 @@ def _check_alpha(self: Any, other: Any, alpha: Any) -> None:
         raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
 
 
-@_checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
+@checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
 def add(self, other, alpha=1):
     _check_alpha(self, other, alpha)
 
 
-@_checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar)
+@checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar)
 def sub(self, other, alpha=1):
     _check_alpha(self, other, alpha)
     if _is_bool(self) or _is_bool(other):
-        _refused_by_cpu(torch.sub, self, other)
+        refused_by_cpu(torch.sub, self, other)
 
 
-@_checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar)
+@checks(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.div.Scalar_mode, aten.div_.Scalar_mode)
+def div_mode(self, other, *, rounding_mode):
+    if rounding_mode not in (None, "trunc", "floor"):
+        raise RuntimeError(
+            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
+        )
+
+
+@checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar)
 def pow(self, exponent):
     is_exact = not (self.is_floating_point() or self.is_complex() or self.dtype == torch.bool)
     if is_exact and type(exponent) is int and exponent < 0:
         raise RuntimeError("Integers to negative integer powers are not allowed.")
 
 
-@_checks(aten.clamp.default, aten.clamp_.default)
+@checks(aten.clamp.default, aten.clamp_.default)
 def clamp(self, min=None, max=None):
     if any(isinstance(bound, complex) for bound in (min, max)):
         raise RuntimeError("value cannot be converted to type double without overflow")
@@ -198,14 +201,14 @@ def _real(name: str) -> Callable[..., None]:
 CHECKS |= {op: _fits() for op in (aten.addcmul.default, aten.addcmul_.default)}
 
 
-@_checks(aten.addcdiv.default, aten.addcdiv_.default)
+@checks(aten.addcdiv.default, aten.addcdiv_.default)
 def addcdiv(self, tensor1, tensor2, **named):
     if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (tensor1, tensor2)):
-        _refused_by_cpu(torch.addcdiv, self, tensor1, tensor2)
+        refused_by_cpu(torch.addcdiv, self, tensor1, tensor2)
     _fits()(self, tensor1, tensor2, *named.values())
 
 
-@_checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor)
+@checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor)
 def lerp(self, end, weight):
     if not (self.is_floating_point() or self.is_complex()):
         raise NotImplementedError(f"lerp is not implemented for {self.dtype}")
@@ -236,7 +239,7 @@ def _ordered(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
 
     def check(self, other):
         if _is_complex(self) or _is_complex(other):
-            _refused_by_cpu(op, self, other)
+            refused_by_cpu(op, self, other)
 
     return check
 
@@ -244,63 +247,13 @@ def _ordered(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
 CHECKS |= {aten.maximum.default: _ordered(torch.maximum), aten.minimum.default: _ordered(torch.minimum)}
 
 
-# --- reductions that have no result for no elements -------------------------------------------------------------------
-
-
-def _need_elements(name: str, self: torch.Tensor, dims: Sequence[int]) -> None:
-    for dim in dims:
-        if self.dim() and self.shape[canonicalize_dim(self.dim(), dim)] == 0:
-            raise IndexError(f"{name}: Expected reduction dim {dim} to have non-zero size.")
-
-
-def _whole(name: str) -> Callable[..., None]:
-    def check(self, **_):
-        if not self.numel():
-            raise RuntimeError(
-                f"{name}(): Expected reduction dim to be specified for input.numel() == 0. Specify the reduction dim "
-                "with the 'dim' argument."
-            )
-
-    return check
-
-
-def _over_dims(name: str) -> Callable[..., None]:
-    def check(self, dim=(), keepdim=False):
-        _need_elements(f"{name}()", self, dim)
-        if not dim:
-            _whole(name)(self)
-
-    return check
-
-
-def _over_dim(name: str, default: int | None = None) -> Callable[..., None]:
-    def check(self, dim=default, keepdim=False):
-        _need_elements(f"{name}()", self, [dim])
-
-    return check
-
-
-@_checks(aten.aminmax.default)
-def aminmax(self, *, dim=None, keepdim=False):
-    if dim is not None:
-        _need_elements("aminmax", self, [dim])
-    elif not self.numel():
-        raise RuntimeError(
-            "aminmax(): cannot compute aminmax over an empty dimension as the operation has no identity."
-        )
-
-
-CHECKS |= {getattr(aten, name).default: _over_dims(name) for name in ("amax", "amin")}
-CHECKS |= {getattr(aten, name).default: _whole(name) for name in ("max", "min")}
-CHECKS |= {getattr(aten, name).dim: _over_dim(name) for name in ("max", "min", "median", "nanmedian")}
-CHECKS[aten.mode.default] = _over_dim("mode", -1)
-
-
 # --- values and dtypes that do not meet -------------------------------------------------------------------------------
 
 
-@_checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+@checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
 def index_put(self, indices, values, *_, **__):
+    if len(indices) > self.dim():
+        raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(indices)})")
     masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
     if self.dtype != values.dtype and not (masked and values.dim() == 0):  # that is masked_fill, which casts
         raise RuntimeError(

@@ -60,7 +60,9 @@ def _channel(bias, rank):
 def aten_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns):
     rank = weight.ndim - 2
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
-    if 0 in returns.shape or input.size == 0 or weight.size == 0:
+    if 0 in returns.shape:
+        return jnp.zeros(returns.shape, returns.dtype)
+    if input.size == 0 or weight.size == 0:
         made = jnp.zeros(returns.shape, wide(input.dtype))
     elif transposed:
         made = _spread(input, weight, stride, padding, dilation, groups, returns.shape[2:])
@@ -86,12 +88,11 @@ def aten_convolution_backward(
 ):  # fmt: skip
     rank = weight.ndim - 2
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
-    is_empty = grad_output.size == 0 or input.size == 0 or weight.size == 0
+    if grad_output.size == 0 or input.size == 0 or weight.size == 0:
+        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
-        if is_empty:
-            grad_input = jnp.zeros(input.shape)
-        elif transposed:
+        if transposed:
             # Only as much of the gradient as the input reaches: output padding made the rest.
             reach = [
                 _reach(input.shape[2 + d], weight.shape[2 + d], stride[d], padding[d], dilation[d]) for d in range(rank)
@@ -103,8 +104,7 @@ def aten_convolution_backward(
     if output_mask[1]:
         window = weight.shape[2:]
         x, grad = (grad_output, input) if transposed else (input, grad_output)
-        empty = jnp.zeros(weight.shape) if is_empty else None
-        grad_weight = empty if is_empty else _kernel_grad(x, grad, window, stride, padding, dilation, groups)
+        grad_weight = _kernel_grad(x, grad, window, stride, padding, dilation, groups)
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
         grad_bias = jnp.sum(grad_output, axis=axes, dtype=wide(grad_output.dtype))

@@ -162,9 +162,23 @@ def cast(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """torch's conversion between dtypes: complex to real keeps the real part, eight-bit floats round as torch's do."""
     if jnp.issubdtype(array.dtype, jnp.complexfloating) and not jnp.issubdtype(dtype, jnp.complexfloating):
         array = array != 0 if dtype == jnp.bool_ else array.real
+    if jnp.issubdtype(array.dtype, jnp.floating) and jnp.issubdtype(dtype, jnp.integer):
+        return _integers(array, jnp.dtype(dtype))
     if jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize == 1 and array.dtype != dtype:
         return jax.lax.bitcast_convert_type(_eight_bits(array.astype(jnp.float32), dtype), dtype)
     return array.astype(dtype)
+
+
+def _integers(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
+    """The whole parts of floats. Of what the dtype cannot hold int32 and int64 take their nearest number, as on GPUs
+    (NaN is 0); the narrower ones, and those without a sign, the low bits of that, as torch's conversions do everywhere.
+    """
+    if dtype in (jnp.int32, jnp.int64):
+        return x.astype(dtype)
+    if dtype.itemsize < 4:
+        return x.astype(jnp.int32).astype(dtype)
+    whole = x.astype(jnp.int64).astype(dtype)
+    return jnp.where(x < 0, whole, x.astype(dtype)) if dtype == jnp.uint64 else whole
 
 
 def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:

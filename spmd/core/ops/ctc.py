@@ -65,7 +65,8 @@ def _logsumexp(ways):
 
 
 def _as_lengths(lengths):
-    return jnp.asarray(np.asarray(lengths) if isinstance(lengths, list) else lengths).astype(jnp.int64)
+    # Of one sequence without a batch torch takes 0-dim lengths.
+    return jnp.asarray(np.asarray(lengths) if isinstance(lengths, list) else lengths).astype(jnp.int64).reshape(-1)
 
 
 @lower(aten._ctc_loss.default, aten._ctc_loss.Tensor)

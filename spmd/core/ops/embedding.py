@@ -41,6 +41,7 @@ _SUM, _MEAN, _MAX = 0, 1, 2
 
 
 def _embedding_bag(weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx, returns):
+    indices = indices.reshape(-1)
     bags = offsets.shape[0] - include_last_offset
     count = indices.shape[0]
     owner = (

@@ -109,7 +109,9 @@ def _linear_axis_taps(source):
 
 
 @lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners):
+def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners, *, returns):
+    if not input.size or 0 in returns.shape:
+        return jnp.zeros(returns.shape, returns.dtype)
     return _sampled(widened(input), widened(grid), interpolation_mode, padding_mode, align_corners).astype(input.dtype)
 
 
@@ -117,6 +119,9 @@ def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corne
 def aten_grid_sampler_backward(
     grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, returns
 ):
+    if not input.size or not grad_output.size:
+        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+
     def sample(x, places):
         return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
 

@@ -6,6 +6,7 @@ import torch
 from jax import lax
 
 from .floats import missing, wide
+from .place import at
 from .registry import lower
 
 aten = torch.ops.aten
@@ -67,7 +68,7 @@ def _scatter(self, dim, index, src, reduce=None):
     if src.shape != index.shape:
         src = lax.slice(src, [0] * src.ndim, index.shape)
     wide = self.dtype if reduce is None else _accumulator(self.dtype)
-    target = self.astype(wide).at[_grid(index, dim)]
+    target = at(self.astype(wide), _grid(index, dim))
     result = getattr(target, _COMBINE[reduce])(src.astype(wide), mode=_IN_BOUNDS, wrap_negative_indices=False)
     return result.astype(self.dtype).reshape(shape)
 
@@ -138,7 +139,7 @@ def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
 
     def write(array, value, method):
         values = (src if value is None else jnp.full(src.shape, value)).astype(array.dtype)
-        return getattr(array.at[grid], method)(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
+        return getattr(at(array, grid), method)(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
 
     return _reduce_into(self, write, reduce, include_self).reshape(shape)
 
@@ -155,7 +156,7 @@ def _write_slices(self, dim, index, source, method):
     shape = self.shape
     self, source = _at_least_1d(self, source)
     wide = self.dtype if method == "set" else _accumulator(self.dtype)
-    place = self.astype(wide).at[_slices(self, dim, index)]
+    place = at(self.astype(wide), _slices(self, dim, index))
     return getattr(place, method)(source.astype(wide), mode=_IN_BOUNDS).astype(self.dtype).reshape(shape)
 
 
@@ -190,7 +191,7 @@ def aten_index_reduce(self, dim, index, source, reduce, *, include_self=True):
 
     def write(array, value, method):
         values = (source if value is None else jnp.full(source.shape, value)).astype(array.dtype)
-        return getattr(array.at[place], method)(values, mode=_IN_BOUNDS)
+        return getattr(at(array, place), method)(values, mode=_IN_BOUNDS)
 
     return _reduce_into(self, write, reduce, include_self).reshape(shape)
 
@@ -241,9 +242,9 @@ def aten_index_put(self, indices, values, accumulate=False):
         return _put_mask(self, *masked, values, accumulate)
     place = _place(self, indices, "x[mask] = values")
     if not accumulate:
-        return self.at[place].set(values.astype(self.dtype), mode=_IN_BOUNDS)
+        return at(self, place).set(values.astype(self.dtype), mode=_IN_BOUNDS)
     wide = _accumulator(self.dtype)
-    return self.astype(wide).at[place].add(values.astype(wide), mode=_IN_BOUNDS).astype(self.dtype)
+    return at(self.astype(wide), place).add(values.astype(wide), mode=_IN_BOUNDS).astype(self.dtype)
 
 
 @lower(aten.take.default)
@@ -255,9 +256,9 @@ def aten_take(self, index):
 def aten_put(self, index, source, accumulate=False):
     if accumulate:
         flat = self.reshape(-1).astype(_accumulator(self.dtype))
-        total = flat.at[index.reshape(-1)].add(source.reshape(-1).astype(flat.dtype), mode=_IN_BOUNDS)
+        total = at(flat, (index.reshape(-1),)).add(source.reshape(-1).astype(flat.dtype), mode=_IN_BOUNDS)
         return total.astype(self.dtype).reshape(self.shape)
-    place = self.reshape(-1).at[index.reshape(-1)]
+    place = at(self.reshape(-1), (index.reshape(-1),))
     return place.set(source.reshape(-1), mode=_IN_BOUNDS).reshape(self.shape)
 
 
@@ -296,6 +297,8 @@ def aten_nonzero_static(self, *, size, fill_value=-1):
 
 @lower(aten.repeat_interleave.Tensor)
 def aten_repeat_interleave(repeats, *, output_size=None):
+    if not repeats.shape[0]:
+        return repeats
     positions = jnp.arange(repeats.shape[0], dtype=repeats.dtype)
     return jnp.repeat(positions, repeats, total_repeat_length=output_size)
 

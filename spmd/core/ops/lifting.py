@@ -64,6 +64,10 @@ def is_one_number(values: Sequence[Any]) -> bool:
     return type(first) in (float, int) and values.count(first) == len(values) and len(set(map(type, values))) == 1
 
 
+# Lifted integers travel as int64; what torch takes beyond it (for uint64, and rounded for floats) is static.
+LARGEST = 2**63 - 1
+
+
 def base_name(overload: OpOverload) -> str:
     """`aten::_foreach_add_.List` -> `add`: the op whose lifting entry and rule a derived form shares."""
     name = overload._schema.name.split("::")[1].removeprefix("_foreach_")

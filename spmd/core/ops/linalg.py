@@ -1,6 +1,6 @@
 """Dense linear algebra: factorizations, solvers and spectra with LAPACK's conventions, batched over leading dims.
 
-A factorization that fails says so in its `info`, as in torch; who must raise reads `info` (see `core.specials`).
+A factorization that fails says so in its `info`, as in torch; who must raise reads `info` (see `dispatch.specials`).
 Gradients are torch's own formulas, written with these and ordinary ops.
 """
 

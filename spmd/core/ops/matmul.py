@@ -147,8 +147,13 @@ def aten_scaled_mm(
     product = jnp.matmul(self.astype(jnp.float32) * scale_a, mat2.astype(jnp.float32) * scale_b)
     if bias is not None:
         product = product + bias.astype(product.dtype)
-    if scale_result is not None and returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # torch ignores it elsewhere
-        product = product / scale_result
+    if returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):
+        if scale_result is not None:  # torch ignores it elsewhere
+            product = product / scale_result
+        # The instruction by which CUDA rounds to them stops at the largest number (`cvt.satfinite`; it has no other
+        # way). CPU kernels differ: torch's own makes infinities of e5m2, oneDNN's, on processors with AMX, NaN.
+        limit = float(jnp.finfo(returns.dtype).max)
+        product = jnp.clip(product, -limit, limit)
     return cast(product, returns.dtype)
 
 

@@ -15,7 +15,20 @@ def _attention(
     query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
 ):
     """(output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)."""
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise RuntimeError(
+            "scaled_dot_product_attention: expected queries and keys of one width and as many keys as values, got "
+            f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+        )
     *batch, length, _ = query.shape
+    if attn_bias is not None:
+        scores = [*batch, length, key.shape[-2]]
+        given = [1] * (len(scores) - attn_bias.dim()) + list(attn_bias.shape)
+        if any(size not in (1, wanted) for size, wanted in zip(given, scores, strict=True)):
+            raise RuntimeError(
+                f"scaled_dot_product_attention: attn_mask of shape {list(attn_bias.shape)} does not broadcast to the "
+                f"scores, {scores}"
+            )
     output = query.new_empty((*batch, length, value.shape[-1]))
     logsumexp = query.new_empty((*batch, length), dtype=torch.float32 if query.dtype != torch.float64 else query.dtype)
     seed = query.new_empty((2,), dtype=torch.int64)
@@ -241,8 +254,63 @@ def _fused_step(*arguments, **options):
     """Nothing to say: what is written keeps its shape, and torch has no meta kernel."""
 
 
+# --- nothing: what torch's meta kernels in Python divide by, or take for an error -------------------------------------
+
+
+def _unless_empty(overload: Any, otherwise: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+    """torch's meta kernel, but for a tensor without elements at `place`."""
+
+    def meta(*arguments: Any) -> Any:
+        return (overload if arguments[place].numel() else otherwise)(*arguments)
+
+    return meta
+
+
+def _resampled(self: torch.Tensor, output_size: Any, *scales: Any) -> torch.Tensor:
+    if 0 in (*self.shape[1:], *output_size):
+        raise RuntimeError(
+            f"upsample_nearest: expected a tensor without elements to have no batch, got shape {list(self.shape)} and "
+            f"output size {list(output_size)}"
+        )
+    return self.new_empty((*self.shape[:2], *output_size))
+
+
+def _resampled_gradient(grad_output: torch.Tensor, output_size: Any, input_size: Any, *scales: Any) -> torch.Tensor:
+    return grad_output.new_empty(input_size)
+
+
+def _group_norm_gradient(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
+    made = (torch.empty_like(input), input.new_empty(C), input.new_empty(C))
+    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+
+
+def _batch_norm_functional(input, *arguments):
+    """torch's meta kernel divides by one element less than there are; of one element it asks for two."""
+    overload = aten._native_batch_norm_legit_functional.default
+    if input.dim() < 2 or input.numel() > input.shape[1]:
+        return overload(input, *arguments)
+    return (torch.empty_like(input), *overload(torch.cat([input, input]), *arguments)[1:])
+
+
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(aten, name).default: _unless_empty(
+            getattr(aten, name).default, lambda grad, self, *_: torch.empty_like(self), 1
+        )
+        for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+    },
+    aten.native_group_norm_backward.default: _unless_empty(
+        aten.native_group_norm_backward.default, _group_norm_gradient, 1
+    ),
+    aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    **{
+        getattr(aten, f"{name}{rank}d{end}").default: _unless_empty(getattr(aten, f"{name}{rank}d{end}").default, made)
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for rank in (1, 2, 3)
+        for end, made in (("", _resampled), ("_backward", _resampled_gradient))
+    },
     aten._standard_gamma_grad.default: lambda self, output: torch.empty_like(self),
+    aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's forgets the default dtype
     aten._fused_adagrad_.default: _fused_step,
     aten._fused_adagrad_.tensor_lr: _fused_step,
     aten.convolution.default: _convolution,

@@ -1,14 +1,16 @@
 """Ops with a static position, done with one that only the run knows: where elements are taken from, as a loop's index
 is, or where random integers end, as the length of a buffer that grows."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
+from .place import at
 from .random import WIDE, integers
 
 aten = torch.ops.aten
@@ -37,17 +39,65 @@ class Run:
         if self.step == 1:
             return jax.lax.dynamic_update_slice_in_dim(base, new, start, self.axis)
         places = start + self.step * jnp.arange(self.count)
-        return base.at[(slice(None),) * self.axis + (places,)].set(new)
+        return at(base, (slice(None),) * self.axis + (places,)).set(new)
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """What a moving op does: `function(operands, start)`, a random one's `function(operands, start, draw)`; `kind` is
-    all that is static but the operands' layouts."""
+class Read:
+    """The run of an array."""
 
-    kind: tuple[Any, ...]
-    start: int
-    function: Callable[..., jax.Array]
+    run: Run
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.read(operands[0], start)
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The first operand with the run replaced by the second."""
+
+    run: Run
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(operands[0], operands[1], start)
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """Zeros with the run replaced by the operand."""
+
+    run: Run
+    shape: tuple[int, ...]
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(jnp.zeros(self.shape, operands[0].dtype), operands[0], start)
+
+
+@dataclass(frozen=True, slots=True)
+class Arange:
+    """Whole numbers from a start on, `step` apart."""
+
+    count: int
+    dtype: np.dtype
+    step: int
+
+    def __call__(self, operands: Sequence[jax.Array], start: jax.Array) -> jax.Array:
+        return (start + self.step * jnp.arange(self.count)).astype(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """Random integers from `low` up to an end."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    low: int
+
+    def __call__(self, operands: Sequence[jax.Array], end: jax.Array, draw: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return integers(draw, self.shape, self.low, end, self.dtype)
+
+
+Move = Read | Write | Gradient | Arange | Integers
 
 
 def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tuple[Run, int] | None:
@@ -63,8 +113,10 @@ def run_of(overload: Any, shape: tuple[int, ...], given: dict[str, Any]) -> tupl
     return None if count in (0, shape[axis]) else (Run(axis, count, step, False), start)
 
 
-def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]], result: Any) -> Move | None:
-    """How an op with these arguments could move; None for every other op.
+def move_of(
+    overload: Any, given: dict[str, Any], shapes: Sequence[tuple[int, ...]], result: Any
+) -> tuple[Move, int] | None:
+    """What an op with these arguments does with its position lifted, and the position; None where it has none.
 
     given: the schema's arguments by name. shapes: of the tensor operands. result: shape and dtype of the result.
     """
@@ -72,20 +124,12 @@ def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]],
         start, step = given["start"], given.get("step", 1)
         if type(start) is not int or type(step) is not int or not jnp.issubdtype(result.dtype, jnp.integer):
             return None
-        return Move(
-            ("arange", result.shape, result.dtype, step),
-            start,
-            lambda operands, first: (first + step * jnp.arange(result.shape[0])).astype(result.dtype),
-        )
+        return Arange(result.shape[0], result.dtype, step), start
     if overload in _INTEGERS:
         low, high = given.get("from", 0), given["to"]
         if high is None or high - low >= WIDE:
             return None
-        return Move(
-            ("integers", result.shape, result.dtype, low),
-            high,
-            lambda operands, end, draw: integers(draw, result.shape, low, end, result.dtype),
-        )
+        return Integers(result.shape, result.dtype, low), high
     if overload not in _SELECTS | _SLICES:
         return None
     is_gradient = overload in (aten.select_backward.default, aten.slice_backward.default)
@@ -94,24 +138,10 @@ def move_of(overload: Any, given: dict[str, Any], shapes: list[tuple[int, ...]],
     if found is None:
         return None
     run, start = found
-    if is_gradient:
-
-        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
-            return run.write(jnp.zeros(shape, operands[0].dtype), operands[0], first)
-
-    elif overload in (aten.select.int, aten.slice.Tensor):
-
-        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
-            return run.read(operands[0], first)
-
-    else:
-
-        def function(operands: list[jax.Array], first: jax.Array) -> jax.Array:
-            return run.write(operands[0], operands[1], first)
-
-    return Move((overload, shape, run), start, function)
+    return Gradient(run, shape) if is_gradient else Read(run) if overload in MOVING_VIEWS else Write(run), start
 
 
+MOVING_VIEWS = frozenset({aten.select.int, aten.slice.Tensor})
 _INTEGERS = frozenset({getattr(aten.random, "from"), aten.random.to})
 _ARANGES = frozenset({aten.arange.start, aten.arange.start_step})
 _SELECTS = frozenset({aten.select.int, aten.select_backward.default, aten.select_scatter.default})

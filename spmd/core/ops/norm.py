@@ -118,6 +118,8 @@ def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, return
 
 @lower(aten.native_group_norm_backward.default)
 def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns):
+    if not input.size:
+        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
     grad = _by_group(widened(grad_out), N, C, HxW, group)
     rstd = widened(rstd).reshape(N, group, 1, 1)
     normalized = (_by_group(widened(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
@@ -149,7 +151,7 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     if training:
         mean, centered, variance = _moments(x, axes)
         count = math.prod(x.shape[axis] for axis in axes)
-        unbiased = variance.reshape(-1) * (count / max(count - 1, 1))
+        unbiased = variance.reshape(-1) * (count / (count - 1) if count > 1 else math.nan)
         running_mean = _towards(running_mean, mean.reshape(-1), momentum)
         running_var = _towards(running_var, unbiased, momentum)
     else:

@@ -140,8 +140,17 @@ def aten_median_dim(self, dim, keepdim=False):
     return jnp.where(has_nan, jnp.asarray(jnp.nan, self.dtype), values), jnp.where(has_nan, first_nan, indices)
 
 
+def _median_of_nothing(dtype):
+    """As CPU has it: no number, or what that becomes as an integer."""
+    if jnp.issubdtype(dtype, jnp.inexact):
+        return jnp.asarray(jnp.nan, dtype)
+    return jnp.asarray(jnp.iinfo(dtype).min, dtype)
+
+
 @lower(aten.median.default)
 def aten_median(self):
+    if not self.size:
+        return _median_of_nothing(self.dtype)
     return aten_median_dim(self.reshape(-1), 0)[0]
 
 
@@ -161,6 +170,8 @@ def aten_nanmedian_dim(self, dim, keepdim=False):
 
 @lower(aten.nanmedian.default)
 def aten_nanmedian(self):
+    if not self.size:
+        return _median_of_nothing(self.dtype)
     return aten_nanmedian_dim(self.reshape(-1), 0)[0]
 
 

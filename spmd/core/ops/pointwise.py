@@ -9,8 +9,9 @@ import torch
 from jax import lax
 from jax.scipy import special
 
+from . import elementary
 from .floats import is_exact
-from .gamma import digamma, zeta
+from .gamma import digamma, igamma, igammac, zeta
 from .registry import Promote, lower
 
 aten = torch.ops.aten
@@ -53,35 +54,35 @@ def _angle(self):
 
 
 UNARY_FLOAT = {
-    aten.acos.default: jnp.arccos,
-    aten.acosh.default: jnp.arccosh,
-    aten.asin.default: jnp.arcsin,
-    aten.asinh.default: jnp.arcsinh,
-    aten.atan.default: jnp.arctan,
-    aten.atanh.default: jnp.arctanh,
-    aten.cos.default: jnp.cos,
-    aten.cosh.default: jnp.cosh,
+    aten.acos.default: elementary.acos,
+    aten.acosh.default: elementary.acosh,
+    aten.asin.default: elementary.asin,
+    aten.asinh.default: elementary.asinh,
+    aten.atan.default: elementary.atan,
+    aten.atanh.default: elementary.atanh,
+    aten.cos.default: elementary.cos,
+    aten.cosh.default: elementary.cosh,
     aten.deg2rad.default: jnp.deg2rad,
     aten.digamma.default: digamma,
     aten.erf.default: special.erf,
     aten.erfc.default: special.erfc,
     aten.erfinv.default: special.erfinv,
-    aten.exp.default: jnp.exp,
-    aten.exp2.default: jnp.exp2,
-    aten.expm1.default: jnp.expm1,
+    aten.exp.default: elementary.exp,
+    aten.exp2.default: elementary.exp2,
+    aten.expm1.default: elementary.expm1,
     aten.i0.default: special.i0,
     aten.lgamma.default: special.gammaln,
-    aten.log.default: jnp.log,
-    aten.log10.default: jnp.log10,
+    aten.log.default: elementary.log,
+    aten.log10.default: elementary.log10,
     aten.log1p.default: jnp.log1p,
-    aten.log2.default: jnp.log2,
+    aten.log2.default: elementary.log2,
     aten.rad2deg.default: jnp.rad2deg,
     aten.reciprocal.default: lambda self: 1 / self,
     aten.rsqrt.default: lax.rsqrt,
     aten.sigmoid.default: lax.logistic,
-    aten.sin.default: jnp.sin,
+    aten.sin.default: elementary.sin,
     aten.sinc.default: jnp.sinc,
-    aten.sinh.default: jnp.sinh,
+    aten.sinh.default: elementary.sinh,
     aten.special_entr.default: special.entr,
     aten.special_erfcx.default: _erfcx,
     aten.special_i0e.default: special.i0e,
@@ -89,9 +90,9 @@ UNARY_FLOAT = {
     aten.special_i1e.default: special.i1e,
     aten.special_log_ndtr.default: special.log_ndtr,
     aten.special_ndtri.default: special.ndtri,
-    aten.sqrt.default: jnp.sqrt,
-    aten.tan.default: jnp.tan,
-    aten.tanh.default: jnp.tanh,
+    aten.sqrt.default: elementary.sqrt,
+    aten.tan.default: elementary.tan,
+    aten.tanh.default: elementary.tanh,
 }
 
 UNARY_DEFAULT = {
@@ -118,7 +119,7 @@ _UNARY_BOOL = {
 }
 
 _UNARY_REAL = {
-    aten.abs.default: lambda self: self if self.dtype == jnp.bool_ else jnp.abs(self),
+    aten.abs.default: elementary.absolute,
     aten.angle.default: _angle,
 }
 
@@ -228,8 +229,8 @@ _BINARY_FLOAT = {
     aten.copysign.Tensor: jnp.copysign,
     aten.div.Scalar: jnp.divide,
     aten.div.Tensor: jnp.divide,
-    aten.igamma.default: special.gammainc,
-    aten.igammac.default: special.gammaincc,
+    aten.igamma.default: igamma,
+    aten.igammac.default: igammac,
     aten.special_xlog1py.default: _xlog1py,
     aten.special_zeta.default: zeta,
     aten.xlogy.Tensor: _xlogy,

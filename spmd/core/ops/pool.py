@@ -218,8 +218,7 @@ def _fractional_max(self, kernel_size, output_size, random_samples, rank, order,
         return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
     window, lead = per_dim(kernel_size, rank), self.ndim - rank
     sizes = self.shape[lead:]
-    samples = random_samples.reshape(*((1,) * (2 - lead)), *random_samples.shape[2 - lead :])
-    samples = random_samples[0] if lead == 1 else samples
+    samples = random_samples[0] if lead == 1 else random_samples[: self.shape[0]]
     flat = jnp.zeros(self.shape[:lead] + (1,) * (2 * rank), jnp.int32)
     for dim in range(rank):
         starts = _starts(samples[..., order[dim]], sizes[dim], output_size[dim], window[dim])
@@ -262,6 +261,8 @@ def aten_fractional_max_pool3d_backward(grad_output, self, kernel_size, output_s
 def _unpooled(self, indices, shape, rank):
     lead = shape[: len(shape) - rank]
     plane = math.prod(shape[len(shape) - rank :])
+    if not self.size:
+        return jnp.zeros(shape, self.dtype)
     values, places = self.reshape(math.prod(lead), -1), indices.reshape(math.prod(lead), -1)
     made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
     return made.reshape(shape)

@@ -1,8 +1,9 @@
 """The table of lowering rules: aten overload -> pure function of JAX arrays. The rules live in the families."""
 
 import inspect
+import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -15,18 +16,29 @@ PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_forma
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One lowering rule and how its operands are prepared (see `lower`)."""
+    """One lowering rule and how its operands are prepared (see `lower`).
+
+    opaque: it is not one of ours, and only its number in this process says which it is.
+    """
 
     function: Callable[..., Any]
     promote: Promote | None
     wants_returns: bool
     wants_draw: bool
+    opaque: bool = True
+    serial: int = field(default_factory=itertools.count().__next__, init=False)
+
+    @property
+    def encoded(self) -> str:
+        return f"rule {self.serial}"
 
 
 RULES: dict[OpOverload, Rule] = {}
 
 
-def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def lower(
+    *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as the lowering rule of one or more aten overloads.
 
     The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a
@@ -42,6 +54,8 @@ def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[C
 
     A keyword-only parameter `returns` receives a `jax.ShapeDtypeStruct` (a tuple of them for several results) of what
     torch says the op returns; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
+
+    opaque: the rule is a user's, whose programs are not kept on disk.
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -53,7 +67,7 @@ def lower(*overloads: OpOverload, promote: Promote | None = None) -> Callable[[C
                 first = RULES[overload].function
                 raise ValueError(f"{overload} has two rules: {_place(first)} and {_place(function)}")
             _check_names(overload, function, parameters)
-            RULES[overload] = Rule(function, promote, "returns" in parameters, "draw" in parameters)
+            RULES[overload] = Rule(function, promote, "returns" in parameters, "draw" in parameters, opaque)
         return function
 
     return register

@@ -76,12 +76,17 @@ def _gradient(grad, output, data, lengths, reduce, initial):
         hits = jnp.take(_totals(hit, owner, count), mine, axis=0, mode="clip")
         share = jnp.where(hit > 0, share / jnp.maximum(hits, 1), jnp.zeros_like(share))
     elif reduce == "prod":
-        zero = data == 0
-        zeros = jnp.take(_totals(zero.astype(data.dtype), owner, count), mine, axis=0, mode="clip")
-        rest = jax.ops.segment_prod(jnp.where(zero, jnp.ones_like(data), data), owner, count + 1)[:count]
+        # The product of the others: of a zero or a NaN that of the rest, which no division gives.
+        zero, nan = data == 0, jnp.isnan(data)
+        plain = jnp.where(zero | nan, jnp.ones_like(data), data)
+        zeros, nans = (
+            jnp.take(_totals(odd.astype(data.dtype), owner, count), mine, axis=0, mode="clip") - odd
+            for odd in (zero, nan)
+        )
+        rest = jax.ops.segment_prod(plain, owner, count + 1)[:count]
         rest = jnp.take(rest, mine, axis=0, mode="clip") * jnp.asarray(1 if initial is None else initial, data.dtype)
-        others = jnp.where(zero, rest, rest / jnp.where(zero, jnp.ones_like(data), data))
-        share = share * jnp.where(zeros - zero > 0, jnp.zeros_like(others), others)
+        others = jnp.where(zeros > 0, rest * 0, rest / plain)
+        share = share * jnp.where(nans > 0, jnp.nan, others)
     return jnp.where(inside, share, jnp.zeros_like(share))
 
 

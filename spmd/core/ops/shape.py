@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from .place import at
 from .registry import lower
 
 aten = torch.ops.aten
@@ -73,16 +74,48 @@ def _write_reshaped(base, new, *arguments):
     return new.reshape(base.shape)
 
 
+def retyped(array: jax.Array, dtype: np.dtype) -> jax.Array:
+    """The same bytes as another type, along the last dim, up to the last whole element.
+
+    Wider and narrower types by shifts: of two bitcasts between widths in a row XLA makes one of the wrong shape (jaxlib
+    0.10.2).
+    """
+    if array.dtype == dtype:
+        return array
+    if array.ndim == 0:
+        return retyped(array.reshape(1), dtype).reshape(())
+    if array.dtype == jnp.bool_:
+        return retyped(array.astype(jnp.uint8), dtype)
+    lead = array.shape[:-1]
+    if jnp.iscomplexobj(array):
+        return retyped(jnp.stack([array.real, array.imag], axis=-1).reshape(*lead, 2 * array.shape[-1]), dtype)
+    if dtype == jnp.bool_:
+        return retyped(array, np.dtype(np.uint8)) != 0
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        parts = retyped(array, np.dtype(f"f{dtype.itemsize // 2}"))
+        parts = parts[..., : parts.shape[-1] // 2 * 2]
+        return jax.lax.complex(parts[..., ::2], parts[..., 1::2])
+    old, new = array.dtype.itemsize, dtype.itemsize
+    bits = jax.lax.bitcast_convert_type(array, np.dtype(f"u{old}"))
+    if new < old:
+        shifts = np.arange(old // new, dtype=bits.dtype) * 8 * new
+        bits = (bits[..., None] >> shifts).astype(np.dtype(f"u{new}")).reshape(*lead, bits.shape[-1] * shifts.size)
+    elif new > old:
+        count = new // old
+        whole = bits.shape[-1] // count
+        bits = bits[..., : whole * count].reshape(*lead, whole, count).astype(np.dtype(f"u{new}"))
+        bits = jnp.sum(bits << np.arange(count, dtype=bits.dtype) * 8 * old, axis=-1, dtype=bits.dtype)
+    return jax.lax.bitcast_convert_type(bits, dtype)
+
+
 @lower(aten.view.dtype)
 def aten_view_dtype(self, dtype, *, returns):
-    if self.dtype == jnp.bool_ or returns.dtype == jnp.bool_:
-        return self.astype(jnp.uint8).view(returns.dtype) if returns.dtype != jnp.bool_ else self != 0
-    return self.view(returns.dtype)
+    return retyped(self, np.dtype(returns.dtype))
 
 
 @write_back(aten.view.dtype)
 def _write_dtype(base, new, dtype):
-    return new.view(base.dtype)
+    return retyped(new, base.dtype)
 
 
 # --- dims in another order -------------------------------------------------------------------------------------------
@@ -143,7 +176,8 @@ def _write_slice(base, new, dim=0, start=None, end=None, step=1):
     if step == 1:
         start = slice(start, end).indices(base.shape[dim])[0]
         return _update(base, new, start, _dim(dim, base.ndim))
-    return base.at[_slice(base.ndim, base.shape[dim], dim, start, end, step)].set(new)
+    places = np.arange(*slice(start, end, step).indices(base.shape[dim]))
+    return at(base, (slice(None),) * _dim(dim, base.ndim) + (places,)).set(new)
 
 
 @lower(aten.slice_scatter.default)
@@ -200,7 +234,7 @@ def _write_diagonal(base, new, offset=0, dim1=0, dim2=1):
     dim1, dim2 = _dim(dim1, base.ndim), _dim(dim2, base.ndim)
     moved = _diagonal_last(base, dim1, dim2)
     index = _diagonal_index(moved.shape, offset, -2, -1)
-    return jnp.moveaxis(moved.at[(..., *index[-2:])].set(new), (-2, -1), (dim1, dim2))
+    return jnp.moveaxis(at(moved, index).set(new), (-2, -1), (dim1, dim2))
 
 
 @lower(aten.diagonal_backward.default)
@@ -231,17 +265,66 @@ def _memory_index(shape: tuple[int, ...], strides: tuple[int, ...], offset: int)
     return index
 
 
-def read_strided(base: jax.Array, base_strides, shape, strides, offset) -> jax.Array:
+def _last_writers(index: np.ndarray) -> np.ndarray:
+    """The element that is written last, in row-major order, into each place that a view names."""
+    flat = index.reshape(-1)
+    return flat.size - 1 - np.unique(flat[::-1], return_index=True)[1]
+
+
+def repeats_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether some place in memory is more than one element of a view with these strides."""
+    if 0 in shape:
+        return False
+    reach = 0  # of the elements so far, from the first one
+    for stride, size in sorted((stride, size) for stride, size in zip(strides, shape, strict=True) if size != 1):
+        if stride <= reach:
+            index = _memory_index(shape, strides, 0)
+            return np.unique(index).size < index.size
+        reach += stride * (size - 1)
+    return False
+
+
+# What a view shows of memory where it is not what lies there: a sign, or the type that the bytes are read as.
+Shown = str | np.dtype
+SIGNS = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
+
+
+def _show(flat: jax.Array, shown: Shown) -> jax.Array:
+    """All memory, one-dimensional, as a view shows it."""
+    if shown == "conj":
+        return jnp.conj(flat)
+    return -flat if shown == "neg" else retyped(flat, np.dtype(shown))
+
+
+def _shown_in_memory(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
+    """Memory in row-major order: as it lies there, and as each of the views in turn shows it."""
+    levels = [stored.reshape(-1)]
+    for one in shown:
+        levels.append(_show(levels[-1], one))
+    return levels
+
+
+def read_strided(base: jax.Array, base_strides, shape, strides, offset, shown: tuple[Shown, ...] = ()) -> jax.Array:
     """The view (shape, strides, offset) of a dense base whose own memory layout is `base_strides`."""
-    flat = jnp.transpose(base, _storage_order(base_strides, base.shape)).reshape(-1)
-    return flat[_memory_index(shape, strides, offset)]
+    stored = jnp.transpose(base, _storage_order(base_strides, base.shape))
+    return _shown_in_memory(stored, shown)[-1][_memory_index(shape, strides, offset)]
 
 
-def write_strided(base: jax.Array, new: jax.Array, base_strides, shape, strides, offset) -> jax.Array:
-    """The base with the elements of the view (shape, strides, offset) replaced."""
+def write_strided(
+    base: jax.Array, new: jax.Array, base_strides, shape, strides, offset, shown: tuple[Shown, ...] = ()
+) -> jax.Array:
+    """The base with the elements of the view (shape, strides, offset) replaced; where the view names a place twice, by
+    the last of its elements."""
     order = _storage_order(base_strides, base.shape)
     stored = jnp.transpose(base, order)
-    flat = stored.reshape(-1).at[_memory_index(shape, strides, offset)].set(new)
+    levels = _shown_in_memory(stored, shown)
+    index = _memory_index(shape, strides, offset)
+    last = _last_writers(index)
+    flat = at(levels.pop(), (index.reshape(-1)[last],)).set(new.reshape(-1)[last])
+    for one, below in zip(reversed(shown), reversed(levels), strict=True):
+        # A conjugate or a negative is undone by itself; bytes behind the last whole element are as they were.
+        kept = _show(flat, one if one in ("conj", "neg") else below.dtype)
+        flat = jnp.concatenate([kept, below[kept.size :]])
     return jnp.transpose(flat.reshape(stored.shape), np.argsort(order).tolist())
 
 
@@ -318,7 +401,9 @@ def _write_neg(base, new):
 @lower(aten.cat.default)
 def aten_cat(tensors, dim=0, *, returns):
     # torch lets an empty 1-d tensor join anything.
-    kept = [tensor for tensor in tensors if tensor.shape != (0,)] or tensors[:1]
+    kept = [tensor for tensor in tensors if tensor.shape != (0,)]
+    if not kept:  # torch then does not look at dim
+        return jnp.zeros(returns.shape, returns.dtype)
     return jnp.concatenate([tensor.astype(returns.dtype) for tensor in kept], axis=dim)
 
 
@@ -334,7 +419,7 @@ def aten_repeat(self, repeats):
 
 @lower(aten.flip.default)
 def aten_flip(self, dims):
-    return jnp.flip(self, [_dim(dim, self.ndim) for dim in dims])
+    return jnp.flip(self, [_dim(dim, self.ndim) for dim in dims]) if self.ndim else self
 
 
 @lower(aten.roll.default)

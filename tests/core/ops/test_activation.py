@@ -1,6 +1,8 @@
 """Softmax and activation functions against torch on CPU."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import ClassVar
 
 import pytest
 import torch
@@ -70,4 +72,31 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         for name, function in ACTIVATIONS.items():
             batch.case(name, function, torch.randn(8, 6))
+        batch.check()
+
+
+class TestInPlaceSlopes:
+    """Of the result of a negative slope no gradient can be had, and torch refuses it, in the backward pass."""
+
+    REFUSED: ClassVar[dict[str, Callable]] = {
+        "elu_": lambda x: F.elu_(x, -1.0), "celu_": lambda x: F.celu_(x, -1.0),
+        "leaky_relu_": lambda x: F.leaky_relu_(x, -1.0), "rrelu_": lambda x: F.rrelu_(x, -1.0, -0.5, False),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_refused(self, name):
+        for device in ("cpu", "xla"):
+            x = torch.tensor([-1.0, 2.0], device=device, requires_grad=True)
+            y = self.REFUSED[name](x * 1)
+            with pytest.raises(RuntimeError, match="negative slope which is not supported"):
+                y.sum().backward()
+
+    def test_others_are_taken(self):
+        batch, x = Batch(), torch.tensor([-1.0, 0.0, 2.0])
+        for name, function in {
+            "threshold_": lambda x: F.threshold_(x * 1, 1.0, -1.0), "relu6": lambda x: F.relu6(x * 1, inplace=True),
+            "selu_": lambda x: F.selu_(x * 1), "elu_": lambda x: F.elu_(x * 1, 0.0), "out": lambda x: F.elu(x, -1.0),
+            "leaky_relu": lambda x: F.leaky_relu(x, -1.0), "hardtanh_": lambda x: F.hardtanh_(x * 1, 0.0, 1.0),
+        }.items():  # fmt: skip
+            batch.case(name, function, x)
         batch.check()

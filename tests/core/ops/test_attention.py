@@ -12,9 +12,9 @@ from support import Batch, check, run_script
 from torch.nn import functional as F
 
 import spmd
-from spmd.core import compile
+from spmd.core.compile import cache
 from spmd.core.ops import attention, flash
-from spmd.core.sharding import compiler_context
+from spmd.core.sharding.value import compiler_context
 
 sdpa = F.scaled_dot_product_attention
 BATCH, HEADS, LENGTH = ("fsdp", None, None, None), (None, "fsdp", None, None), (None, None, "fsdp", None)
@@ -25,12 +25,12 @@ def short_blocks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Blocks so short that few rows make several; neither length below is a multiple of its block."""
     use_blocks(monkeypatch, 4, 3)
     yield
-    compile.clear_cache()
+    cache.clear_cache()
 
 
 def use_blocks(monkeypatch: pytest.MonkeyPatch, *block: int) -> None:
     """Everything block by block, in blocks of this size; what was compiled for other blocks is forgotten."""
-    compile.clear_cache()
+    cache.clear_cache()
     monkeypatch.setattr(attention, "LONG", 1)
     monkeypatch.setattr(flash, "BLOCK", block)
 
@@ -56,6 +56,10 @@ def attentions(batch: Batch, dtype: torch.dtype) -> None:
     batch.case("bias that forbids a whole row", sdpa, q, k, v, make(5, 7).masked_fill(~mask, float("-inf")))
     sequences = (torch.arange(8) % 3 > 0).reshape(8, 1, 1, 1).expand(8, 1, 1, 7)
     batch.case("mask of whole sequences", sdpa, q, k, v, sequences)
+    one, width = make(8, 1, 7, 8), make(8, 1, 7, 3)
+    batch.case("one head of keys and values for all", sdpa, q, one, one)
+    batch.case("one head of values, of another width", sdpa, q, k, width)
+    batch.case("one head of queries", sdpa, q[:, :1].clone(), k, v)
     for kv_heads in (1, 2):
         k, v = make(8, kv_heads, 7, 8), make(8, kv_heads, 7, 8)
         batch.case(f"grouped {kv_heads}", lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), q, k, v)
@@ -166,7 +170,7 @@ class TestDropout:
                 sharded = [spmd.mark_sharding(x.to("xla"), mesh8, spec) for x in (q, k, v)]
                 for made, other in zip(dropped_attention(*sharded), whole, strict=True):
                     check(made, other)
-        compile.clear_cache()
+        cache.clear_cache()
 
     def test_everything(self):
         q, k, v = (torch.randn(1, 1, 4, 8).to("xla").requires_grad_() for _ in range(3))
@@ -281,7 +285,7 @@ class TestGPU:
             spmd.simulate(8)
             import jax, jax.numpy as jnp
             from spmd.core.ops import attention
-            from spmd.core.sharding import compiler_context
+            from spmd.core.sharding.value import compiler_context
 
             def both(q, k, v, grad):
                 rest = None, 0.0, True

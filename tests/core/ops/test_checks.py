@@ -53,7 +53,114 @@ REFUSED: dict[str, Callable[[str], object]] = {
     "lgamma of complex numbers": lambda d: torch.lgamma(torch.ones(3, device=d) * 1j),
     "quotient of booleans": lambda d: torch.addcdiv(torch.ones(3, device=d), *[torch.ones(3, device=d) > 0] * 2),
     "mode over nothing": lambda d: torch.mode(torch.ones(2, 0, device=d)),
+    "kthvalue over nothing": lambda d: torch.ones(2, 0, device=d).kthvalue(1, 1),
+    "argmax of nothing": lambda d: torch.ones(0, device=d).argmax(),
+    "sort along no dim": lambda d: torch.ones((), device=d).sort(5),
+    "rounding mode": lambda d: torch.div(torch.ones(2, device=d), 2, rounding_mode="bad"),
+    "strides below 0": lambda d: torch.empty_strided((2,), (-1,), device=d),
+    "rand of integers": lambda d: torch.rand(3, dtype=torch.int64, device=d),
+    "randn of integers": lambda d: torch.randn(3, dtype=torch.int64, device=d),
+    "uniform_ of booleans": lambda d: (torch.ones(3, device=d) > 0).uniform_(),
+    "log_normal_ of integers": lambda d: torch.ones(3, device=d).long().log_normal_(),
+    "geometric_ of booleans": lambda d: (torch.ones(3, device=d) > 0).geometric_(0.5),
+    "bernoulli of integers": lambda d: torch.bernoulli(torch.ones(3, device=d).long()),
+    "binomial of integers": lambda d: torch.binomial(*[torch.ones(3, device=d).long()] * 2),
+    "normal of a complex std": lambda d: torch.normal(*[torch.ones(3, dtype=torch.complex64, device=d)] * 2),
+    "randperm of booleans": lambda d: torch.randperm(2, dtype=torch.bool, device=d),
+    "randperm past its dtype": lambda d: torch.randperm(300, dtype=torch.uint8, device=d),
+    "random_ of complex numbers": lambda d: torch.ones(3, dtype=torch.complex64, device=d).random_(),
+    "random_ from below its dtype": lambda d: torch.ones(3, dtype=torch.uint8, device=d).random_(-1, 4),
+    "random_ past its dtype": lambda d: torch.ones(3, dtype=torch.int8, device=d).random_(0, 1000),
+    "random_ past booleans": lambda d: (torch.ones(3, device=d) > 0).random_(3),
+    "random_ past half": lambda d: torch.ones(3, dtype=torch.float16, device=d).random_(0, 100000),
+    "randint past its dtype": lambda d: torch.randint(0, 300, (3,), dtype=torch.uint8, device=d),
+    "native_dropout": lambda d: torch.native_dropout(torch.ones(2, device=d), 1.5, True),
+    "embedding_bag of a vector": lambda d: torch.embedding_bag(
+        torch.ones(3, device=d), torch.zeros(2, device=d).long(), torch.zeros(1, device=d).long()
+    ),
+    "embedding_bag of offsets in rows": lambda d: torch.embedding_bag(
+        torch.ones(3, 2, device=d), torch.zeros(2, device=d).long(), torch.zeros(1, 1, device=d).long()
+    ),
+    "embedding_bag of no mode": lambda d: torch.embedding_bag(
+        torch.ones(3, 2, device=d), torch.zeros(2, device=d).long(), torch.zeros(1, device=d).long(), False, 5
+    ),
+    "segments of float lengths": lambda d: torch.segment_reduce(
+        torch.ones(5, device=d), "sum", lengths=torch.ones(5, device=d)
+    ),
+    "segments of another axis": lambda d: torch.segment_reduce(
+        torch.ones(5, 5, device=d), "sum", lengths=torch.ones(5, device=d).long(), axis=1
+    ),
+    "segments by no reduction": lambda d: torch.segment_reduce(
+        torch.ones(1, device=d), "no", lengths=torch.ones(1, device=d).long()
+    ),
+    "samples of another channel": lambda d: F.fractional_max_pool3d(
+        torch.ones(1, 2, 5, 5, 5, device=d), 2, 3, _random_samples=torch.ones(1, 1, 3, device=d) / 2
+    ),
+    "samples of fewer dims": lambda d: F.fractional_max_pool3d(
+        torch.ones(1, 2, 5, 5, 5, device=d), 2, 3, _random_samples=torch.ones(1, 2, 2, device=d) / 2
+    ),
+    "ctc of no time": lambda d: ctc(d, torch.zeros(0, 2, 4, device=d), (0, 0), (1, 1)),
+    "ctc of integers": lambda d: ctc(d, torch.zeros(5, 2, 4, device=d).long(), (5, 5), (1, 1)),
+    "ctc of another batch": lambda d: ctc(d, torch.zeros(5, 2, 4, device=d), (5,), (1, 1)),
+    "ctc of a blank that is no label": lambda d: ctc(d, torch.zeros(5, 2, 4, device=d), (5, 5), (1, 1), blank=9),
+    "ctc of too long an input": lambda d: ctc(d, torch.zeros(5, 2, 4, device=d), (9, 5), (1, 1)),
+    "ctc of too long a target": lambda d: ctc(d, torch.zeros(5, 2, 4, device=d), (5, 5), (1, 3)),
+    "channels": lambda d: F.conv_transpose1d(torch.ones(1, 1, 4, device=d), torch.ones(3, 3, 3, device=d)),
+    "groups": lambda d: F.conv1d(torch.ones(1, 4, 8, device=d), torch.ones(1, 2, 3, device=d), groups=2),
+    "a convolution's bias": lambda d: F.conv_transpose1d(
+        torch.ones(1, 1, 4, device=d), torch.ones(1, 3, 3, device=d), torch.ones(1, device=d)
+    ),
+    "a convolution over nothing": lambda d: F.conv1d(torch.ones(1, 4, 0, device=d), torch.ones(2, 4, 1, device=d)),
+    "too small a result": lambda d: F.conv_transpose1d(
+        torch.ones(1, 1, 1, device=d), torch.ones(1, 1, 1, device=d), padding=2
+    ),
+    "pooling of nothing": lambda d: F.adaptive_avg_pool2d(torch.ones(1, 1, 0, 3, device=d), 2),
+    "sampling of nothing": lambda d: F.grid_sample(
+        torch.ones(1, 1, 0, 3, device=d), torch.zeros(1, 2, 2, 2, device=d), align_corners=False
+    ),
+    "searchsorted in a number": lambda d: torch.searchsorted(torch.ones((), device=d), torch.ones(3, device=d)),
+    "searchsorted of a number in rows": lambda d: torch.searchsorted(torch.ones(2, 3, device=d), 2.0),
+    "searchsorted on no side": lambda d: torch.searchsorted(*[torch.ones(3, device=d)] * 2, side="no"),
+    "searchsorted by floats": lambda d: torch.searchsorted(
+        *[torch.ones(3, device=d)] * 2, sorter=torch.ones(3, device=d)
+    ),
+    "attention of two widths": lambda d: F.scaled_dot_product_attention(
+        torch.ones(1, 2, 3, 4, device=d), torch.ones(1, 2, 3, 5, device=d), torch.ones(1, 2, 3, 5, device=d)
+    ),
+    "attention of numbers": lambda d: F.scaled_dot_product_attention(*[torch.ones((), device=d)] * 3),
+    "an index that is written": lambda d: aliased(d, lambda i: i.scatter_(0, i, i.clone())),
+    "a source that is written": lambda d: aliased(d, lambda i: i.scatter_add_(0, i.clone(), i)),
+    "index_copy_ of itself": lambda d: aliased(d, lambda i: i.index_copy_(0, i.clone(), i)),
+    "index_add_ of itself": lambda d: aliased(d, lambda i: i.index_add_(0, i.clone(), i)),
+    "index_fill_ by itself": lambda d: aliased(d, lambda i: i.index_fill_(0, i, 1)),
+    "put_ of itself": lambda d: aliased(d, lambda i: i.put_(i.clone(), i)),
 }
+
+
+def ctc(device: str, scores: torch.Tensor, inputs: tuple[int, ...], targets: tuple[int, ...], **how: int) -> object:
+    return F.ctc_loss(scores, torch.ones(2, 2, device=device).long(), inputs, targets, **how)
+
+
+def aliased(device: str, write: Callable[[torch.Tensor], object]) -> object:
+    return write(torch.arange(3, device=device))
+
+
+DTYPES: dict[str, Callable[[torch.Tensor], object]] = {
+    "softmax": lambda x: x.softmax(-1), "max_pool2d": lambda x: F.max_pool2d(x[None], 2),
+    "avg_pool2d": lambda x: F.avg_pool2d(x[None], 2),
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x[None], 2),
+    "lu": torch.linalg.lu_factor_ex, "cross": lambda x: x.cross(x, 0),
+    "upsample_bilinear2d": lambda x: F.interpolate(x[None, None], scale_factor=2, mode="bilinear"),
+    "fmod": lambda x: torch.fmod(x, x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_dtypes_are_refused_at_the_call(name: str) -> None:
+    """torch's meta kernels take booleans where no other kernel does."""
+    for device in ("cpu", "xla"):
+        with pytest.raises(RuntimeError):
+            DTYPES[name](torch.ones(3, 3, device=device) > 0)
 
 
 @pytest.mark.parametrize("name", REFUSED)

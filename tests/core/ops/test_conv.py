@@ -93,8 +93,8 @@ class TestMemoryFormat:
             x = x.contiguous(memory_format=form)
         if which in ("weight", "both"):
             module = module.to(memory_format=form)
-        expected = module(x).stride()
-        assert module.to("xla")(x.to("xla")).stride() == expected
+        made = module.to("xla")(x.to("xla"))  # CPU without oneDNN forgets it for three dims
+        assert made.is_contiguous(memory_format=torch.contiguous_format if which == "neither" else form)
 
 
 class TestOthers:

@@ -1,8 +1,11 @@
 """Factories whose numbers torch rounds in ways of its own, against CPU."""
 
+from collections.abc import Callable
+from typing import ClassVar
+
 import pytest
 import torch
-from support import Batch
+from support import Batch, check
 
 import spmd
 
@@ -75,3 +78,123 @@ class TestHostMade:
         assert torch.tensor([x, n]).tolist() == [2.5, 3.0]
         made = torch.tensor([[x, 1.0], [2, n]], device="xla")
         assert made.device.type == "xla" and made.tolist() == [[2.5, 1.0], [2.0, 3.0]]
+
+
+class TestNumbers:
+    """Python numbers where torch takes them: complex ends, unsigned numbers past the signed ones, a number to copy."""
+
+    MOST = 2**64 - 1
+
+    def test_complex_linspace(self) -> None:
+        for ends in ((0, 1j), (1 - 1j, 2), (0.5j, 0.5j)):
+            made, expected = (torch.linspace(*ends, 3, device=device) for device in ("xla", "cpu"))
+            check(made, expected)
+        with pytest.raises(RuntimeError, match="can't be safely cast"):
+            torch.linspace(0, 1j, 3, dtype=torch.float32, device="xla")
+
+    def test_unsigned(self) -> None:
+        x = torch.tensor([2**63 + 5, 1, self.MOST], dtype=torch.uint64)
+        for function in (
+            lambda x: x == 2**63 + 5, lambda x: x != self.MOST, lambda x: x.clone().fill_(self.MOST),
+            lambda x: torch.full((2,), 2**63, dtype=torch.uint64, device=x.device),
+            lambda x: x.float() + 2**63, lambda x: x.float() > 2**63 + 1,
+            lambda x: torch.ones_like(x).float().fill_(2**63),
+        ):  # fmt: skip
+            check(function(x.to("xla")), function(x))
+        assert x.to("xla")[2].item() == self.MOST
+
+    def test_copied(self) -> None:
+        for number in (1.5, 3, True):
+            for dtype in (torch.float64, torch.int32, torch.bool):
+                made, expected = (
+                    torch.zeros(3, 2, dtype=dtype, device=device)[:, 1].copy_(number) for device in ("xla", "cpu")
+                )
+                check(made, expected)
+
+
+class TestWholeNumbers:
+    """Floats as integers: narrow and unsigned dtypes take the low bits, as torch's conversions do on every device; past
+    int32 and int64 stands their nearest number, as on GPUs. CPUs differ from each other there."""
+
+    def test_wrapped(self) -> None:
+        x = torch.tensor([-1.5, -0.5, 300.0, -200.7, 70000.2, 254.9])
+        for dtype in (torch.uint8, torch.int8, torch.int16, torch.uint16, torch.int32, torch.int64):
+            whole = torch.tensor([-1, 0, 300, -200, 70000, 254]).to(dtype)  # from integers, which is exact everywhere
+            for given in (x, x.double()):
+                check(given.to("xla").to(dtype), whole)
+
+    def test_nearest(self) -> None:
+        x = torch.tensor([1e30, -1e30, torch.inf, -torch.inf, torch.nan]).to("xla")
+        for dtype in (torch.int32, torch.int64):
+            limits = torch.iinfo(dtype)
+            assert x.to(dtype).tolist() == [limits.max, limits.min, limits.max, limits.min, 0]
+
+
+class TestCopiesOfViews:
+    """The `_copy` form of every view, which `torch.func.functionalize` makes of it."""
+
+    VIEWS: ClassVar[dict[str, Callable[[torch.Tensor], torch.Tensor]]] = {
+        "slice": lambda x: x[1:, ::2], "select": lambda x: x[1], "split": lambda x: torch.cat(x.split(2), 1),
+        "unbind": lambda x: torch.stack(x.unbind(1)), "chunk": lambda x: x.chunk(3, 1)[2], "t": lambda x: x.t(),
+        "sizes": lambda x: x.split([1, 3])[1], "permute": lambda x: x.permute(1, 0), "view": lambda x: x.view(-1),
+        "expand": lambda x: x[:, None].expand(4, 2, 6), "squeeze": lambda x: x[:1].squeeze(),
+        "unsqueeze": lambda x: x.unsqueeze(1), "diagonal": lambda x: x.diagonal(1), "detach": lambda x: x.detach(),
+        "unfold": lambda x: x.unfold(1, 3, 2), "as_strided": lambda x: x.as_strided((2, 2), (1, 6), 3),
+        "real": lambda x: torch.view_as_real(x * 1j), "complex": lambda x: torch.view_as_complex(x.view(4, 3, 2)),
+        "transpose": lambda x: x.transpose(0, 1), "reshape": lambda x: x.t().reshape(3, 8), "alias": lambda x: x[...],
+        "bytes": lambda x: x.view(torch.int32), "movedim": lambda x: x.movedim(0, 1),
+        "conj": lambda x: (x * 1j).conj() * 1,
+    }  # fmt: skip
+
+    # Copies, and what has one place in memory twice.
+    NOT_WRITTEN = ("split", "unbind", "reshape", "conj", "real", "detach", "expand", "unfold")
+
+    def test_functionalize(self) -> None:
+        batch, x = Batch(), torch.randn(4, 6)
+        for name, view in self.VIEWS.items():
+            whole = torch.func.functionalize(lambda x, view=view: view(x).clone(), remove="mutations_and_views")
+            batch.case(name, whole, x, gradient=False)
+
+            def write(x, view=view):
+                x = x.clone()
+                view(x).mul_(2)
+                return x
+
+            if name not in self.NOT_WRITTEN:
+                batch.case(f"{name}, written", torch.func.functionalize(write), x, gradient=False)
+        batch.check()
+
+    def test_by_name(self) -> None:
+        batch, x = Batch(), torch.randn(4, 6)
+        aten = torch.ops.aten
+        for name, function in {
+            "slice": lambda x: aten.slice_copy.Tensor(x, 1, 1, 5, 2),
+            "split": lambda x: aten.split_copy.Tensor(x, 3, 1), "detach": lambda x: aten.detach_copy(x),
+            "_reshape": lambda x: aten._reshape_copy(x, [3, 8]), "_lazy_clone": lambda x: aten._lazy_clone(x),
+            "_reshape_alias": lambda x: aten._reshape_alias_copy(x, [6, 4], [4, 1]),
+            "_aminmax": lambda x: [*aten._aminmax(x), *aten._aminmax.dim(x, 1, True)],
+            "select": lambda x: aten.select_copy.int(x, 1, -1), "_conj": lambda x: aten._conj_copy(x * 1j),
+            "_neg_view": lambda x: aten._neg_view_copy(x), "lift_fresh": lambda x: aten.lift_fresh_copy(x),
+        }.items():  # fmt: skip
+            batch.case(name, function, x, gradient=False)
+        batch.check()
+        out = torch.empty(0, device="xla")
+        assert aten.slice_copy.Tensor_out(x.to("xla"), 0, 1, 3, out=out) is out
+        check(out, x[1:3])
+
+
+class TestBytes:
+    """The same bytes as another dtype, the smallest numbers and NaN's bits among them."""
+
+    @pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128, torch.float32, torch.int16], ids=str)
+    def test_seen_and_written(self, dtype: torch.dtype) -> None:
+        x = torch.randint(0, 256, (3, 32), dtype=torch.uint8)
+        x[0] = 0
+        x[0, ::8] = 1
+        for device in ("cpu", "xla"):
+            y = x.clone().to(device)
+            view = y.view(dtype)
+            assert torch.equal(view.view(torch.uint8).cpu(), x)
+            view[1].copy_(view[0].clone())
+            assert torch.equal(y.cpu()[1], x[0])
+        assert torch.equal(x.to("xla").view(dtype).cpu().view(torch.uint8), x)

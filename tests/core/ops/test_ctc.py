@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from support import Batch
+from support import Batch, check
 from torch.nn.functional import ctc_loss
 
 
@@ -31,3 +31,19 @@ def test_ctc(reduction: str) -> None:
         targets,
     )
     batch.check()
+
+
+def test_lengths_may_lie_elsewhere() -> None:
+    """On the CPU, as torch's GPU kernels want them, and as 0-dim tensors of one sequence."""
+    scores, targets = torch.randn(6, 2, 5), torch.tensor([[1, 1, 2], [3, 4, 0]])
+    for inputs, lengths in (((6, 5), (3, 2)), (6, 3)):
+        results = []
+        for device in ("cpu", "xla"):
+            x = (scores if isinstance(inputs, tuple) else scores[:, 0]).to(device).requires_grad_()
+            target = (targets if isinstance(inputs, tuple) else targets[0]).to(device)
+            for place in ("cpu", device):
+                given = torch.tensor(inputs).to(place), torch.tensor(lengths).to(place)
+                loss = ctc_loss(x.log_softmax(-1), target, *given)
+                results += [loss, *torch.autograd.grad(loss, x)]
+        for expected, actual in zip(results[:4], results[4:], strict=True):
+            check(actual, expected)

@@ -5,6 +5,7 @@ from functools import partial
 
 import pytest
 import torch
+from references import STOPS, on_cpu, scaled_mm
 from support import DEVICE, Batch, check
 from torch.nn import functional as F
 
@@ -190,22 +191,11 @@ class TestSharded:
         batch.check()
 
 
-# torch 2.11's CPU takes one scale a matrix only, and has no kernel of the second form.
-CPU_SCALES_ROWS = torch._C._dispatch_has_kernel_for_dispatch_key("aten::_scaled_mm_v2", "CPU")
-
-
-def scaled_mm(a, b, s, t, bias=None, *, out_dtype):
-    """`torch._scaled_mm`, written out for a CPU that cannot."""
-    if a.is_cpu and s.numel() > 1 and not CPU_SCALES_ROWS:
-        made = (a.float() @ b.float()) * s * t
-        return (made if bias is None else made + bias).to(out_dtype)
-    return torch._scaled_mm(a, b, s, t, bias=bias, out_dtype=out_dtype)
-
-
 class TestScaled:
-    """`_scaled_mm`: eight-bit floats with scales, of any sizes, as torch computes it on CPU."""
+    """`_scaled_mm`: eight-bit floats with scales, of any sizes, against the same product in float64."""
 
     DTYPES = (torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz)
+    product = staticmethod(on_cpu(scaled_mm, torch._scaled_mm))
 
     @classmethod
     def cases(cls, batch: Batch) -> None:
@@ -215,9 +205,9 @@ class TestScaled:
                 a, b = torch.randn(8, 5).to(left), torch.randn(7, 5).to(right).t()
                 for out in (torch.float32, torch.bfloat16):
                     for scales in ((torch.tensor(0.5), torch.tensor([[3.0]])), (rows, columns)):
-                        run = partial(scaled_mm, out_dtype=out)
+                        run = partial(cls.product, out_dtype=out)
                         batch.case(f"{left} {right} {out}", run, a, b, *scales, gradient=False)
-                run = partial(scaled_mm, out_dtype=torch.float32)
+                run = partial(cls.product, out_dtype=torch.float32)
                 batch.case(f"{left} {right} bias", run, a, b, rows, columns, torch.randn(7), gradient=False)
 
     def test_values(self):
@@ -236,11 +226,20 @@ class TestScaled:
         scales = torch.tensor(0.5), torch.tensor(60.0)
         for out in (None, *self.DTYPES):
             for scale in (None, torch.tensor(0.25)) if out else (None,):
-                expected = torch._scaled_mm(a, b.t(), *scales, scale_result=scale, out_dtype=out)
+                expected = scaled_mm(a, b.t(), *scales, scale_result=scale, out_dtype=out)
                 x, y, *others = (None if given is None else given.to("xla") for given in (a, b, *scales, scale))
                 actual = torch._scaled_mm(x, y.t(), *others[:2], scale_result=others[2], out_dtype=out)
                 assert actual.dtype == expected.dtype
                 assert torch.equal(actual.cpu().view(torch.uint8), expected.view(torch.uint8)), (out, scale)
+
+    @pytest.mark.parametrize("dtype", STOPS, ids=str)
+    def test_overflow(self, dtype):
+        """As on CUDA: past the largest number the result stays there; NaN stays NaN."""
+        x = torch.tensor([[1.0, 0.0], [torch.nan, 1.0]]).to(dtype).to(DEVICE)
+        large, limit = torch.tensor(1e30, device=DEVICE), torch.finfo(dtype).max
+        found = torch._scaled_mm(x, x.t(), large, -large, out_dtype=dtype).cpu().float()
+        assert found[0, 0] == -limit and found[1].isnan().all()
+        assert torch._scaled_mm(x, x.t(), large, large, out_dtype=dtype).cpu().float()[0, 0] == limit
 
     def test_second_form(self, mesh8):
         """`nn.functional.scaled_mm`, which names how its scales lie."""
@@ -253,7 +252,7 @@ class TestScaled:
         for recipe, given in scales.items():
 
             def run(a, b, s, t, recipe=recipe):
-                if a.is_cpu and not CPU_SCALES_ROWS:
+                if a.is_cpu:
                     return scaled_mm(a, b, s, t, out_dtype=torch.float32)
                 return product(a, b, s, recipe, t, recipe, output_dtype=torch.float32)
 
@@ -274,7 +273,7 @@ class TestScaled:
             torch._scaled_mm(a, a, torch.ones(4, device="xla"), one)
 
     def test_products_without_scales(self):
-        """They, too, accumulate in float32 and stop at the largest number."""
+        """They, too, accumulate in float32; rounding past the largest number is that of `to`."""
         x = (torch.arange(-8.0, 8.0).reshape(4, 4) * 16).to(torch.float8_e4m3fn)
-        found = (x.to("xla") @ x.to("xla")).cpu()
-        assert torch.equal(found.view(torch.uint8), (x @ x).view(torch.uint8))
+        found, expected = (x.to("xla") @ x.to("xla")).cpu(), (x.float() @ x.float()).to(x.dtype)
+        assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))

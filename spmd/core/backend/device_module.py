@@ -1,0 +1,273 @@
+"""`torch.xla` and `torch.accelerator`: what programs written for torch.cuda and torch itself ask of a device's module.
+
+There is one logical device, behind which all physical ones stand; figures are those of all of them.
+"""
+
+import types
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import forking
+from .. import seed as seeds
+from ..dtypes import TORCH_TO_NUMPY
+from ..engine import barrier
+from ..naming import check_index, unseen
+from ..pjrt import memory
+from ..pjrt.devices import devices
+from .streams import Event, Stream, StreamContext
+
+# -- What there is ----------------------------------------------------------------------------------------------------
+
+
+def is_available() -> bool:
+    """Whether xla can be used: always, where this library is imported."""
+    return True
+
+
+def is_initialized() -> bool:
+    """Whether xla may be used as it is: in all but forked processes."""
+    return not forking.is_in_bad_fork()
+
+
+def init() -> None:
+    """Starts the physical devices, which the first use does otherwise."""
+    devices()
+
+
+def device_count() -> int:
+    """1: the logical device. `spmd.device_ids()` has the physical ones."""
+    return 1
+
+
+def current_device() -> int:
+    """0."""
+    return 0
+
+
+def set_device(device: Any) -> None:
+    """Accepts xla:0 alone."""
+    check_index(device, "set_device")
+
+
+class device:
+    """A context in which xla:0 is the device, as it is outside."""
+
+    def __init__(self, device: Any):
+        self.idx = check_index(device, "device")
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: Any) -> None:
+        pass
+
+
+class device_of(device):
+    """A context in which the device is that of a tensor."""
+
+    def __init__(self, obj: torch.Tensor):
+        super().__init__(obj.device if obj.device.type == "xla" else None)
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What `get_device_properties` tells of all physical devices together.
+
+    name: of one of them. platform: "cpu", "cuda" or "tpu". total_memory: in bytes. major, minor: cuda's compute
+    capability, else 0. multi_processor_count: cores of all devices, where the runtime tells, else their number.
+    """
+
+    name: str
+    platform: str
+    num_devices: int
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int
+
+
+def get_device_name(device: Any = None) -> str:
+    """The kind of the physical devices, as PJRT names it ("cpu", "TPU v4", "NVIDIA H100")."""
+    check_index(device, "get_device_name")
+    return devices()[0].device_kind
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """cuda's (major, minor) on NVIDIA devices, (0, 0) on others."""
+    check_index(device, "get_device_capability")
+    major, _, minor = str(getattr(devices()[0], "compute_capability", "0.0")).partition(".")
+    return (int(major), int(minor)) if major.isdigit() and minor.isdigit() else (0, 0)
+
+
+def get_device_properties(device: Any = None) -> DeviceProperties:
+    """Name, memory and number of the physical devices."""
+    found, (major, minor) = devices(), get_device_capability(device)
+    cores = [getattr(physical, "core_count", None) or 1 for physical in found]
+    return DeviceProperties(
+        get_device_name(), found[0].platform, len(found), memory.mem_get_info()[1], major, minor, sum(cores)
+    )
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Always: XLA computes bfloat16 on every device."""
+    return True
+
+
+def get_amp_supported_dtype() -> list[torch.dtype]:
+    """What autocast may cast down to."""
+    return [torch.bfloat16, torch.float16]
+
+
+# -- Waiting ----------------------------------------------------------------------------------------------------------
+
+
+def synchronize(device: Any = None) -> None:
+    """Runs what is pending and returns when the devices are done: `spmd.sync(wait=True)`."""
+    check_index(device, "synchronize")
+    barrier.sync(wait=True)
+
+
+@unseen
+def current_stream(device: Any = None) -> Stream:
+    """The one stream."""
+    check_index(device, "current_stream")
+    return Stream()
+
+
+def set_stream(stream: torch.Stream) -> None:
+    """Accepts the one stream, whoever made it."""
+    StreamContext(stream)
+
+
+def is_current_stream_capturing() -> bool:
+    """False: nothing is captured (see `spmd.sync`)."""
+    return False
+
+
+# -- Random numbers ---------------------------------------------------------------------------------------------------
+
+
+def manual_seed(seed: int) -> None:
+    """Seeds the device's stream of random numbers; `torch.manual_seed` does it too."""
+    seeds.manual_seed(seed)
+
+
+def seed() -> None:
+    """Seeds the device's stream with a number that nobody knows."""
+    seeds.manual_seed(torch.Generator().seed())
+
+
+def initial_seed() -> int:
+    """The seed of the device's stream."""
+    return seeds.get_state()[0] & (1 << 64) - 1
+
+
+def get_rng_state(device: Any = None) -> torch.Tensor:
+    """Seed and number of draws so far, as an int64 CPU tensor; runs nothing."""
+    check_index(device, "get_rng_state")
+    return torch.tensor(seeds.get_state(), dtype=torch.int64, device="cpu")
+
+
+def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
+    """Restores what `get_rng_state` returned."""
+    check_index(device, "set_rng_state")
+    seeds.set_state(tuple(int(part) for part in new_state.tolist()))
+
+
+def get_rng_state_all() -> list[torch.Tensor]:
+    """The state of each device: of the one."""
+    return [get_rng_state()]
+
+
+def set_rng_state_all(new_states: Any) -> None:
+    """Restores what `get_rng_state_all` returned."""
+    for state in new_states:
+        set_rng_state(state)
+
+
+# -- The modules ------------------------------------------------------------------------------------------------------
+
+_OFFERED: dict[str, Any] = {
+    "is_available": is_available, "is_initialized": is_initialized, "init": init, "device_count": device_count,
+    "current_device": current_device, "set_device": set_device, "device": device, "device_of": device_of,
+    "get_device_name": get_device_name, "get_device_capability": get_device_capability,
+    "get_device_properties": get_device_properties, "is_bf16_supported": is_bf16_supported,
+    "get_amp_supported_dtype": get_amp_supported_dtype, "synchronize": synchronize, "Stream": Stream, "Event": Event,
+    "StreamContext": StreamContext, "stream": StreamContext, "current_stream": current_stream,
+    "default_stream": current_stream, "set_stream": set_stream,
+    "is_current_stream_capturing": is_current_stream_capturing, "manual_seed": manual_seed,
+    "manual_seed_all": manual_seed, "seed": seed, "seed_all": seed, "initial_seed": initial_seed,
+    "get_rng_state": get_rng_state, "set_rng_state": set_rng_state, "get_rng_state_all": get_rng_state_all,
+    "set_rng_state_all": set_rng_state_all, "memory_allocated": memory.memory_allocated,
+    "max_memory_allocated": memory.max_memory_allocated, "memory_reserved": memory.memory_reserved,
+    "max_memory_reserved": memory.max_memory_reserved, "memory_stats": memory.memory_stats,
+    "memory_summary": memory.memory_summary, "mem_get_info": memory.mem_get_info,
+    "reset_peak_memory_stats": memory.reset_peak_memory_stats,
+    "reset_accumulated_memory_stats": memory.reset_accumulated_memory_stats, "empty_cache": memory.empty_cache,
+    "ipc_collect": memory.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
+    "_initialized": True,  # torch.utils.checkpoint asks before it saves the random state
+    "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
+}  # fmt: skip
+
+
+def make_module() -> types.ModuleType:
+    """`torch.xla`."""
+    module = types.ModuleType("torch.xla", __doc__)
+    module.__dict__.update(_OFFERED)
+    amp = types.ModuleType("torch.xla.amp", "`torch.amp` for this device.")
+    amp.__dict__.update(autocast=partial(torch.autocast, "xla"), GradScaler=partial(torch.amp.GradScaler, "xla"))
+    module.__dict__["amp"] = amp
+    return module
+
+
+def _capability(index: int) -> dict[str, Any]:
+    check_index(index, "get_device_capability")
+    return {"supported_dtypes": set(TORCH_TO_NUMPY)}
+
+
+def _exchange(index: int) -> int:
+    return check_index(index, "device_index")
+
+
+# What `torch.accelerator` is made of, in place of C++ that wants a C++ backend: by the name that it calls.
+_ACCELERATOR: dict[str, Any] = {
+    "setDeviceIndex": set_device,
+    "exchangeDevice": _exchange,
+    "maybeExchangeDevice": _exchange,
+    "getDeviceCapability": _capability,
+    "getStream": current_stream,
+    "setStream": set_stream,
+    "synchronizeDevice": synchronize,
+    "isAllocatorInitialized": lambda: True,
+    "emptyCache": memory.empty_cache,
+    "emptyHostCache": memory.empty_cache,
+    "getDeviceStats": lambda index: memory.nested_stats(),
+    "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
+    "resetPeakStats": memory.reset_peak_memory_stats,
+    "getMemoryInfo": memory.mem_get_info,
+}
+
+
+def join_accelerator() -> None:
+    """Makes `torch.accelerator` speak of the device; torch takes a custom device before any other accelerator."""
+    for name, function in _ACCELERATOR.items():
+        if hasattr(torch._C, f"_accelerator_{name}"):  # the oldest torch has some of them
+            setattr(torch._C, f"_accelerator_{name}", function)
+
+
+# -- Methods of tensors and modules -----------------------------------------------------------------------------------
+
+
+def _to_xla(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
+    """The same on xla, as `.to("xla")` makes it."""
+    return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
+
+
+def join_methods(ours: type) -> None:
+    """`tensor.xla()`, `module.xla()`, and `is_xla` of tensors of the device."""
+    for owner in (torch.Tensor, torch.nn.Module, torch.nn.utils.rnn.PackedSequence):
+        owner.xla = _to_xla  # type: ignore[union-attr]
+    ours.is_xla = property(lambda self: True)  # type: ignore[attr-defined]

@@ -1,0 +1,262 @@
+"""Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
+
+import sys
+from functools import partial
+from typing import Any
+
+import torch
+
+from .. import seed
+from ..debug.check import recorded
+from ..dispatch import fused, recurrent
+from ..dispatch.call import dispatch
+from ..dispatch.deterministic import fill_of
+from ..dispatch.infer import new_entry
+from ..dispatch.resolve import plan_of
+from ..dispatch.specials import SPECIALS
+from ..lazy.cell import LOCK
+from ..lazy.record import graph_task, record_here
+from ..lazy.tensor import XlaTensor, tensors_of
+from ..lazy.threads import enter_thread
+from ..naming import only_device
+
+aten = torch.ops.aten
+
+
+def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any = None) -> XlaTensor:
+    """Records a factory: an op without operands."""
+    enter_thread()
+    only_device(device)
+    plan = plan_of(overload)
+    dtype = kwargs.get("dtype")
+    keywords = {"dtype": dtype} if dtype is not None else {}
+    numbers = [value for value, lifted in zip(args, plan.lifted, strict=False) if lifted]
+    key = ("factory", *(_hashable(value, lifted) for value, lifted in zip(args, plan.lifted, strict=False)), dtype)
+    with LOCK:
+        entry = plan.entries.get(key)
+        if entry is None:
+            on_meta = {**keywords, "device": torch.device("meta")}
+            entry = plan.table.of(key, lambda: new_entry(plan, args, on_meta))
+        if plan.draws:
+            numbers.extend(seed.next_draw(kwargs.get("generator")))
+        (made,) = tensors_of(record_here(entry, (), numbers, sys._getframe(1), graph_task()))
+    recorded()
+    return made
+
+
+def _hashable(value: Any, lifted: bool) -> Any:
+    if lifted:
+        return type(value)
+    return tuple(value) if isinstance(value, (list, tuple)) else (type(value), value)
+
+
+def _empty(
+    size: Any,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+    memory_format: Any = None,
+):
+    if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
+        strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
+        return _empty_strided(size, strides, dtype, device=device)
+    keywords = {"dtype": dtype or torch.get_default_dtype()}
+    return _fresh(_make(aten.empty.memory_format, (list(size),), keywords, device))
+
+
+def _empty_strided(
+    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    keywords = {"dtype": dtype or torch.get_default_dtype()}
+    return _fresh(_make(aten.empty_strided.default, (list(size), list(stride)), keywords, device))
+
+
+def _fresh(made: XlaTensor) -> XlaTensor:
+    """A tensor that nobody has written yet: zeros, or what a deterministic torch fills it with."""
+    value = fill_of(made._meta.dtype)
+    return made if value is None else dispatch(aten.fill_.Scalar, (), (made, value))
+
+
+def _empty_permuted(
+    size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    strides, step = [0] * len(size), 1
+    for dim in reversed(physical_layout):
+        strides[dim], step = step, step * size[dim]
+    return _empty_strided(size, strides, dtype, device=device)
+
+
+def _arange_dtype(numbers: tuple[Any, ...], dtype: Any) -> Any:
+    if dtype is not None:
+        return dtype
+    return torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+
+
+def _arange(end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
+    return _make(aten.arange.start_step, (0, end, 1), {"dtype": _arange_dtype((end,), dtype)}, device)
+
+
+def _arange_start(
+    start: Any, end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    return _make(aten.arange.start_step, (start, end, 1), {"dtype": _arange_dtype((start, end), dtype)}, device)
+
+
+def _arange_step(
+    start: Any,
+    end: Any,
+    step: Any = 1,
+    dtype: Any = None,
+    layout: Any = None,
+    device: Any = None,
+    pin_memory: Any = None,
+):
+    numbers = start, end, step
+    return _make(aten.arange.start_step, numbers, {"dtype": _arange_dtype(numbers, dtype)}, device)
+
+
+def _randperm(
+    n: int, generator: Any = None, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64, "generator": generator}, device)
+
+
+def _linspace(
+    start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
+):
+    if dtype is None:
+        is_complex = isinstance(start, complex) or isinstance(end, complex)
+        dtype = torch.get_default_dtype()
+        dtype = torch.promote_types(dtype, torch.complex32) if is_complex else dtype
+    return _make(aten.linspace.default, (start, end, steps), {"dtype": dtype}, device)
+
+
+def _logspace(
+    start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None, layout: Any = None, device: Any = None,
+    pin_memory: Any = None,
+):  # fmt: skip
+    return torch.logspace(start, end, steps, base, dtype=dtype, device="cpu").to(device or "xla")
+
+
+def _triangle(make: Any) -> Any:
+    """`tril_indices` or `triu_indices`: host data."""
+
+    def indices(
+        row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None,
+        pin_memory: Any = None,
+    ):  # fmt: skip
+        return make(row, col, offset, dtype=dtype or torch.int64, device="cpu").to(device or "xla")
+
+    return indices
+
+
+def _host_made(overload: Any) -> Any:
+    """A factory whose few numbers torch computes with kernels or views that the device does not see: host data."""
+
+    def make(*args: Any, dtype: Any = None, device: Any = None, **placement: Any) -> torch.Tensor:
+        return overload(*args, dtype=dtype, device="cpu").to(device or "xla")
+
+    return make
+
+
+def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    overload = aten.eye.default if len(size) == 1 else aten.eye.m
+    return _make(overload, size, {"dtype": dtype or torch.get_default_dtype()}, device)
+
+
+def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+    return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()}, device)
+
+
+def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
+    return dispatch(aten.copy_.default, (), (target, source), {})
+
+
+def _whole(overload: Any, *args: Any) -> Any:
+    """A call that torch makes with Python dispatch switched off."""
+    return dispatch(overload, (), args)
+
+
+def _attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    **kwargs: Any,
+):
+    return SPECIALS[aten.scaled_dot_product_attention.default](
+        None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
+    )
+
+
+# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them it asks for ours. The
+# kernels themselves are never called: a tensor of the device takes every call to `dispatch` first.
+_WITH_GRADIENT = (
+    "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
+)  # fmt: skip
+
+# Composite `out=` forms that write to a reshaped or compared alias of `out`, which is no alias here.
+_COMPOSITE_OUT = (
+    "kron.out", "linalg_matrix_rank.out", "linalg_matrix_rank.out_tol_tensor",
+    "linalg_matrix_rank.atol_rtol_tensor_out", "linalg_matrix_rank.atol_rtol_float_out",
+)  # fmt: skip
+
+
+def _whole_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
+    """A composite `out=` form as one call: the op without it, whose result `out` takes."""
+    given = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
+        raise RuntimeError(
+            f"{overload.name()}: functions with out=... arguments don't support automatic differentiation, but one of "
+            "the arguments requires grad."
+        )
+    with torch.no_grad():
+        return dispatch(overload, (), args, {**kwargs, "out": out})
+
+
+_HOST_MADE = (
+    aten.fft_fftfreq.default, aten.fft_rfftfreq.default, aten.range.default, aten.range.step,
+    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta,
+)  # fmt: skip
+
+_libraries: list[torch.library.Library] = []
+
+
+def register_factories() -> None:
+    library = torch.library.Library("aten", "IMPL")
+    for name, function in {
+        "empty.memory_format": _empty,
+        "empty_strided": _empty_strided,
+        "empty_permuted": _empty_permuted,  # what empty_like of a meta tensor asks for
+        "arange": _arange,
+        "arange.start": _arange_start,
+        "arange.start_step": _arange_step,
+        "randperm": partial(_randperm, generator=None),
+        "randperm.generator": _randperm,
+        "eye": _eye,
+        "eye.m": _eye,
+        "_efficientzerotensor": _zeros,
+        "linspace": _linspace,
+        "logspace": _logspace,
+        "tril_indices": _triangle(torch.tril_indices),
+        "triu_indices": _triangle(torch.triu_indices),
+        "_copy_from": _copy_from,
+        "_local_scalar_dense": partial(_whole, aten._local_scalar_dense.default),  # `torch.tensor([x, y])` of tensors
+    }.items():
+        library.impl(name, function, "PrivateUse1")
+    for factory in _HOST_MADE:
+        library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
+    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    for name, function in (recurrent.KERNELS | fused.KERNELS).items():
+        library.impl(name, function, "AutogradPrivateUse1")
+    for name in _WITH_GRADIENT:
+        library.impl(name, partial(_whole, getattr(aten, name).default), "PrivateUse1")
+    for name in _COMPOSITE_OUT:
+        packet, _, form = name.partition(".")
+        for key in ("PrivateUse1", "AutogradPrivateUse1"):
+            library.impl(name, partial(_whole_out, getattr(getattr(aten, packet), form)), key)
+    _libraries.append(library)

@@ -1,0 +1,78 @@
+"""`torch.Generator("xla")`: seeds of its own for draws on the device; `torch.random.fork_rng` for one thread alone.
+
+torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator that calls itself xla: where a
+draw on the device is given one, its next number is the draw's seed (see `core.seed.next_draw`).
+"""
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from .. import seed
+from ..naming import choosing, only_device
+
+
+class XlaGenerator(torch.Generator):
+    """What `torch.Generator(device="xla")` makes. The same seed gives the same numbers, on any mesh."""
+
+    def __new__(cls, device: Any = "xla") -> "XlaGenerator":
+        only_device(torch.device(device))
+        return super().__new__(cls, "cpu")  # type: ignore[call-arg]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        return torch.device("xla", 0)
+
+    def clone_state(self) -> "XlaGenerator":
+        made = XlaGenerator()
+        made.set_state(self.get_state())
+        return made
+
+    def __reduce__(self) -> Any:
+        _, _, *state = super().__reduce__()
+        return torch.Generator, (self.device,), *state
+
+
+def _is_ours(*args: Any, **kwargs: Any) -> bool:
+    device = args[0] if args else kwargs.get("device")
+    named = len(args) + len(kwargs) == 1 and isinstance(device, (str, torch.device))
+    return named and device is not None and torch.device(device).type == "xla"
+
+
+def _make(cls: Any, *args: Any, **kwargs: Any) -> Any:
+    made = XlaGenerator if cls is torch.Generator and _is_ours(*args, **kwargs) else cls
+    return type.__call__(made, *args, **kwargs)
+
+
+def _forking(original: Any) -> Any:
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    @contextlib.contextmanager
+    def fork_rng(*args: Any, **kwargs: Any) -> Iterator[None]:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        chosen = given.arguments
+        ours = chosen["device_type"] in (None, "xla") and chosen["enabled"]
+        if ours and chosen["devices"] is not None:
+            ours = bool(list(chosen["devices"]))
+        if ours:
+            chosen["devices"] = []  # of torch's saving and restoring: the state would be that of all threads
+        with original(*given.args, **given.kwargs), seed.fork() if ours else contextlib.nullcontext():
+            yield
+
+    return fork_rng
+
+
+def join_generators() -> None:
+    """Lets `torch.Generator` make ours, and `torch.random.fork_rng` fork our stream."""
+    metaclass: Any = type(torch.Generator)
+    if metaclass is type:
+        torch.Generator = choosing(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]
+    else:  # written in Python: the class itself can stay
+        metaclass.__call__ = _make
+    torch.random.fork_rng = _forking(torch.random.fork_rng)

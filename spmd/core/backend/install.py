@@ -1,0 +1,152 @@
+"""The one owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
+
+from .. import interrupt, seed
+from ..dispatch.call import dispatch
+from ..dispatch.layouts import register_refusals
+from ..forking import watch_forks
+from ..lazy.annotate import annotate
+from ..lazy.tensor import XlaTensor, handle_calls_by
+from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
+from .autocast import NAME, register_autocast
+from .checkpoint import join_checkpoint
+from .device_module import join_accelerator, join_methods, make_module
+from .factories import register_factories
+from .generator import join_generators
+from .guard import GUARD, keep_errors_of_backward
+from .loaders import join_loaders
+from .modules import keep_identity
+from .replicas import join_data_parallel
+from .saving import join_saving
+from .staging import join_staging
+from .streams import join_streams
+from .uninitialized import join_lazy_modules
+
+aten = torch.ops.aten
+
+
+def _claim_name() -> None:
+    """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name."""
+    taken = torch._C._get_privateuse1_backend_name()
+    if taken not in ("privateuseone", NAME):
+        raise ImportError(
+            f"torch's one custom device of this process is already called {taken!r}, so `xla` cannot be registered. "
+            "Import spmd in a process that does not import the other backend."
+        )
+    if taken == NAME or hasattr(torch, NAME):
+        raise ImportError(
+            "the device name 'xla' already has an owner in this process (torch_xla, or another copy of this library). "
+            "Import only one of them."
+        )
+    torch.utils.rename_privateuse1_backend(NAME)
+
+
+class _Hooks(torch._C._acc.PrivateUse1Hooks):
+    def is_available(self) -> bool:
+        return True
+
+    def is_built(self) -> bool:
+        return True
+
+    def has_primary_context(self, index: int) -> bool:
+        return True
+
+
+def _join_foreach() -> None:
+    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they know types by exact class."""
+    for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
+        if XlaTensor not in known:
+            known.append(XlaTensor)
+
+
+def _split_loaded_state() -> None:
+    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, on whose device it puts it."""
+    process = optimizer.Optimizer._process_value_according_to_param_policy
+
+    def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        made = process(param, value, *args, **kwargs)
+        if type(made) is XlaTensor and type(param) is XlaTensor and made.shape == param.shape:
+            sharding = param._cell.sharding
+            if sharding is not None and made._view is None and made._cell.sharding is None:
+                annotate(made, sharding)
+        return made
+
+    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)  # type: ignore[method-assign]
+
+
+def _handle_calls() -> None:
+    handle_calls_by(dispatch)
+
+
+def _join_device() -> None:
+    torch._register_device_module(NAME, runtime_module)
+    torch._C._acc.register_python_privateuseone_hook(_Hooks())
+    torch._C._acc.register_python_privateuseone_device_guard(GUARD)
+
+
+class Patch(NamedTuple):
+    """A change of the process: what changes, why, how it first asks whether a tensor of the device is inside, and what
+    puts it there."""
+
+    what: str
+    why: str
+    asks: str
+    put: Callable[[], None]
+
+
+# Nothing that a program without the device calls goes through it.
+_OURS = "it is reached by the device's name or tensors alone"
+
+AT_IMPORT = (
+    Patch("the name of torch's PrivateUse1 device", "it is called xla", _OURS, _claim_name),
+    Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _OURS, _handle_calls),
+    Patch("the foreach type lists", "list forms of optimizers and clipping", "a list of exact types", _join_foreach),
+    Patch(
+        "`Optimizer._process_value_according_to_param_policy`", "loaded state lies like its parameter",
+        "the type of state and parameter", _split_loaded_state,
+    ),
+    Patch("`torch.xla`, hooks and guard of the device", "torch asks them about the device", _OURS, _join_device),
+    Patch("`torch._C._accelerator_*`", "`torch.accelerator` is this device", "the device asked for", join_accelerator),
+    Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", _OURS, lambda: join_methods(XlaTensor)),
+    Patch("`torch.Generator`, `torch.random.fork_rng`", "generators of the device", "its device", join_generators),
+    Patch("`nn.DataParallel`", "the device is one and not many", "the types of module and inputs", join_data_parallel),
+    Patch("`_pin_memory` of CPU tensors, loaders' pinning", "a process that pins nothing", "the device", join_loaders),
+    Patch("jax's warning at a fork", "loaders' workers are told at their first use", "who forks", watch_forks),
+    Patch("aten kernels of the device", "factories, composites' gradients", _OURS, register_factories),
+    Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", _OURS, register_refusals),
+    Patch("`torch.autocast`, its kernels", "bfloat16 where nobody names a dtype", "the device type", register_autocast),
+    Patch("pickling, copying, dlpack, `torch.load`", 'map_location="xla"', "the type of a tensor", join_saving),
+    Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
+    Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
+)  # fmt: skip
+
+AT_THE_FIRST_USE = (
+    Patch(
+        "`torch.autograd._engine_run_backward`",
+        "errors in backward",
+        "that the device is used",
+        keep_errors_of_backward,
+    ),
+    Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
+    Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device asked for", join_streams),
+    Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
+)
+
+IN_A_NEW_THREAD = (
+    Patch("handlers of signals", "they run between two ops", "that the device is used", interrupt.watch),
+)
+
+runtime_module = make_module()
+for _patch in AT_IMPORT:
+    _patch.put()
+AT_FIRST_USE.extend(patch.put for patch in AT_THE_FIRST_USE)
+IN_EACH_THREAD.extend(patch.put for patch in IN_A_NEW_THREAD)
+seed.manual_seed(torch.initial_seed())
+
+__all__ = ["NAME", "runtime_module"]

@@ -1,0 +1,150 @@
+"""Modules on the move: `.to`, `.cpu()` and `.half()` change what a parameter holds, never which object it is.
+
+So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's attributes and the layout
+stay; also while a forward graph lives, whose backward pass then gives its gradients to the parameters as they are now.
+"""
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
+
+from ..dispatch.layouts import UnsupportedLayout, refuse_tensor
+from ..ir.source import user_line
+from ..lazy.tensor import XlaTensor
+from .swap import swap
+from .uninitialized import is_on_device, move_uninitialized
+
+Function = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _is_ours(tensor: Any) -> bool:
+    return type(tensor) is XlaTensor or is_on_device(tensor)
+
+
+def _replace(tensor: Any, made: Any) -> Any:
+    """What stands in a module for a leaf tensor of which `made` was made: the same object, as far as torch lets it be.
+
+    `torch.__future__.set_overwrite_module_params_on_conversion` asks for another one.
+    """
+    overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
+    if made is tensor and not overwrites:
+        return tensor
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(made, tensor.requires_grad)
+    else:
+        made.requires_grad_(tensor.requires_grad)
+    if overwrites:
+        return made
+    if not tensor.is_leaf:
+        raise RuntimeError("a tensor that was computed cannot be moved in place; make it an nn.Parameter, or detach it")
+    if type(tensor) is XlaTensor and type(made) is XlaTensor and tensor.dtype == made.dtype:
+        tensor.data = made.data  # a graph that has the tensor still has it
+    elif type(tensor) is XlaTensor or type(made) is XlaTensor:
+        swap(tensor, made)
+    elif torch._has_compatible_shallow_copy_type(tensor, made):
+        tensor.data = made.data
+    else:
+        return made
+    return tensor
+
+
+def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
+    parameter: Any = module._parameters[name]
+    if isinstance(parameter, UninitializedTensorMixin):
+        move_uninitialized(parameter, fn)
+        return
+    gradient = parameter.grad
+    with torch.no_grad():
+        made = fn(parameter)
+        made_gradient = None if gradient is None else fn(gradient)
+    parameter.grad = None  # its place is in what the parameter holds
+    try:
+        module._parameters[name] = moved = _replace(parameter, made)
+    except (RuntimeError, TypeError) as error:
+        parameter.grad = gradient
+        raise RuntimeError(f"{type(module).__name__}.{name}: {error}") from error
+    if gradient is not None:
+        moved.grad = _replace(gradient, made_gradient) if gradient.is_leaf else made_gradient
+
+
+def _move(module: nn.Module, fn: Function) -> None:
+    """`Module._apply` for what a module itself holds, where something of it is on the device or goes there."""
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            _move_parameter(module, name, fn)
+    for name, buffer in module._buffers.items():
+        if isinstance(buffer, UninitializedTensorMixin):
+            move_uninitialized(buffer, fn)
+        elif buffer is not None:
+            module._buffers[name] = fn(buffer)
+
+
+def _warn(text: str) -> None:
+    """A warning of the user's line, which stands at any depth of modules above."""
+    line = user_line()
+    assert line.code is not None
+    warnings.warn_explicit(text, UserWarning, line.code.co_filename, line.number)
+
+
+def _keeping(module: nn.Module, fn: Function) -> Function:
+    """`fn`, but a buffer that the device cannot hold stays where it is, with a warning that names it."""
+
+    def kept(tensor: torch.Tensor) -> torch.Tensor:
+        try:
+            made = fn(tensor)
+            if type(made) is not XlaTensor and made.device.type == "xla":
+                refuse_tensor(made)
+            return made
+        except UnsupportedLayout as error:
+            for name, value in module._buffers.items():
+                if value is tensor:
+                    _warn(f"the buffer {type(module).__name__}.{name} stays on the {tensor.device}: {error}")
+                    return tensor
+            for name, value in module._parameters.items():
+                if value is not None and (value is tensor or value.grad is tensor):
+                    label = f"{type(module).__name__}.{name}{'' if value is tensor else '.grad'}"
+                    raise UnsupportedLayout(f"{label}: {error}") from None
+            raise
+
+    return kept
+
+
+def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any]) -> None:
+    """torch's own `_apply`, unless something of ours is inside, or what becomes of the first tensor is of ours."""
+    parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
+    held = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
+    fn = _keeping(module, fn)
+    if not held or any(_is_ours(tensor) for tensor in held):
+        _move(module, fn)
+        return
+    first = held[0]  # what torch, too, asks the function about first
+    with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
+        known = [fn(first)]
+
+    def once(tensor: torch.Tensor) -> torch.Tensor:
+        return known.pop() if known and tensor is first else fn(tensor)
+
+    if known[0].device.type == "xla":
+        _move(module, once)
+    else:
+        original(module, once, False)
+
+
+def keep_identity() -> None:
+    """Wraps `Module._apply`, which `.to`, `.cpu()` and `.half()` go through."""
+    original = nn.Module._apply
+
+    def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        if torch.__future__.get_swap_module_params_on_conversion():  # then everything is torch's: the user asks for it
+            return original(self, fn, recurse)
+        if recurse:
+            for module in self.children():
+                module._apply(fn)
+        _apply_to_own(self, fn, original)
+        return self
+
+    nn.Module._apply = _apply  # type: ignore[method-assign]

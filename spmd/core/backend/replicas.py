@@ -1,0 +1,38 @@
+"""`nn.DataParallel`: there is one logical device, so the module runs as it is, on the device or on the CPU.
+
+torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with kernels that are cuda's.
+"""
+
+import sys
+from typing import Any
+
+import torch
+from torch.nn.parallel import DataParallel
+from torch.utils._pytree import tree_map_only
+
+from ..lazy.tensor import XlaTensor
+
+
+def _other_device_type() -> str | None:
+    """The accelerator that torch would spread replicas over, if it is not ours."""
+    found = torch._utils._get_available_device_type()
+    return None if found == "xla" else found
+
+
+def _moving_inputs(forward: Any) -> Any:
+    """`DataParallel.forward`, which takes inputs from anywhere to where the module is."""
+
+    def moving(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if type(next(self.module.parameters(), None)) is XlaTensor:
+            inputs, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), (inputs, kwargs))
+        return forward(self, *inputs, **kwargs)
+
+    return moving
+
+
+def join_data_parallel() -> None:
+    """Keeps `nn.DataParallel` from taking our device for one of many."""
+    # Its name in the package is that of a function.
+    module: Any = sys.modules[DataParallel.__module__]
+    module._get_available_device_type = _other_device_type
+    DataParallel.forward = _moving_inputs(DataParallel.forward)  # type: ignore[method-assign]

@@ -1,0 +1,261 @@
+"""Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
+
+Each is marked as one of the device, among what torch keeps of a tensor beside its values and ignores where it does not
+know it. So they come back onto the device where this library is imported, as they do with cuda, unless `map_location`
+says otherwise, and onto the CPU where it is not. What was on the CPU goes to the device by `map_location="xla"`.
+"""
+
+import threading
+from collections import OrderedDict
+from multiprocessing.context import get_spawning_popen
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.storage import TypedStorage
+
+from .. import forking
+from ..dispatch.copies import changes_values, host_copy
+from ..engine.reads import leased
+from ..ir.meta import dense_meta
+from ..lazy.cell import LOCK, Cell
+from ..lazy.tensor import OURS, XlaTensor, no_bytes, wrap
+from ..naming import only_device
+
+_MARK = "xla"  # among a saved tensor's metadata
+
+# Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
+_saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
+
+
+def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
+    """How pickle and torch.save write a tensor: as the CPU tensor or parameter of its values, with its attributes."""
+    state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
+    host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
+    starting: Any = get_spawning_popen()
+    if starting is not None:  # the new process opens the memory by its number when it starts: until then it must stay
+        starting.__dict__.setdefault("_host_copies", []).append(host)
+    function, arguments = host._reduce_ex_internal(protocol)[:2]
+    if function is torch._utils._rebuild_tensor_v3:
+        # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
+        # pickles cannot read; told that it holds bytes, it can.
+        arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
+    arguments = (*arguments, {_MARK: True})  # a copy on the host has no metadata of its own
+    if not tensor._is_param:
+        if state:
+            return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
+        return function, arguments
+    arguments = (_Reduced(function, arguments), tensor.requires_grad, OrderedDict())
+    if state:
+        return torch._utils._rebuild_parameter_with_state, (*arguments, state)
+    return torch._utils._rebuild_parameter, arguments
+
+
+class _Reduced:
+    """Stands for a value in what is pickled, by the call that makes it."""
+
+    def __init__(self, function: Any, arguments: Any):
+        self.call = function, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call
+
+
+def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
+    """The tensor on the CPU; while another one over the same cell is being saved, on the same storage."""
+    cell, meta = tensor._cell, tensor._meta
+    base = cell.meta
+    if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or changes_values(tensor._view):
+        return host_copy(tensor, "saving")
+    storage = _known(cell)
+    if storage is None:
+        storage = host_copy(wrap(base, cell), "saving").contiguous().untyped_storage()
+        _saved[cell] = (cell.stamp, StorageWeakRef(storage))
+    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(storage, meta.offset, meta.shape, meta.strides)
+
+
+def _known(cell: Cell) -> torch.UntypedStorage | None:
+    stamp, storage = _saved.get(cell, (None, None))
+    if stamp != cell.stamp or storage is None or storage.expired():
+        return None
+    return torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+
+
+def _copy(tensor: XlaTensor) -> XlaTensor:
+    """`copy.copy`: another tensor over the same memory."""
+    made: XlaTensor = tensor.detach().requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
+    made.__dict__.update({name: value for name, value in tensor.__dict__.items() if name not in OURS})
+    if tensor._is_param:
+        made._is_param = True
+    return made
+
+
+def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
+    """The tensor's buffer for another library, without a copy where one device has the whole; then never donated."""
+    if tensor.requires_grad:
+        raise BufferError("dlpack: the tensor requires gradients, which do not cross; call .detach() first")
+    return _exchange(tensor).__dlpack__(**kwargs)
+
+
+def _dlpack_device(tensor: XlaTensor) -> Any:
+    return _exchange(tensor).__dlpack_device__()
+
+
+def _exchange(tensor: Any) -> Any:
+    """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
+    forking.check()
+    cell, meta = tensor._cell, tensor._meta
+    if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
+        return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
+    with leased(cell, "dlpack", on_device=True) as lease:
+        buffer, lies = lease.placed()
+        if len(lies.device_ids) > 1 or meta.dtype is torch.bool:
+            return host_copy(tensor.detach(), "dlpack")
+        with LOCK:
+            lease.leaf.shared += 1  # for good: nobody says when the other library is done with it
+        return buffer
+
+
+def _keep_for_device(storage: Any, location: str) -> Any:
+    """Where a storage of a file is asked for on xla, it stays on the host, marked so: tensors move, not storages."""
+    if not location.startswith("xla"):
+        return None
+    only_device(torch.device(location))
+    _untyped(storage)._tensors_on_xla = {}
+    return storage
+
+
+def _untyped(storage: Any) -> Any:
+    return storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+
+
+def _goes_where_it_was(map_location: Any) -> bool:
+    """Whether a load leaves what was saved from the device there."""
+    if not isinstance(map_location, dict):
+        return map_location is None
+    named = [str(map_location[name]) for name in ("xla:0", "xla", "cpu") if name in map_location]
+    return not named or named[0].startswith("xla")
+
+
+def _heed_marks() -> None:
+    """Lets a marked tensor go to the device, where its storage comes from a load that leaves all where it was."""
+    restoring, set_metadata = torch.serialization._get_restore_location, torch._utils.set_tensor_metadata
+
+    def get_restore_location(map_location: Any) -> Any:
+        restore = restoring(map_location)
+        if not _goes_where_it_was(map_location):
+            return restore
+
+        def as_saved(storage: Any, location: Any) -> Any:
+            restored = restore(storage, location)
+            _untyped(restored)._goes_where_it_was = True
+            return restored
+
+        return as_saved
+
+    def set_tensor_metadata(tensor: torch.Tensor, metadata: Any) -> None:
+        if _MARK in metadata:
+            storage: Any = tensor.untyped_storage()
+            if hasattr(storage, "_goes_where_it_was") and not hasattr(storage, "_tensors_on_xla"):
+                storage._tensors_on_xla = {}
+            metadata = {name: value for name, value in metadata.items() if name != _MARK}
+        set_metadata(tensor, metadata)
+
+    torch.serialization._get_restore_location = get_restore_location
+    torch._utils.set_tensor_metadata = set_tensor_metadata
+
+
+def _within(tensor: torch.Tensor, there: dict[Any, torch.Tensor]) -> torch.Tensor | None:
+    """The tensor as a view of one that was loaded from the same storage before, where that holds all its memory."""
+    begin = tensor.storage_offset()
+    end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    for (dtype, shape, strides, offset), loaded in there.items():
+        holds = dtype == tensor.dtype and offset <= begin and end < offset + loaded.numel()
+        if holds and _is_dense(shape, strides) and loaded._view is None:  # type: ignore[attr-defined]  # all are ours
+            return loaded.as_strided(tensor.shape, tensor.stride(), begin - offset)
+    return None
+
+
+def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    step = 1
+    for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size != 1):
+        if stride != step:
+            return False
+        step *= size
+    return True
+
+
+def _move_loaded() -> None:
+    """Moves a rebuilt tensor to the device where its storage was to go there; tensors of one storage still share it."""
+    finish = torch._utils._restore_device_fake_mode
+
+    def restore(tensor: torch.Tensor) -> torch.Tensor:
+        tensor = finish(tensor)
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return tensor
+        there = getattr(tensor.untyped_storage(), "_tensors_on_xla", None)
+        if there is None:
+            return tensor
+        key = (tensor.dtype, tensor.shape, tensor.stride(), tensor.storage_offset())
+        if key not in there:
+            shared = _within(tensor, there) if tensor.numel() else None
+            there[key] = tensor.detach().to("xla") if shared is None else shared
+            if _late.tensors is not None and shared is None:
+                _late.tensors.append((there[key], tensor.detach()))
+        return there[key].detach().requires_grad_(tensor.requires_grad)
+
+    torch._utils._restore_device_fake_mode = restore
+
+
+class _Late(threading.local):
+    """Of this thread's load, where it reads the bytes after the tensors: those it moved before, and their sources."""
+
+    tensors: list[tuple[torch.Tensor, torch.Tensor]] | None = None
+
+
+_late = _Late()
+
+
+def _fill_late() -> None:
+    """Old files hold the bytes behind the tensors: what was moved before they were read is written again at the end."""
+    load = torch.serialization._legacy_load
+
+    def legacy_load(*args: Any, **kwargs: Any) -> Any:
+        outer, _late.tensors = _late.tensors, []
+        try:
+            loaded = load(*args, **kwargs)
+            with torch.no_grad():
+                for moved, source in _late.tensors:
+                    moved.copy_(source)
+            return loaded
+        finally:
+            _late.tensors = outer
+
+    torch.serialization._legacy_load = legacy_load
+
+
+def _refuse_storages() -> None:
+    """torch would look for the device's allocator, which is not there, and end the process."""
+    make = torch.UntypedStorage.__new__
+
+    def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is not None and torch.device(device).type == "xla":
+            no_bytes()
+        return make(cls, *args, **kwargs)
+
+    torch.UntypedStorage.__new__ = new  # type: ignore[method-assign]
+
+
+def join_saving() -> None:
+    """Teaches pickle, copy and torch's (de)serialisation about the device."""
+    XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
+    XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
+    XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign,assignment]
+    XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign,assignment]
+    torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
+    _heed_marks()
+    _move_loaded()
+    _fill_late()
+    _refuse_storages()

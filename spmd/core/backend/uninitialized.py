@@ -1,0 +1,86 @@
+"""Parameters and buffers of lazy modules (`nn.LazyLinear`) on the device: they hold no data until the first forward.
+
+torch changes such a tensor's class and data in place, which a wrapper cannot follow. Until its shape is known it stands
+as torch's own uninitialised tensor on the CPU, of a class that remembers the device; then the two are swapped.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import parameter as torch_parameter
+
+from .swap import swap
+
+
+class _OnDevice:
+    """Says that it is on xla; becomes a tensor of xla when its shape is known."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("xla", 0)
+
+    def materialize(self: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        made = torch.empty(shape, device=device or "xla", dtype=dtype or self.dtype)
+        if isinstance(self, nn.Parameter):
+            made = nn.Parameter(made, self.requires_grad)
+        swap(self, made)
+
+    def __reduce_ex__(self: Any, protocol: Any) -> Any:
+        kind = next(kind for kind in _KINDS if isinstance(self, kind))
+        return kind, (self.requires_grad,)  # as of every tensor of the device, a file holds it as one of the CPU
+
+
+class UninitializedParameter(_OnDevice, torch_parameter.UninitializedParameter):  # type: ignore[override]
+    """A parameter of xla without a shape."""
+
+    def __new__(cls, requires_grad: bool = True, device: Any = None, dtype: Any = None) -> Any:
+        return _new_parameter(cls, requires_grad, "cpu", dtype)
+
+
+class UninitializedBuffer(_OnDevice, torch_parameter.UninitializedBuffer):  # type: ignore[override]
+    """A buffer of xla without a shape."""
+
+    def __new__(
+        cls, requires_grad: bool = False, device: Any = None, dtype: Any = None, persistent: bool = True
+    ) -> Any:
+        return _new_buffer(cls, requires_grad, "cpu", dtype, persistent)
+
+
+_new_parameter = torch_parameter.UninitializedParameter.__new__
+_new_buffer = torch_parameter.UninitializedBuffer.__new__
+_KINDS: dict[Any, Any] = {
+    torch_parameter.UninitializedParameter: UninitializedParameter,
+    torch_parameter.UninitializedBuffer: UninitializedBuffer,
+}
+
+
+def _join(kind: Any, ours: Any, new: Callable[..., Any]) -> None:
+    """Lets torch's class make ours where the device asked for, or the default one, is xla."""
+
+    def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        device = args[1] if len(args) > 1 else kwargs.get("device")
+        chosen = cls is kind and torch.device(torch.get_default_device() if device is None else device).type == "xla"
+        return ours(*args, **kwargs) if chosen else new(cls, *args, **kwargs)
+
+    kind.__new__ = made
+
+
+def is_on_device(tensor: Any) -> bool:
+    """Whether it is an uninitialised tensor of the device."""
+    return isinstance(tensor, _OnDevice)
+
+
+def move_uninitialized(tensor: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Lets an uninitialised tensor say that it is where `fn` would move it; it stays the same object."""
+    target = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
+    kind = next(kind for kind in _KINDS if isinstance(tensor, kind))
+    tensor.__class__ = _KINDS[kind] if target.device.type == "xla" else kind
+    tensor.data = target.detach().cpu()
+
+
+def join_lazy_modules() -> None:
+    """Teaches torch's uninitialised parameters and buffers that there is the device."""
+    _join(torch_parameter.UninitializedParameter, UninitializedParameter, _new_parameter)
+    _join(torch_parameter.UninitializedBuffer, UninitializedBuffer, _new_buffer)

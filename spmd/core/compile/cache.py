@@ -1,0 +1,139 @@
+"""Graph key -> executable, and the words for why a program was compiled."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+
+import jax
+import numpy as np
+
+from .. import metrics
+from ..config import config
+from ..ir.graph import Graph
+from ..ir.source import Line
+from ..sharding.value import compiler_context
+from . import notice, stored
+from .compiler import compile_graph
+from .program import MANY, Program, changed_input, difference
+
+_programs: "OrderedDict[Hashable, Program]" = OrderedDict()
+_lock = threading.RLock()
+_last: Program | None = None
+
+
+def find(graph: Graph) -> Program | None:
+    """The compiled program of a graph, where the cache has it."""
+    global _last
+    started = metrics.now()
+    key = graph.key()
+    with _lock:
+        found = _programs.get(key)
+        if found is not None:
+            _programs.move_to_end(key)
+            _last = found
+    metrics.add_time("key", metrics.now() - started)
+    return found
+
+
+def program_for(graph: Graph, name: str, line: Line) -> Program:
+    """The compiled program of a graph: from the cache, from the disk, or made now."""
+    global _last
+    found = find(graph)
+    if found is not None:
+        return found
+    cause = _cause(graph, line)
+    program = stored.load(graph, name, line, cause)
+    if program is None:
+        metrics.add("programs_compiled")
+        program = compile_graph(graph, name, line, cause)
+        stored.keep(program, graph)
+    with _lock:
+        _programs[graph.key()] = program
+        while len(_programs) > config.program_cache_size:
+            _programs.popitem(last=False)
+            metrics.add("programs_evicted")
+        _last = program
+    return program
+
+
+def _cause(graph: Graph, line: Line) -> str:
+    before = most_alike(graph, line)
+    if before is None:
+        return "first program of this barrier"
+    names = [node.entry.name for node in graph.nodes]
+    family = [program for program in _programs_at(line) if names == [entry.name for entry in program.entries]]
+    if len(family) == MANY:
+        _hint(line, graph, before)
+    return difference(before, graph, num_alike=len(family))
+
+
+def _hint(line: Line, graph: Graph, before: Program) -> None:
+    """Says once, of a barrier whose programs differ by their shapes alone, that they are many."""
+    changed = changed_input(before, graph)
+    if changed is not None:
+        notice.say(
+            f"{MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
+            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size. "
+            "`spmd.metrics.report()` lists all programs and why each was compiled."
+        )
+
+
+def _programs_at(line: Line) -> list[Program]:
+    return [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
+
+
+def most_alike(graph: Graph, line: Line) -> Program | None:
+    """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
+    same_line = _programs_at(line)
+    return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
+
+
+def _likeness(program: Program, graph: Graph) -> int:
+    """How much of a program's ops a graph repeats: the same entry counts two, the same op with other operands one."""
+    pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
+    return sum((old is new) + (old.name == new.name) for old, new in pairs)
+
+
+def clear_cache() -> None:
+    """Forgets every compiled program."""
+    global _last
+    with _lock:
+        _programs.clear()
+        _last = None
+
+
+def last_program() -> Program | None:
+    """The program that ran last."""
+    return _last
+
+
+def trivial_dispatch_seconds(repeats: int = 21) -> float:
+    """Median seconds of dispatching a trivial program with the last step's signature: same arguments, same donation.
+
+    On CPU the dispatch of a real step contains device work, so the host's own cost is timed on a program that only
+    adds one.
+    """
+    program = _last
+    if program is None:
+        raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
+    with compiler_context():
+        arguments = [
+            jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves
+        ]
+        donated = tuple(range(len(arguments)))
+        bump = jax.jit(
+            lambda *arrays: tuple(array ^ True if array.dtype == bool else array + 1 for array in arrays[:-1]),
+            donate_argnums=donated,
+            keep_unused=True,
+        )
+        size = sum(len(entry.numbers) for entry in program.entries)
+        executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
+        state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
+        seconds = []
+        for _ in range(repeats):
+            jax.block_until_ready(state)
+            started = metrics.now()
+            state = executable(*state, np.ones(size))
+            seconds.append(metrics.now() - started)
+        jax.block_until_ready(state)
+    return sorted(seconds)[repeats // 2]

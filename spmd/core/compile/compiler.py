@@ -1,0 +1,132 @@
+"""A graph is lowered and compiled; its line of the ledger."""
+
+import contextlib
+import dataclasses
+import hashlib
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from .. import interrupt, metrics
+from ..config import config
+from ..ir.graph import Graph, Node
+from ..ir.source import Line, describe
+from ..pjrt import agreement, processes
+from ..sharding.value import as_chosen, compiler_context, program_devices
+from . import failing, notice
+from .constants import hide_complex_constants
+from .hlo import record
+from .lower import argument_struct, build, pack_numbers
+from .options import options_of
+from .program import Program
+from .verdict import chosen_shardings, compare
+
+
+def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
+    """The graph as a `jax.stages.Lowered`: StableHLO with the sharding attributes in it, before XLA has seen it.
+
+    chosen: see `lower.build`.
+    """
+    function = build(graph, describe, chosen)
+    function.__name__ = "spmd"
+    several = len(graph.meshes()) > 1
+    with program_devices(graph.mesh.device_ids if several else None), compiler_context(), _first_lowering():
+        jitted = jax.jit(
+            function,
+            donate_argnums=tuple(i for i, donated in enumerate(graph.donated) if donated),
+            out_shardings=tuple(None if pinned is None else pinned.in_program() for pinned in graph.pinned),
+            keep_unused=True,
+        )
+        floats, integers = pack_numbers(graph.nodes)
+        arguments = [argument_struct(leaf.meta, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True)]
+        vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
+        lowered = jitted.lower(*arguments, *vectors)
+        hide_complex_constants(graph, lowered.compiler_ir())
+        return lowered
+
+
+_has_lowered = False
+
+
+@contextlib.contextmanager
+def _first_lowering() -> Iterator[None]:
+    """jax loads its dialects in the midst of its first lowering; left half loaded by a Ctrl-C they never load again."""
+    global _has_lowered
+    with contextlib.nullcontext() if _has_lowered else interrupt.later():
+        yield
+    _has_lowered = True
+
+
+def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
+    """Lowers and compiles a graph, for the reason `cause`, and writes its line of the ledger."""
+    started = metrics.now()
+    chosen: list[tuple[Node, Any]] = []
+    with notice.while_compiling(graph.nodes, line, cause):
+        with interrupt.soon():
+            lowered = lower_graph(graph, chosen if config.check_shardings else None)
+        metrics.add_time("lower", metrics.now() - started)
+        mark = b""
+        if processes.several():
+            mark = fingerprint(lowered)
+            with interrupt.soon():
+                agreement.agree(f"a new program ({name}: {cause}; {len(graph.nodes):,} ops)", mark, line)
+        calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
+        if calls_host and any(graph.donated):
+            # What Python raises in the midst of a run must leave the inputs there: they are not donated.
+            graph = dataclasses.replace(graph, donated=(False,) * len(graph.donated))
+            return compile_graph(graph, name, line, cause)
+        try:
+            with interrupt.soon(), compiler_context():
+                executable = lowered.compile(compiler_options=options_of(graph))
+        except jax.errors.JaxRuntimeError as error:
+            raise failing.not_compiled(Program(name, line, graph, None, []), graph, error) from error
+        except ValueError as error:
+            if type(error).__name__ != "IndivisibleError":
+                raise
+            executable = None
+    if executable is None:
+        return compile_graph(_evenly(graph), name, line, cause)
+    for node, sharding in chosen:
+        asked = node.entry.sharding
+        assert asked is not None, "annotated ops have one"
+        if node.meta.numel:  # else nothing lies anywhere
+            compare(graph, describe(node), node.meta, asked, as_chosen(sharding, graph.mesh), node)
+    program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
+    program.calls_host = calls_host
+    program.fingerprint = mark
+    program.record = record(program, name, cause, line, metrics.now() - started)
+    program.bytes_needed = (program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes) * len(
+        executable.runtime_executable().local_devices()
+    )
+    metrics.record_compile(program.record)
+    metrics.add_time("compile", program.record.seconds)
+    return program
+
+
+def compile_for(graph: Graph) -> Any:
+    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data."""
+    lowered = lower_graph(graph)
+    with compiler_context():
+        return lowered.compile()
+
+
+# Where the partitioner's report goes is an address of this process (see `sharding.value.report_sharding`).
+_ADDRESS = re.compile(r"(@InspectSharding\(.*?backend_config = )\"[^\"]*\"")
+
+
+def fingerprint(lowered: Any) -> bytes:
+    """What is the same in two processes where they lower the same program."""
+    return hashlib.sha256(_ADDRESS.sub(r"\1", lowered.as_text()).encode()).digest()
+
+
+def _evenly(graph: Graph) -> Graph:
+    """The graph, results that the mesh does not divide kept whole: XLA may cut them, jax takes no such array."""
+    devices = len(graph.mesh.device_ids)
+    pinned = [
+        graph.mesh if asked is None and any(dim % devices for dim in root.meta.shape) else asked
+        for root, asked in zip(graph.roots, graph.pinned, strict=True)
+    ]
+    return dataclasses.replace(graph, pinned=pinned)

@@ -1,0 +1,54 @@
+"""What XLA must not know: that a complex array is one number."""
+
+from typing import Any
+
+from jax._src.lib.mlir import ir
+from jax._src.lib.mlir.dialects import hlo
+
+from ..ir.graph import Graph, walk
+
+
+def hide_complex_constants(graph: Graph, module: Any) -> None:
+    """Puts optimization barriers into a program over several devices where XLA could find a complex array to be one
+    number.
+
+    XLA replaces the sum over devices of an array of one number by that of another; of a complex one it makes that
+    number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
+    """
+    metas = [leaf.meta for leaf in graph.leaves] + [meta for node in walk(graph.nodes) for meta in node.entry.metas]
+    if len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas):
+        _hide(module)
+
+
+def _hide(module: Any) -> None:
+    ops: list[Any] = []
+
+    def collect(op: Any) -> Any:
+        ops.append(op)
+        return ir.WalkResult.ADVANCE
+
+    module.operation.walk(collect, ir.WalkOrder.PRE_ORDER)
+    constants: set[Any] = set()
+    for op in ops:
+        if not all(value in constants or _may_be_known(value) for value in op.operands):
+            continue
+        for made in op.results:
+            if not _is_complex(made) or not made.type.rank:
+                constants.add(made)
+            elif op.name == "stablehlo.broadcast_in_dim":  # a barrier behind it would have the array made in memory
+                with op.location, ir.InsertionPoint(op):
+                    op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
+            else:
+                with op.location, ir.InsertionPoint.after(op):
+                    barrier = hlo.OptimizationBarrierOp([made])
+                made.replace_all_uses_except(barrier.results[0], barrier.operation)
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value.type, ir.RankedTensorType) and isinstance(value.type.element_type, ir.ComplexType)
+
+
+def _may_be_known(value: Any) -> bool:
+    """Whether XLA may know what is no constant here: an integer, as x - x is 0, or an array without elements."""
+    kind = value.type
+    return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)

@@ -1,0 +1,110 @@
+"""What failed, in the user's terms: a program that does not fit, an error that XLA raises, or raises late."""
+
+import re
+from collections.abc import Iterator
+
+import jax
+import torch
+
+from ..ir.graph import Graph
+from ..pjrt import devices, runs
+from .lower import LoweringError
+from .program import Program
+
+_NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
+_NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
+_NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
+
+# Below this nobody looks whether a program fits.
+_SMALL = 1 << 28
+
+
+class RunError(RuntimeError):
+    """A program failed while it ran, or its results did later."""
+
+
+def explain(program: Program, error: Exception) -> RuntimeError:
+    """The error of a run, with the recorded op and the user's line that its text points at; the largest values where
+    memory ran out."""
+    text = _NESTED.sub("", str(error))
+    if _NO_MEMORY.search(text):
+        return _out_of_memory(program, _place(program, text), text)
+    return RunError(f"XLA failed in {_place(program, text)}: {text}")
+
+
+def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
+    """The same for XLA's error while it compiled."""
+    text = str(error)
+    if _NO_MEMORY.search(text):
+        return _out_of_memory(program, _place(program, text), text)
+    index = _index(program, text)
+    node = None if index is None else graph.nodes[index]
+    return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
+
+
+def _index(program: Program, text: str) -> int | None:
+    found = _NODE_MARK.search(text)
+    return int(found[1]) if found is not None and int(found[1]) < len(program.entries) else None
+
+
+def _place(program: Program, text: str) -> str:
+    index = _index(program, text)
+    if index is None:
+        return f"the program run at {program.line}"
+    return f"{program.entries[index].name}, recorded at {program.lines[index]}"
+
+
+def _out_of_memory(program: Program, place: str, what: str) -> torch.OutOfMemoryError:
+    """The error of a program that does not fit, with the values that take most."""
+    largest = "; ".join(_largest(program))
+    return torch.OutOfMemoryError(
+        f"out of memory in {place}: {what}. Its largest values (whole, before they are split "
+        f"over devices): {largest}. Tensors that had data before this program still have it: split what is large over "
+        "more devices with mark_sharding, or make the step smaller."
+    )
+
+
+def _largest(program: Program) -> Iterator[str]:
+    values = [(meta, i) for i, entry in enumerate(program.entries) for meta in entry.metas]
+    seen = set()
+    for meta, i in sorted(values, key=lambda value: -value[0].nbytes):
+        shown = f"{meta!r} of {meta.nbytes / 2**30:,.2f} GiB, made by {program.entries[i].name} at {program.lines[i]}"
+        if shown not in seen:
+            seen.add(shown)
+            yield shown
+        if len(seen) == 3:
+            return
+
+
+def check_memory(program: Program) -> None:
+    """Raises OutOfMemoryError for a program that this machine cannot hold, before it runs and takes its inputs along.
+
+    XLA's CPU client finds out only after its inputs were given up; and where the system promises more memory than it
+    has, the process would be killed.
+    """
+    if program.bytes_needed < _SMALL:
+        return
+    limit = devices.host_memory()
+    if limit is not None and program.bytes_needed > limit:
+        raise _out_of_memory(
+            program,
+            f"the program run at {program.line}",
+            f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process beside its inputs, which "
+            f"share {limit / 2**30:,.2f} GiB of memory",
+        )
+
+
+def late(program: Program | None, error: Exception) -> RuntimeError:
+    """An error that a read met: of the first program in flight that failed so, else of the one that made the value."""
+    text = _NESTED.sub("", str(error))
+    for array, maker in runs.in_flight():
+        ran = maker()
+        if ran is None or array.is_deleted():
+            continue
+        try:
+            array.block_until_ready()
+        except jax.errors.JaxRuntimeError as first:
+            if _NESTED.sub("", str(first)) == text:
+                program = ran
+                break
+    return RunError(f"XLA failed: {text}") if program is None else explain(program, error)

@@ -1,0 +1,53 @@
+"""Lines on stderr: what takes long, and what was done unasked."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+
+from ..config import config
+from ..ir.graph import Node
+from ..ir.source import Line, node_line
+
+# So many ops are a long program.
+_LONG = 2_000
+
+
+def say(text: str) -> None:
+    """One line for the user."""
+    print(f"spmd: {text}", file=sys.stderr, flush=True)
+
+
+@contextlib.contextmanager
+def while_compiling(nodes: Sequence[Node], line: Line, cause: str) -> Iterator[None]:
+    """Says what is compiled, why, and what would make it shorter, once it has taken `config.slow_compile_seconds`."""
+    if not config.slow_compile_seconds:
+        yield
+        return
+
+    def tell() -> None:
+        since = f", recorded since {node_line(nodes[0])}" if nodes else ""
+        say(
+            f"compiling {len(nodes):,} ops{since}, for more than {config.slow_compile_seconds} s now. "
+            f"They run at {line}. Why: {cause}. {_advice(len(nodes), cause)} "
+            "(config.slow_compile_seconds = 0 says nothing.)"
+        )
+
+    timer = threading.Timer(config.slow_compile_seconds, tell)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _advice(num_ops: int, cause: str) -> str:
+    if "input is now" in cause:
+        return "XLA compiles a program per shape: pad inputs to a few sizes, or write into a tensor of the full size."
+    if num_ops > _LONG:
+        return (
+            "XLA's time grows faster than the number of ops: spmd.sync() once a step, or in the middle of a long one, "
+            "makes shorter programs, and equal ones are compiled once."
+        )
+    return "The next run of the same ops finds the program compiled."

@@ -1,0 +1,70 @@
+"""What a compiled program depends on besides its graph: versions, machine, devices, flags, our own source."""
+
+import functools
+import hashlib
+import platform
+from enum import Enum
+from pathlib import Path
+from types import NoneType
+
+import jax
+import jaxlib
+import numpy as np
+import torch
+from jax._src import config as jax_config  # what a trace depends on: jax's own list of it
+from jax._src.lib import xla_client
+
+from ..config import compiler_flags, config
+from ..ir.encode import digest
+from ..sharding.value import compiler_context
+
+_PLAIN = (bool, int, str, Enum, NoneType)
+_PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
+    """By name, all that a program over these devices depends on; two programs of one graph and setting are the same."""
+    with compiler_context():
+        traced = [repr(value) for value in jax_config.trace_context() if isinstance(value, _PLAIN)]
+    return {
+        **_fixed(),
+        "devices": ",".join(map(str, device_ids)),
+        "check_shardings": str(config.check_shardings),
+        "flags": digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
+    }
+
+
+@functools.cache
+def _fixed() -> dict[str, str]:
+    """What stays the same in a process whose devices have started."""
+    client = jax.devices()[0].client
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "jax": jax.__version__,
+        "jaxlib": jaxlib.__version__,
+        "numpy": np.__version__,
+        "platform": f"{client.platform} {client.platform_version}",
+        "topology": str(xla_client.get_topology_for_devices(jax.devices()).fingerprint()),
+        "cpu": digest(_cpu_features()),
+        "source": _source(),
+    }
+
+
+def _cpu_features() -> str:
+    """The processor, and what its kind can do, where the system tells."""
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text().splitlines() if told.exists() else []
+    names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    kept = sorted({line for line in lines if line.partition("\t")[0].strip(": ") in names})
+    return "\n".join([platform.machine(), platform.processor(), *kept])
+
+
+def _source() -> str:
+    """The sha256 of this package's files."""
+    files = sorted(_PACKAGE.rglob("*.py"))
+    text = hashlib.sha256()
+    for file in files:
+        content = file.read_bytes()
+        text.update(f"{file.relative_to(_PACKAGE).as_posix()} {len(content)}\n".encode() + content)
+    return text.hexdigest()

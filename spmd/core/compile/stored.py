@@ -1,0 +1,112 @@
+"""Compiled programs on disk: kept after a compile, loaded instead of one in a process to come.
+
+A file holds XLA's executable and, as plain data, what a Program knows besides; the executable has passed the check of
+its shardings before it was written. What holds a user's function, or calls Python while it runs, is not kept: no text
+says what such a program does. (jax's own compilation cache, where the user has set one, is keyed by StableHLO.)
+"""
+
+import dataclasses
+import io
+import json
+from typing import Any
+
+import jax
+from jax.experimental import serialize_executable
+
+from .. import metrics
+from ..ir.encode import digest
+from ..ir.graph import Graph, walk
+from ..ir.source import Line
+from ..pjrt import processes
+from ..sharding.topology import grid
+from ..sharding.value import Sharding, compiler_context
+from . import disk, notice
+from .program import Program
+from .setting import setting
+
+
+def _is_kept(graph: Graph) -> bool:
+    return (
+        disk.is_on() and not processes.several() and not any(node.entry.lowering.opaque for node in walk(graph.nodes))
+    )
+
+
+def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
+    """The program of a graph from the disk, with a line in the ledger; None where there is none that can be used."""
+    if not _is_kept(graph):
+        return None
+    started = metrics.now()
+    header = setting(graph.mesh.device_ids)
+    key = digest((graph, sorted(header.items())))
+    body = disk.read(key, header)
+    if body is None:
+        return None
+    try:
+        program = _decoded(body, graph, name, line)
+    except Exception as error:  # whatever jax and XLA make of it: the program is compiled instead
+        notice.say(f"a kept program is compiled again, as it does not load: {type(error).__name__}: {error}")
+        disk.discard(key)
+        return None
+    assert program.record is not None
+    program.record = dataclasses.replace(
+        program.record, name=name, cause=f"loaded from disk; {cause}", line=str(line), seconds=metrics.now() - started
+    )
+    metrics.add("programs_loaded")
+    metrics.record_compile(program.record)
+    metrics.add_time("load", program.record.seconds)
+    return program
+
+
+def keep(program: Program, graph: Graph) -> None:
+    """Writes a program that was just compiled for a graph to the disk, where it may be kept."""
+    if not _is_kept(graph) or program.calls_host:
+        return
+    header = setting(graph.mesh.device_ids)
+    try:
+        body = _encoded(program)
+    except Exception as error:  # not every backend gives its executables away
+        disk.refuse(f"a program cannot be written: {type(error).__name__}: {error}")
+        return
+    if disk.write(digest((graph, sorted(header.items()))), header, body):
+        metrics.add("programs_stored")
+
+
+def _encoded(program: Program) -> bytes:
+    """A line of plain data, then the executable as jax pickles it."""
+    assert program.record is not None
+    facts = {
+        "record": dataclasses.asdict(program.record),
+        "results": [sharding.__reduce__()[1] for sharding in program.results],
+        "bytes_needed": program.bytes_needed,
+    }
+    compiled = program.executable
+    # Kept alive are the functions that the partitioner told its shardings while it compiled; no run calls them.
+    unloaded = dataclasses.replace(compiled._executable._unloaded_executable, keepalive=())
+    file = io.BytesIO()
+    serialize_executable._JaxPjrtPickler(file).dump(
+        (unloaded, jax.tree.leaves(compiled.args_info), compiled._no_kwargs)
+    )
+    return json.dumps(facts).encode() + b"\n" + file.getvalue()
+
+
+def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
+    plain, _, pickled = body.partition(b"\n")
+    facts = json.loads(plain)
+    num_inputs = len(graph.leaves) + 2  # the vectors of lifted numbers
+    with compiler_context():
+        executable = serialize_executable.deserialize_and_load(
+            pickled,
+            jax.tree.structure(((0,) * num_inputs, {})),
+            jax.tree.structure((0,) * len(graph.roots)),
+            execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
+        )
+    program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
+    program.record = metrics.CompileRecord(**facts["record"])
+    program.bytes_needed = facts["bytes_needed"]
+    return program
+
+
+def _sharding(parts: Any) -> Sharding:
+    """A sharding of its parts, which JSON has made lists."""
+    ids, shape, names, spec, *rest = parts
+    return Sharding.of(tuple(ids), tuple(shape), tuple(names), tuple(map(tuple, spec)), *rest)

@@ -1,0 +1,1 @@
+"""From one aten call to one recorded op."""

@@ -1,0 +1,230 @@
+"""Ops written with other torch ops, because they need a tensor's layout, the host, or are a block of a model."""
+
+import math
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from ..ops.registry import present
+
+aten = torch.ops.aten
+
+
+# --- linear algebra ---------------------------------------------------------------------------------------------------
+
+
+def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What torch's gradient formula of a determinant expects: for a contiguous real matrix the transpose's factors."""
+    transposed = matrix.is_contiguous() and not matrix.is_complex()
+    packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
+    return packed, pivots
+
+
+def _solve_ex(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    matrix, right = args[0], args[1]
+    is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
+    packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
+    right = right.unsqueeze(-1) if is_vector else right
+    made = aten.linalg_lu_solve(packed, pivots, right, left=kwargs.get("left", True))
+    return made.squeeze(-1) if is_vector else made, packed, pivots, info
+
+
+def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    steps = torch.arange(1, pivots.shape[-1] + 1, dtype=pivots.dtype, device=pivots.device)
+    return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
+
+
+def _det(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    packed, pivots = _factor(args[0])
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
+
+
+def _slogdet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    packed, pivots = _factor(args[0])
+    diagonal = packed.diagonal(dim1=-2, dim2=-1)
+    sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
+    return sign, diagonal.abs().log().sum(-1), packed, pivots
+
+
+def _check_errors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Reads `info`, which is a barrier, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
+    func(args[0].cpu(), *args[1:], **kwargs)
+
+
+def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    upper = args[1] if len(args) > 1 else kwargs.get("upper", False)
+    factor, info = aten.linalg_cholesky_ex(args[0], upper=upper)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=args[0].dim() == 2)
+    return factor
+
+
+# --- questions, and zeros for tangents --------------------------------------------------------------------------------
+
+
+def _is_all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """What `torch.distributions` asks of its parameters, and anomaly mode of gradients."""
+    return args[0].all()
+
+
+def _is_any_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return args[0].any()
+
+
+def _assert_async(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Read at once, which is a barrier: a device of XLA cannot raise by itself."""
+    if not args[0].item():
+        raise RuntimeError(
+            args[1] if len(args) > 1 else "_assert_async: expected a tensor that is true, got one that is not"
+        )
+
+
+def _sample_dirichlet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    drawn = aten._standard_gamma(*args, **kwargs)
+    return drawn / drawn.sum(-1, keepdim=True)
+
+
+def _drawn(name: str, scale_name: str, draw: Any, refusal: type[Exception]) -> tuple[Any, Any]:
+    """The two forms of a draw with a place and a scale, which torch's reference cannot make with a generator."""
+
+    def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        tensor, *given = args
+        generator = kwargs.get("generator")
+        names = tuple(argument.name for argument in func._schema.arguments[1:3])
+        bound = {argument.name: argument.default_value for argument in func._schema.arguments[1:3]}
+        bound |= dict(zip(names, given, strict=False)) | {key: kwargs[key] for key in names if key in kwargs}
+        place, scale = bound.values()
+        if not tensor.is_floating_point():
+            raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
+        if not scale > 0:
+            raise RuntimeError(f"{name} expects {scale_name} > 0.0, but found {scale_name}={scale}")
+        return draw(tensor, place, scale, generator)
+
+    def functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+        return in_place(func, (torch.empty_like(args[0]), *args[1:]), kwargs)
+
+    return in_place, functional
+
+
+def _draw_log_normal(tensor: Any, mean: float, std: float, generator: torch.Generator | None) -> torch.Tensor:
+    return tensor.normal_(mean, std, generator=generator).exp_()
+
+
+def _draw_cauchy(tensor: Any, median: float, sigma: float, generator: torch.Generator | None) -> torch.Tensor:
+    uniform = tensor.uniform_(generator=generator)
+    return uniform.sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
+
+
+_log_normal_, _log_normal = _drawn("log_normal_", "std", _draw_log_normal, NotImplementedError)
+_cauchy_, _cauchy = _drawn("cauchy_", "sigma", _draw_cauchy, RuntimeError)
+
+
+def _new_zeros_with_same_feature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """The tangent of `other`, with as many batch dims in front as the tangent `self` has."""
+    tangent, other = args
+    batch = tangent.shape[: kwargs.get("self_num_batch_dims", 0)]
+    return tangent.new_zeros((*batch, *other.shape))
+
+
+def _embedding_renorm_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """`max_norm` of an embedding: the rows that are looked up are made shorter where they are too long."""
+    weight, indices, max_norm, norm_type = args
+    norm = weight.norm(norm_type, dim=1, keepdim=True)
+    looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
+    return weight.copy_(torch.where(looked_up & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight))
+
+
+# --- transformer blocks without gradients -----------------------------------------------------------------------------
+
+
+def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:
+    return x.unflatten(-1, (num_head, -1)).transpose(-2, -3)
+
+
+def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor:
+    """True forbids. mask_type: 0 [query, key], 1 [batch, key], 2 as the scores."""
+    if mask is None:
+        return scores
+    mask = mask.bool()
+    if mask_type == 1:
+        mask = mask[:, None, None, :]
+    elif mask.dim() == 3:
+        mask = mask.unflatten(0, scores.shape[:2])
+    return scores.masked_fill(mask, float("-inf"))
+
+
+def _attention_block(
+    query: Any, key: Any, value: Any, embed_dim: int, num_head: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any,
+    proj_bias: Any, mask: Any = None, need_weights: bool = True, average_attn_weights: bool = True,
+    mask_type: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    if query is key and key is value:
+        parts = list(F.linear(query, qkv_weight, qkv_bias).chunk(3, -1))
+    else:
+        weights, biases = qkv_weight.chunk(3), qkv_bias.chunk(3)
+        parts = [F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases, strict=True)]
+    q, k, v = (_heads(part, num_head) for part in parts)
+    scores = (q * (embed_dim // num_head) ** -0.5) @ k.transpose(-1, -2)
+    weights = _masked(scores, mask, mask_type).softmax(-1)
+    output = F.linear((weights @ v).transpose(-2, -3).flatten(-2), proj_weight, proj_bias)
+    if not need_weights:
+        return output, None
+    return output, weights.mean(1) if average_attn_weights else weights
+
+
+def _native_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _attention_block(*args, **kwargs)
+
+
+def _encoder_block(
+    src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
+    use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
+    norm_bias_2: Any, ffn_weight_1: Any, ffn_bias_1: Any, ffn_weight_2: Any, ffn_bias_2: Any, mask: Any = None,
+    mask_type: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    def norm(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, (embed_dim,), weight, bias, eps)
+
+    x = norm(src, norm_weight_1, norm_bias_1) if norm_first else src
+    attended, _ = _attention_block(
+        x, x, x, embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask, False, True, mask_type
+    )
+    x = src + attended
+    x = x if norm_first else norm(x, norm_weight_1, norm_bias_1)
+    inner = F.linear(norm(x, norm_weight_2, norm_bias_2) if norm_first else x, ffn_weight_1, ffn_bias_1)
+    x = x + F.linear(F.gelu(inner) if use_gelu else F.relu(inner), ffn_weight_2, ffn_bias_2)
+    return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
+
+
+def _encoder_layer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return _encoder_block(*args, **kwargs)
+
+
+def _is_left_aligned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether an encoder may pack its batch into a nested tensor: never on this device."""
+    return False
+
+
+COMPOSED: dict[Any, Any] = {
+    aten._linalg_solve_ex.default: _solve_ex,
+    aten._linalg_det.default: _det,
+    aten._linalg_slogdet.default: _slogdet,
+    aten._linalg_check_errors.default: _check_errors,
+    aten._is_all_true.default: _is_all_true,
+    aten._is_any_true.default: _is_any_true,
+    aten._assert_async.default: _assert_async,
+    aten._assert_async.msg: _assert_async,
+    aten._sample_dirichlet.default: _sample_dirichlet,
+    aten.log_normal_.default: _log_normal_,
+    aten.log_normal.default: _log_normal,
+    aten.cauchy_.default: _cauchy_,
+    aten.cauchy.default: _cauchy,
+    aten._new_zeros_with_same_feature_meta.default: _new_zeros_with_same_feature,
+    aten.embedding_renorm_.default: _embedding_renorm_,
+    aten._native_multi_head_attention.default: _native_attention,
+    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
+}
+# torch 2.15 has no such op: there `torch.cholesky` raises an error that names `torch.linalg.cholesky`.
+COMPOSED |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)

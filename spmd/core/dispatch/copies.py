@@ -1,0 +1,173 @@
+"""Copies between host and device, and reads: the calls by which data enters and leaves the device."""
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from .. import metrics
+from ..engine.reads import host_value
+from ..ir.graph import Leaf
+from ..lazy.cell import LOCK
+from ..lazy.overlap import check_target
+from ..lazy.tensor import XlaTensor
+from ..lazy.views import shown, write
+from ..naming import only_device
+from ..pjrt.host import leaving
+from ..pjrt.transfer import host_array, host_tensor
+from .deterministic import filled
+from .layouts import refuse_layout, refuse_tensor
+
+aten = torch.ops.aten
+
+
+def changes_values(view: Any) -> bool:
+    """Whether a view in the chain shows other numbers than memory holds (a conjugate, a negative)."""
+    return any(isinstance(sign, str) for sign in shown(view))
+
+
+def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False) -> torch.Tensor:
+    """The tensor's value as a CPU tensor of its own; a barrier. `call` is what the user called, for messages.
+
+    together: all processes read it at once (see `reads.host_value`).
+    """
+    cell, meta = tensor._cell, tensor._meta
+    leaving(call, repr(meta))
+    if changes_values(tensor._view):
+        return host_copy(aten.clone.default(tensor), call, together=together)
+    base = host_tensor(host_value(cell, call, together=together))
+    if tensor._view is None:
+        # The device's own layout is dense; give the copy the strides that torch would give a copy.
+        return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
+    made = strided(tensor, base)
+    return host_copy(aten.clone.default(tensor), call, together=together) if made is None else made.clone()
+
+
+def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
+    """A view on the host, given the host's copy of its base; None where it shows the bytes as other numbers."""
+    meta, whole = tensor._meta, tensor._cell.meta
+    if not meta.numel:  # numpy's strides of nothing are not torch's
+        return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
+    order = sorted(range(base.dim()), key=lambda dim: (-whole.strides[dim], dim))
+    storage = base.permute(order).contiguous().reshape(-1)
+    storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
+    if meta.dtype != storage.dtype:
+        return None
+    return storage.as_strided(meta.shape, meta.strides, meta.offset - whole.offset)
+
+
+def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    target, source = args[0], args[1]
+    if type(target) is not XlaTensor:
+        return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
+    if isinstance(source, XlaTensor):
+        return NotImplemented
+    source = source if isinstance(source, torch.Tensor) else _number(source)
+    refuse_tensor(source)
+    if source.is_meta:
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # these words `Module.to` looks for
+    if source.device.type != "cpu":
+        raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
+    check_target("aten.copy_", "copy", target._meta)
+    # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
+    snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    with LOCK:
+        write(target, Leaf(_dense(target), host=host_array(snapshot)))
+    return target
+
+
+def _number(value: complex) -> torch.Tensor:
+    """A Python number where a schema has a tensor: torch's parser takes them there and dispatch gets them back."""
+    kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
+    return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
+
+
+def _dense(target: XlaTensor) -> Any:
+    return target._meta if target._view is None else target._view.meta.layout
+
+
+def _is_here(device: Any) -> bool:
+    """Whether a call asks for its result on this device, by name or by silence."""
+    if device is None:
+        return True
+    device = torch.device(device)
+    if device.type != "xla":
+        return False
+    only_device(device)
+    return True
+
+
+def _to_copy(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    device = kwargs.get("device")
+    if _is_here(device):
+        return NotImplemented
+    made = host_copy(args[0], "cpu() or to()")
+    rest = {name: value for name, value in kwargs.items() if name not in ("device", "non_blocking", "pin_memory")}
+    return made.to(device).to(rest.get("dtype") or made.dtype)
+
+
+def _item(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return host_copy(args[0], "item() or bool()").item()
+
+
+def _equal(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    left, right = args
+    if left.shape != right.shape:
+        return False
+    return bool((left == right).all().item())
+
+
+def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    return bool(torch.isclose(*args, **kwargs).all().item())
+
+
+def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`x.new_zeros(2, device="cpu")`: a factory that is asked for a tensor on another device than its model's."""
+    device = kwargs.get("device")
+    if _is_here(device):
+        refuse_layout(kwargs.get("layout"))
+        return filled(func, args, kwargs)
+    like = torch.empty_strided(args[0].shape, args[0].stride(), dtype=args[0].dtype, device=device)
+    return func(like, *args[1:], **kwargs)
+
+
+def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """An op whose result's shape depends on data runs on the host, and is counted."""
+    leaving(str(func), "its operands, as the result's shape depends on their values,")
+    metrics.add("host_ops")
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
+    return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
+
+
+def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`repeat_interleave` of counts: a static program where the caller says how many there are in all."""
+    return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
+
+
+HANDLERS: dict[Any, Any] = {
+    aten.copy_.default: _copy_,
+    aten._to_copy.default: _to_copy,
+    aten._local_scalar_dense.default: _item,
+    aten.item.default: _item,  # what `.item()` is below autograd, inside another handler
+    aten.equal.default: _equal,
+    aten.allclose.default: _allclose,
+    aten.nonzero.default: _on_host,
+    aten.masked_select.default: _on_host,
+    aten._unique.default: _on_host,
+    aten._unique2.default: _on_host,
+    aten.unique_dim.default: _on_host,
+    aten.unique_consecutive.default: _on_host,
+    aten.unique_dim_consecutive.default: _on_host,
+    aten.bincount.default: _on_host,
+    aten.repeat_interleave.Tensor: _repeats,
+}
+
+for _overload in (
+    aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default,
+    aten.new_empty_strided.default, aten.zeros_like.default, aten.ones_like.default, aten.full_like.default,
+    aten.empty_like.default,
+):  # fmt: skip
+    HANDLERS[_overload] = _elsewhere
+
+# What of the above takes data to the host, for `python -m spmd where`.
+HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

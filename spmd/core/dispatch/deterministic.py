@@ -1,0 +1,77 @@
+"""What `torch.use_deterministic_algorithms` changes: no more than on the CPU, as XLA's own programs always repeat.
+
+torch itself is asked at each call, also for its words: it refuses an op whose result depends on the order of its writes
+(two of them to one place), and fills memory that nobody has written yet.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+
+
+def _unpool(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if torch.are_deterministic_algorithms_enabled():
+        dims = 2 if func is aten.max_unpool2d.default else 3
+        like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
+        # Its error, or its warning under warn_only.
+        func(like, like.long(), ones, *([ones, [0] * dims] if dims == 3 else []))
+    return NotImplemented
+
+
+def _put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    accumulates = args[3] if len(args) > 3 else kwargs.get("accumulate", False)
+    if not accumulates and torch.are_deterministic_algorithms_enabled():
+        nothing = torch.zeros(0, device="cpu")
+        nothing.put_(nothing.long(), nothing.clone())
+    return NotImplemented
+
+
+@contextlib.contextmanager
+def unasked() -> Iterator[None]:
+    """Inside, torch raises nothing about determinism: on meta tensors it would for what only CUDA does in any order."""
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
+def fill_of(dtype: torch.dtype) -> Any:
+    """What torch fills memory of this dtype with that nobody has written, or None where it leaves it as it is."""
+    if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
+        return torch.empty((), dtype=dtype, device="cpu").item()
+    return None
+
+
+def filled(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`empty_like` and `new_empty` where torch fills them; else NotImplemented."""
+    if func not in _EMPTY:
+        return NotImplemented
+    value = fill_of(kwargs.get("dtype") or args[0].dtype)
+    return NotImplemented if value is None else _EMPTY[func](value, args, {**kwargs, "device": torch.device("xla")})
+
+
+def _empty_strided(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    return torch.empty_strided(*args[1:], **{"dtype": args[0].dtype, **kwargs})
+
+
+_EMPTY: dict[Any, Any] = {
+    aten.empty_like.default: lambda value, args, kwargs: aten.full_like.default(*args, value, **kwargs),
+    aten.new_empty.default: lambda value, args, kwargs: aten.new_full.default(*args, value, **kwargs),
+    aten.new_empty_strided.default: _empty_strided,
+}
+
+HANDLERS: dict[Any, Any] = {
+    aten.max_unpool2d.default: _unpool,
+    aten.max_unpool3d.default: _unpool,
+    aten.put.default: _put,
+    aten.put_.default: _put,
+}

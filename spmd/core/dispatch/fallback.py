@@ -1,0 +1,64 @@
+"""Ops without a rule: a clear error, or the CPU."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._pytree import tree_map
+
+from .. import metrics
+from ..config import config
+from ..lazy.tensor import XlaTensor
+from ..ops import base_name
+from ..pjrt.host import leaving
+from .layouts import refuse_op
+from .overloads import VIEW, as_list, kind_of
+
+
+def no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    refuse_op(base_name(func))
+    if config.fallback == "cpu" and kind_of(func) is not VIEW:
+        return _on_cpu(func, args, kwargs)
+    raise NotImplementedError(
+        f"{func} has no lowering rule on xla, and torch has no decomposition of it. Give it one with "
+        'spmd.register_lowering, move its inputs with .cpu(), or set spmd.config.fallback = "cpu" to run such '
+        "ops on the CPU."
+    )
+
+
+def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The CPU fallback: operands to the host, results (and what the op wrote) back to the device."""
+    leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
+    metrics.add_fallback(str(func))
+    written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
+
+    def to_cpu(value: Any) -> Any:
+        if type(value) is XlaTensor:
+            # One copy for one tensor: what the op writes is found again by it.
+            return written.setdefault(id(value), (value, value.cpu()))[1]
+        return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
+
+    copies, keywords = tree_map(to_cpu, (args, kwargs))
+    made = func(*copies, **keywords)
+    by_copy = {id(copy): tensor for tensor, copy in written.values()}
+    for argument, given, copy in _arguments(func, args, kwargs, copies, keywords):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            for target, source in zip(as_list(given), as_list(copy), strict=True):
+                target.copy_(source)
+
+    def to_device(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        return by_copy[id(value)] if id(value) in by_copy else value.to("xla")
+
+    return tree_map(to_device, made)
+
+
+def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: Any) -> Iterator[tuple[Any, Any, Any]]:
+    """(schema argument, what was given for it, its copy) for each argument of a call."""
+    for argument, given, copy in zip(func._schema.arguments, args, copies, strict=False):
+        yield argument, given, copy
+    named = {argument.name: argument for argument in func._schema.arguments}
+    for name, given in kwargs.items():
+        yield named[name], given, keywords[name]

@@ -1,0 +1,245 @@
+"""The shape-and-dtype table's slow side: the Entry of one new combination of operands.
+
+An Entry is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
+dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
+"""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch._ops import OpOverload
+from torch._prims_common import elementwise_dtypes
+from torch.utils._pytree import tree_leaves
+
+from ..dtypes import check_fits, is_exact, to_numpy_dtype
+from ..ir.meta import Meta, dense_meta, meta_of
+from ..ir.op import Entry, Slot
+from ..lazy.overlap import check_targets
+from ..lazy.tensor import XlaTensor
+from ..lazy.views import ViewRule, view_rule
+from ..ops import CHECKS, Rule, base_name
+from ..ops.lifting import LARGEST, is_one_number
+from ..ops.meta import META_FUNCTIONS
+from .deterministic import unasked
+from .lowerings import Call, Fill, Large, Number, Operand, fill
+from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
+
+aten = torch.ops.aten
+
+
+# --- binding arguments ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Binding:
+    """An overload's arguments with tensors and lifted numbers replaced by their places, in dispatch's order."""
+
+    arguments: dict[str, Any]
+    metas: list[Meta]
+    numbers: list[float | int]
+
+
+def _bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+    binding = _Binding({}, [], [])
+    for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
+        if type(value) is torch._C.Generator:
+            continue
+        binding.arguments[argument.name] = _place(value, argument.name in plan.lifted_names, binding)
+    for name, value in kwargs.items():
+        if name not in plan.ignored:
+            binding.arguments[name] = _place(value, name in plan.lifted_names, binding)
+    return binding
+
+
+def _place(value: Any, is_lifted: bool, binding: _Binding) -> Any:
+    if isinstance(value, torch.Tensor):
+        binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
+        return Operand(len(binding.metas) - 1)
+    if isinstance(value, (list, tuple)):
+        if is_lifted and is_one_number(value):
+            return [_place(value[0], True, binding)] * len(value)
+        return [_place(item, is_lifted, binding) for item in value]
+    if is_lifted and type(value) is int and value > LARGEST:
+        return Large(value)
+    if is_lifted and type(value) in (int, float):
+        binding.numbers.append(value)
+        return Number(len(binding.numbers) - 1)
+    return value
+
+
+def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What torch says the op returns, with torch's own errors for arguments it does not take."""
+
+    def to_meta(value: Any) -> Any:
+        if isinstance(value, XlaTensor):
+            return value._meta.make()
+        if isinstance(value, torch.Tensor):
+            return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
+        if isinstance(value, (list, tuple)):
+            return [to_meta(item) for item in value]
+        return value
+
+    keywords = {name: to_meta(value) for name, value in kwargs.items() if name not in ("generator", "pin_memory")}
+    if "device" in keywords or (makes_tensors(plan.overload) and not args_have_tensor(args)):
+        keywords["device"] = torch.device("meta")
+    run = META_FUNCTIONS.get(plan.overload, plan.overload)
+    arguments = [to_meta(value) for value in args if type(value) is not torch._C.Generator]
+    check = CHECKS.get(plan.overload)
+    if check is not None:
+        check(*arguments, **keywords)
+    try:
+        with unasked():
+            made = run(*arguments, **keywords)
+    except AssertionError as error:  # some of torch's meta kernels in Python check so; its other kernels raise
+        raise RuntimeError(f"{plan.name}: {error}") from error
+    if plan.kind is MUTATION:
+        targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
+        return [tensor for target in targets for tensor in (target if isinstance(target, list) else [target])]
+    return made
+
+
+# --- entries ----------------------------------------------------------------------------------------------------------
+
+
+def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
+    if plan.fills and isinstance(args[0], torch.Tensor):  # numbers that come later are looked at by dispatch
+        for value, lifted in zip(args, plan.lifted, strict=False):
+            if lifted and isinstance(value, (int, float, complex)):
+                check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
+    made = run_on_meta(plan, args, kwargs)
+    binding = _bind(plan, args, kwargs)
+    if plan.kind is VIEW:
+        return _view_rule(plan, args[0], binding, meta_of(made))
+    flat = list(made) if isinstance(made, (tuple, list)) else [made]
+    metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
+    if plan.kind is MUTATION:
+        for where in plan.mutated:
+            check_targets(plan.name, base_name(plan.overload), args[where] if isinstance(where, int) else kwargs[where])
+        _check_unchanged(plan, args, kwargs, metas)
+        check_complex(plan, args)
+    plain = all(isinstance(item, torch.Tensor) for item in flat)
+    layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
+    kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
+    constant = constant_of(plan)
+    if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
+        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.lifted_names)
+    lowering = Fill() if constant is not None else _call(plan, binding)
+    statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
+    operands = tuple(binding.metas)
+    entry = Entry.of(
+        plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
+    )
+    if operands and constant is None and not any(meta.dtype.is_floating_point for meta in operands):
+        _check_takes(plan, entry)
+    return entry
+
+
+def reads_default_dtype(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> bool:
+    """Whether `torch.set_default_dtype` may decide a type of the op's: integers alone meet a float, or become one."""
+    values = [*tree_leaves(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    if any(isinstance(value, torch.dtype) for value in values):
+        return False
+    exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
+    # The elements of a list each have a type of their own; elsewhere one operand with a fraction decides.
+    if not any(exact) if is_foreach(plan.overload) else not all(exact):
+        return False
+    return any(isinstance(value, (float, complex)) for value in values) or not all(is_exact(m.dtype) for m in metas)
+
+
+def _check_takes(plan: Plan, entry: Entry) -> None:
+    """torch's meta kernels take every dtype; whether a rule takes integers, booleans and complex numbers is tried
+    here, once per Entry, so that the user's line raises and not the barrier. Floats every rule takes: they are not."""
+    numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in entry.numbers]
+    try:
+        with jax.enable_x64(True):
+            lower = functools.partial(entry.lower, layouts=[None] * len(entry.operands))
+            jax.eval_shape(lower, [meta.struct for meta in entry.operands], numbers)
+    except (TypeError, ValueError) as error:
+        kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in entry.operands))
+        raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
+
+
+def _show(value: Any, binding: _Binding) -> str:
+    shown = fill(value, lambda i: binding.metas[i], lambda i: "lifted")
+    return str(shown)
+
+
+_ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", "lerp"}
+
+
+def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
+    """torch's meta device lets arithmetic write a complex result into a real tensor; every real device refuses."""
+    target = args[0]
+    if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
+        return
+    for value in args[1:]:
+        if isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex()):
+            found = "ComplexDouble" if target.dtype == torch.float64 else "ComplexFloat"
+            raise RuntimeError(
+                f"{plan.name}: result type {found} can't be cast to the desired output type {target.dtype}"
+            )
+
+
+def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> None:
+    targets: list[Any] = []
+    for where in plan.mutated:
+        value = args[where] if isinstance(where, int) else kwargs[where]
+        targets.extend(value) if isinstance(value, (list, tuple)) else targets.append(value)
+    for target, meta in zip(targets, metas, strict=True):
+        if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
+            raise NotImplementedError(
+                f"{plan.name} would change {target._meta!r} into {meta!r}; on xla a tensor keeps its shape: use the "
+                "out-of-place form and rebind the name"
+            )
+
+
+def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
+    """The rule of a view; how it is read and written is one for all places in memory at which the base may begin."""
+    parent = base._meta.layout
+    statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
+
+    def made() -> ViewRule:
+        entry = Entry.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
+        arguments = dict(list(binding.arguments.items())[1:])
+        return view_rule(plan.overload, entry, parent, arguments)
+
+    found = plan.table.of(("layout", parent, statics), made)
+    return ViewRule(found.read, found.write, meta, found.shown)
+
+
+def _call(plan: Plan, binding: _Binding) -> Call:
+    assert plan.rule is not None and plan.twin is not None
+    return Call(
+        plan.twin,
+        tuple(binding.arguments.items()),
+        compute=_compute_dtype(plan.twin, plan.rule, binding),
+        precision=plan.precision,
+        writes=plan.kind is MUTATION,
+        shape_only=plan.ignores_operands,
+        foreign=plan.rule if plan.rule.opaque else None,
+    )
+
+
+def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype | None:
+    if rule.promote is None:
+        return None
+    promoted = []
+    for argument in twin._schema.arguments:
+        if argument.kwarg_only or argument.name not in binding.arguments:
+            continue
+        value = fill(binding.arguments[argument.name], lambda i: binding.metas[i].make(), lambda i: binding.numbers[i])
+        if isinstance(value, torch.Tensor) or (type(value) in (int, float, bool, complex) and _is_scalar(argument)):
+            promoted.append(value)
+    compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
+    if compute.is_floating_point and compute.itemsize == 1:
+        compute = torch.float32  # torch computes float8 so, too; its table of types does not know them
+    return to_numpy_dtype(compute)
+
+
+def _is_scalar(argument: torch.Argument) -> bool:
+    return str(argument.type) in ("number", "Optional[number]", "Tensor", "Optional[Tensor]")

@@ -1,0 +1,254 @@
+"""Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from torch._ops import OpOverload
+
+from ..dtypes import is_exact
+from ..ir.meta import Meta, dense_meta, meta_of
+from ..ir.op import Arrays, Entry, Layouts, Lowering, Slot
+from ..lazy.overlap import check_targets
+from ..lazy.tensor import XlaTensor
+from ..ops import base_name
+from ..ops.create import cast
+from ..ops.lifting import LARGEST, is_one_number
+from ..sharding.buckets import Cut, cut_of, sums_of_squares
+from .infer import check_complex, new_entry, run_on_meta
+from .overloads import MUTATION, Plan, is_foreach
+from .resolve import plan_of
+
+aten = torch.ops.aten
+
+
+def entry_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The Entry (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
+    return _list_entry(plan, args, kwargs) if is_foreach(plan.overload) else new_entry(plan, args, kwargs)
+
+
+def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
+    """`_foreach_*`: the element's own rule for each element."""
+    given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
+        n for n in kwargs if n not in plan.ignored
+    ]
+    count = next(len(value) for value in given if _is_tensors(value))
+    if any(len(value) != count for value in given if isinstance(value, (list, tuple))):
+        run_on_meta(plan, args, kwargs)  # raises torch's own error
+    operand_places, number_places, numbers = _flat_places(plan, given, names, count)
+    is_mutation = plan.kind is MUTATION
+    parts: list[Part] = []
+    metas: list[Meta] = []
+    for i in range(count):
+        elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
+        if is_mutation:
+            check_complex(plan, tuple(elements.values()))
+        entry = _element_entry(plan, elements)
+        operand_index = [places[i] for places in operand_places]
+        number_index = [place for places in number_places if (place := places[i]) is not None]
+        target = meta_of_target(args[0][i]) if is_mutation else entry.metas[0]
+        if not torch.can_cast(entry.metas[0].dtype, target.dtype):
+            raise RuntimeError(
+                f"{plan.name}: result type {entry.metas[0].dtype} can't be cast to the desired output type "
+                f"{target.dtype}"
+            )
+        if target.shape != entry.metas[0].shape:
+            raise RuntimeError(
+                f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
+                f"{list(entry.metas[0].shape)}"
+            )
+        parts.append(Part(entry, tuple(operand_index), tuple(number_index)))
+        metas.append(target)
+    if is_mutation:
+        run_on_meta(plan, args, kwargs)  # what an element cannot hold is torch's own error
+        check_targets(plan.name, base_name(plan.overload), args[0])
+    kinds = "".join("f" if type(number) is float else "i" for number in numbers)
+    is_norm = base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0
+    each = Norms(tuple(parts)) if is_norm and "dtype" not in names else Each(tuple(parts))
+    operands = tuple(_operand_metas(given))
+    return Entry.of(
+        plan.name, each, tuple(metas), operands, numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+
+    entry: Entry
+    operands: tuple[int, ...]
+    numbers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Lowering):
+    """A list op: the element's op for every element."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def opaque(self) -> bool:
+        return any(part.entry.lowering.opaque for part in self.parts)
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        made = []
+        for part, meta in zip(self.parts, op.metas, strict=True):
+            (array,) = part.entry.lower(
+                [operands[place] for place in part.operands],
+                [numbers[place] for place in part.numbers],
+                [layouts[place] for place in part.operands],
+            )
+            made.append(cast(array, meta.struct.dtype))
+        return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Norms(Each):
+    """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        made = list(Each.lower(self, op, operands, numbers, layouts))
+        groups: dict[Any, dict[int, Cut]] = {}
+        for i, (meta, sharding) in enumerate(zip(op.operands, layouts, strict=True)):
+            cut = cut_of(meta.shape, sharding)
+            if cut is not None and meta.dtype in (torch.float32, torch.float64):
+                groups.setdefault((cut.rows, meta.dtype), {})[i] = cut
+        for members in groups.values():
+            squares = sums_of_squares([operands[i] for i in members], list(members.values()))
+            for place, i in enumerate(members):
+                made[i] = jnp.sqrt(squares[place])
+        return tuple(made)
+
+
+def _operand_metas(given: list[Any]) -> Iterator[Meta]:
+    """The layouts of the tensors among arguments, in the order in which dispatch takes them as operands."""
+    for value in given:
+        for item in value if isinstance(value, (list, tuple)) else [value]:
+            if isinstance(item, torch.Tensor):
+                yield item._meta.layout if type(item) is XlaTensor else dense_meta(item.shape, item.dtype)
+
+
+def _element_entry(plan: Plan, elements: dict[str, Any]) -> Entry:
+    overload, args, kwargs = _element_call(plan.overload, elements)
+    element_plan = plan_of(overload)
+    if element_plan.rule is None:
+        raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
+    key: tuple[Any, ...] = (
+        "foreach",
+        *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()),
+    )
+    # An element's types may be decided by torch's default dtype.
+    key = (*key, torch.get_default_dtype()) if not any(map(_is_inexact, elements.values())) else key
+    return element_plan.table.of(key, lambda: new_entry(element_plan, args, kwargs))
+
+
+def _is_inexact(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not is_exact(value.dtype)
+
+
+def meta_of_target(tensor: Any) -> Meta:
+    """The meta of a tensor that a list op writes into."""
+    return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
+
+
+def _flat_places(
+    plan: Plan, given: list[Any], names: list[str], count: int
+) -> tuple[list[list[int]], list[list[int | None]], list[float | int]]:
+    """Where dispatch's scan puts each argument's elements: (places among operands, among numbers, the numbers).
+
+    An element of a list of numbers that is not lifted, a bool or a complex one, has no place: it is static.
+    """
+    operand_places: list[list[int]] = []
+    number_places: list[list[int | None]] = []
+    num_operands = 0
+    numbers: list[float | int] = []
+
+    def lift(value: Any) -> int | None:
+        if type(value) not in (int, float):
+            return None
+        if value > LARGEST and type(value) is int:
+            raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
+        numbers.append(value)
+        return len(numbers) - 1
+
+    for name, value in zip(names, given, strict=True):
+        if _is_tensors(value):
+            operand_places.append([num_operands + i for i in range(count)])
+            num_operands += count
+        elif isinstance(value, torch.Tensor):
+            operand_places.append([num_operands] * count)
+            num_operands += 1
+        elif name in plan.lifted_names and isinstance(value, (list, tuple)) and not is_one_number(value):
+            number_places.append([lift(item) for item in value])
+        elif name in plan.lifted_names:
+            place = lift(value[0] if isinstance(value, (list, tuple)) else value)
+            number_places.append([place] * count)
+    return operand_places, number_places, numbers
+
+
+def _is_tensors(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], torch.Tensor)
+
+
+def _element(value: Any, index: int) -> Any:
+    return value[index] if isinstance(value, (list, tuple)) else value
+
+
+def _element_key(value: Any, is_lifted: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
+    if is_lifted and type(value) in (int, float):
+        return type(value)
+    if type(value) is float:
+        return ("f", value.hex())
+    return (type(value), value)
+
+
+def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any]]:
+    """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
+    base = base_name(overload)
+    values = list(given.values())
+    second_is_tensor = len(values) > 1 and isinstance(values[1], torch.Tensor)
+    if base in ("add", "sub", "mul", "div"):
+        keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
+        return getattr(aten, base).Tensor, tuple(values[:2]), keywords
+    if base in ("maximum", "minimum"):
+        target = (
+            getattr(aten, base).default
+            if second_is_tensor
+            else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
+        )
+        return target, tuple(values), {}
+    if base in ("clamp_min", "clamp_max"):
+        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}
+    if base == "pow":
+        first_is_tensor = isinstance(values[0], torch.Tensor)
+        kind = (
+            "Tensor_Tensor"
+            if first_is_tensor and second_is_tensor
+            else "Tensor_Scalar"
+            if first_is_tensor
+            else "Scalar"
+        )
+        return getattr(aten.pow, kind), tuple(values), {}
+    if base == "lerp":
+        return (
+            getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"),
+            tuple(values),
+            {},
+        )
+    if base in ("addcmul", "addcdiv"):
+        if len(values) > 3 and isinstance(values[3], torch.Tensor):
+            raise NotImplementedError(
+                f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
+            )
+        keywords = {"value": values[3]} if len(values) > 3 else {}
+        return getattr(aten, base).default, tuple(values[:3]), keywords
+    if base == "norm":
+        keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
+        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords
+    return getattr(aten, base).default, tuple(values), {}

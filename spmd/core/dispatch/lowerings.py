@@ -1,0 +1,190 @@
+"""What an aten call computes, as data: its rule with its arguments, a fill, a moving op."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from ..dtypes import is_exact, to_numpy_dtype
+from ..ir.op import Arrays, Entry, Layouts, Lowering, OnHost, Slot
+from ..ops import RULES, Rule
+from ..ops.create import cast
+from ..ops.moving import Move, move_of
+from ..ops.registry import rule_arguments
+from .overloads import makes_tensors
+
+
+class Operand(int):
+    """The index of a tensor operand in a rule's arguments."""
+
+
+class Number(int):
+    """The index of a lifted number in a rule's arguments."""
+
+
+class Large(int):
+    """An integer that is static because it has no place among the lifted ones."""
+
+
+def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]) -> Any:
+    """The value with operands and numbers put back by the two functions."""
+    if type(value) is Operand:
+        return operand(int(value))
+    if type(value) is Number:
+        return number(int(value))
+    if type(value) is list:
+        return [fill(item, operand, number) for item in value]
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Lowering):
+    """An overload's rule: arguments placed, types promoted, results cast.
+
+    arguments: by name, tensors and lifted numbers replaced by their places. compute: the dtype that operands are
+    promoted to, where the rule asks for that. precision: jax's word for less than full float32 in products. writes: the
+    result is written into an operand. shape_only: the rule looks at its operands' shapes and dtypes alone.
+    """
+
+    overload: OpOverload
+    arguments: tuple[tuple[str, Any], ...]
+    compute: np.dtype | None = None
+    precision: str | None = None
+    writes: bool = False
+    shape_only: bool = False
+    foreign: Rule | None = None
+
+    @property
+    def opaque(self) -> bool:
+        return self.foreign is not None
+
+    @property
+    def rule(self) -> Rule:
+        return self.foreign or RULES[self.overload]
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        rule = self.rule
+
+        def operand(index: int) -> Any:
+            return op.operands[index].struct if self.shape_only else self._promoted(operands[index])
+
+        def place(value: Any) -> Any:
+            if type(value) is Large:
+                return self._promoted(jnp.asarray(np.uint64(value)))
+            return fill(value, operand, lambda index: self._promoted(numbers[index]))
+
+        positional, keywords = _rule_arguments(self.overload, dict(self.arguments))
+        arguments = [place(value) for value in positional]
+        named = {name: place(value) for name, value in keywords.items()}
+        if rule.wants_returns:
+            named["returns"] = _returns(op)
+        if rule.wants_draw:
+            named["draw"] = (numbers[-2], numbers[-1])
+        with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
+            flat = tuple(_leaves(rule.function(*arguments, **named)))
+        if rule.promote is not None or self.writes:
+            flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
+        if self.writes:
+            flat = tuple(jnp.broadcast_to(array, meta.shape) for array, meta in zip(flat, op.metas, strict=True))
+        return flat
+
+    def _promoted(self, array: jax.Array) -> jax.Array:
+        return array if self.compute is None else cast(array, self.compute)
+
+    def moving(self, op: Entry) -> tuple[Entry, int] | None:
+        shapes = [meta.shape for meta in op.operands]
+        found = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
+        if found is None:
+            return None
+        move, start = found
+        kinds = "iii" if self.rule.wants_draw else "i"
+        lifted = Entry.of(op.name, Moving(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
+        return lifted, start
+
+    def on_host(self, op: Entry) -> OnHost | None:
+        """torch's own CPU kernel, for integers and booleans, whose bits are the same wherever computed."""
+        overload = self.overload
+        if overload.namespace != "aten" or self.rule.wants_draw or not _is_exact(op):
+            return None
+        placed = {"device": torch.device("cpu")} if makes_tensors(overload) else {}
+
+        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
+            given = {name: fill(value, operands.__getitem__, numbers.__getitem__) for name, value in self.arguments}
+            made = overload(**given, **placed)
+            made = made if isinstance(made, (tuple, list)) else [made]
+            return [item for item in made if isinstance(item, torch.Tensor)]
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Fill(Lowering):
+    """A result filled with the op's constant."""
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        (meta,) = op.metas
+        value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
+        return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
+
+    def on_host(self, op: Entry) -> OnHost | None:
+        if not _is_exact(op):
+            return None
+        (meta,), constant = op.metas, op.constant
+
+        def run(operands: list[torch.Tensor], numbers: Sequence[float | int]) -> list[torch.Tensor]:
+            value = numbers[0] if constant == "lifted" else constant
+            return [torch.full(meta.shape, value, dtype=meta.dtype, device="cpu")]
+
+        return run
+
+
+@dataclass(frozen=True, slots=True)
+class Moving(Lowering):
+    """An op with its position lifted."""
+
+    move: Move
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        start, *draw = numbers
+        return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
+
+
+def _is_exact(op: Entry) -> bool:
+    return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))
+
+
+def _returns(op: Entry) -> Any:
+    """What torch says the op returns, as its rule takes it."""
+    structs = [meta.struct for meta in op.metas]
+    if op.layout is not None:
+        queue = iter(structs)
+        return tuple(next(queue) if item is Slot else None for item in op.layout)
+    return structs[0] if len(structs) == 1 else tuple(structs)
+
+
+def _leaves(made: Any) -> Iterator[jax.Array]:
+    if isinstance(made, (tuple, list)):
+        for item in made:
+            yield from _leaves(item)
+    elif made is not None:
+        yield made
+
+
+def _rule_arguments(overload: OpOverload, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The rule's arguments by position and by name, with the schema's defaults filled in and dtypes as numpy's."""
+    positional, keywords = [], {}
+    for argument in rule_arguments(overload):
+        value = given.get(argument.name, argument.default_value if argument.has_default_value() else None)
+        if isinstance(value, torch.dtype):
+            value = to_numpy_dtype(value)
+        if argument.kwarg_only:
+            keywords["from_" if argument.name == "from" else argument.name] = value
+        else:
+            positional.append(value)
+    return positional, keywords

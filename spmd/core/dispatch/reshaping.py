@@ -1,0 +1,171 @@
+"""Calls that show memory in another shape: aliases, parts, strided views, and the in-place ops that change a shape.
+
+One of the last kind makes the tensor the view that the op without underscore makes of it.
+"""
+
+from typing import Any
+
+import torch
+from torch._prims_common import suggest_memory_format
+
+from ..ir.meta import Meta, meta_of
+from ..ir.source import user_frame
+from ..lazy import rebased
+from ..lazy.cell import LOCK
+from ..lazy.tensor import XlaTensor, alias, no_bytes
+from ..lazy.views import View, check_bounds, refused_rule, shown, strided_rule
+from ..ops.shape import PARTS, part
+from ..tables import Bounded
+from .deterministic import fill_of
+
+aten = torch.ops.aten
+
+
+def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
+    base = args[0]
+    arguments = (*args[1:], *kwargs.values())
+    count = _part_count(func, base._meta, arguments)
+    parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
+    return [overload(base, *given) for overload, given in parts]
+
+
+def _part_count(func: Any, meta: Meta, arguments: tuple[Any, ...]) -> int:
+    """How many views torch makes of it; torch itself, with its own errors, is asked once per layout and arguments."""
+    key = (func, meta, *(tuple(value) if isinstance(value, list) else value for value in arguments))
+    found = _part_counts.get(key)
+    if found is None:
+        found = _part_counts.keep(key, len(func(meta.make(), *arguments)))
+    return found
+
+
+_part_counts: Bounded[tuple[Any, ...], int] = Bounded(4096)
+
+
+def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    base = args[0]
+    bound = dict(zip(("size", "stride", "storage_offset"), args[1:], strict=False)) | kwargs
+    offset = bound.get("storage_offset")
+    made = base._meta.make().as_strided(bound["size"], bound["stride"], offset)
+    meta = meta_of(made)
+    with LOCK:
+        code, instruction = user_frame(2)
+        try:
+            check_bounds(base._cell.meta, meta)
+            rule = strided_rule(base._cell.meta, meta, shown(base._view))
+        except (RuntimeError, NotImplementedError) as error:
+            if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
+                raise
+            rule = refused_rule(meta, error)  # autograd looks for the gradient of a view of what the base was
+        made = alias(base, meta, View(rule, None, code, instruction))
+        if base.requires_grad:
+            rebased.follow(base._cell, made)
+        return made
+
+
+def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    tensor = args[0]
+    return alias(tensor, tensor._meta, tensor._view)
+
+
+def _set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """The tensor becomes another name of its source's memory."""
+    tensor = args[0]
+    source = args[1] if len(args) > 1 else tensor.new_empty(0)
+    if type(source) is not XlaTensor or source.dtype != tensor.dtype:
+        raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
+    return _become(tensor, alias(source, source._meta, source._view))
+
+
+def _is_set_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    one, other = args
+    return one._cell is other._cell and one._meta is other._meta
+
+
+def _same_storage_numel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    sizes = [
+        x._cell.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize for x in args
+    ]
+    return sizes[0] == sizes[1]
+
+
+def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
+    rebased.before_write(tensor)
+    # Sizes and strides, as torch sees them; gradient and version stay.
+    torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
+    tensor._cell, tensor._view, tensor._meta = new._cell, new._view, new._meta
+    return tensor
+
+
+def _view_in_place(view: Any) -> Any:
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+        return _become(args[0], view(*args, **kwargs))
+
+    return handler
+
+
+def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    """The tensor's memory from its first element on, under another shape. New elements are zeros, or what a
+    deterministic torch fills memory with; else it leaves them as it finds them."""
+    tensor, size, memory_format = args[0], torch.Size(args[1]), kwargs.get("memory_format")
+    if memory_format is torch.preserve_format:
+        raise RuntimeError("resize_: unsupported memory format preserve_format; pass another, or none")
+    if size == tensor.shape and memory_format is None:
+        return tensor
+    memory = tensor._cell.meta
+    held = memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
+    missing = size.numel() - held
+    if missing > 0:
+        flat = tensor.as_strided((held,), (1,)) if tensor.dtype == memory.dtype else tensor.reshape(-1)
+        fresh = tensor.new_full((missing,), fill_of(tensor.dtype) or 0)
+        flat = torch.cat([flat, fresh]) if held else fresh
+    else:
+        flat = tensor.as_strided((size.numel(),), (1,)) if size.numel() else tensor.new_zeros(0)
+    if memory_format is None or memory_format is torch.contiguous_format:
+        return _become(tensor, flat.view(size))
+    strides = torch.empty(size, device="meta", memory_format=memory_format).stride()
+    return _become(tensor, flat.as_strided(size, strides))
+
+
+def _resize_as_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+    tensor, template, memory_format = args[0], args[1], kwargs.get("memory_format")
+    if memory_format is torch.preserve_format:
+        memory_format = suggest_memory_format(template)
+    return _resize_(func, (tensor, template.shape), {"memory_format": memory_format})
+
+
+def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
+    tensor, source, *layout = args
+    bound = {"storage_offset": None} | dict(zip(("size", "stride", "storage_offset"), layout, strict=False)) | kwargs
+    memory, begin = tensor._cell.meta, tensor._cell.meta.offset
+    offset = tensor.storage_offset() if bound["storage_offset"] is None else bound["storage_offset"]
+    made = tensor.as_strided((memory.numel,), (1,), begin).clone()
+    made.as_strided(bound["size"], bound["stride"], offset - begin).copy_(source)
+    return made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
+
+
+HANDLERS: dict[Any, Any] = {
+    **dict.fromkeys(PARTS, _split),
+    aten.detach.default: _detach,
+    aten.alias.default: _detach,
+    aten.lift_fresh.default: _detach,
+    aten.is_set_to.default: _is_set_to,
+    aten.set_.default: _set_,
+    aten.set_.source_Tensor: _set_,
+    aten.squeeze_.default: _view_in_place(aten.squeeze.default),
+    aten.squeeze_.dim: _view_in_place(aten.squeeze.dim),
+    aten.squeeze_.dims: _view_in_place(aten.squeeze.dims),
+    aten.unsqueeze_.default: _view_in_place(aten.unsqueeze.default),
+    aten.transpose_.default: _view_in_place(aten.transpose.int),
+    aten.t_.default: _view_in_place(aten.t.default),
+    aten.as_strided_.default: _view_in_place(aten.as_strided.default),
+    aten.resize_.default: _resize_,
+    aten.resize_as_.default: _resize_as_,
+    aten.as_strided_scatter.default: _as_strided_scatter,
+    aten._has_same_storage_numel.default: _same_storage_numel,
+    aten.as_strided.default: _as_strided,
+    aten.detach_.default: lambda func, args, kwargs: args[0],  # in inference mode; else autograd does all of it
+    aten.set_.source_Storage: no_bytes,
+    aten.set_.source_Storage_storage_offset: no_bytes,
+}

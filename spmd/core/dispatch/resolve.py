@@ -1,0 +1,148 @@
+"""How an overload is done: a handler of its own, its rule, a form of another op, a decomposition; and `plan_of`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._decomp import decomposition_table
+from torch._ops import OpOverload
+
+from ..ops import CHECKS, base_name
+from . import bounds, precision
+from .fallback import no_rule
+from .out import out_form
+from .overloads import FUNCTION, MUTATION, VIEW, Handler, Plan, aten, kind_of
+from .specials import SPECIALS
+
+# What a plan is of: an overload, or a product and the precision that the user allows it, "high" or "medium".
+Op = OpOverload | tuple[OpOverload, str]
+
+PLANS: dict[Op, Plan] = {}
+
+
+def plan_of(op: Op) -> Plan:
+    """The one plan of an op, complete before anyone sees it."""
+    found = PLANS.get(op)
+    return PLANS.setdefault(op, new_plan(op)) if found is None else found
+
+
+def new_plan(op: Op) -> Plan:
+    """A plan of an op that is in no table."""
+    if isinstance(op, tuple):
+        return _less_precise(*op)
+    plan = Plan(op)
+    plan.bounds = bounds.check_of(base_name(op), in_place=op._schema.name.endswith("_"))
+    plan.is_plain &= plan.bounds is None
+    plan.handler = _handler(plan)
+    if plan.handler is None and precision.is_product(plan):
+        plan.handler = _product
+    elif plan.handler is not None and plan.bounds is not None:
+        plan.handler = _within_bounds(plan.bounds, plan.handler)
+    return plan
+
+
+def _handler(plan: Plan) -> Handler | None:
+    """What does an op instead of its rule; without a rule it is decomposed, or says clearly that it cannot be."""
+    overload = plan.overload
+    special = SPECIALS.get(overload)
+    if special is not None or plan.is_list:
+        return special
+    if any(argument.is_out for argument in overload._schema.arguments):
+        form = out_form(plan)
+        if form is not None:
+            return form
+    return None if plan.rule is not None else _checked(CHECKS.get(overload), _decomposition(plan))
+
+
+def _product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A product is another op where the user allows less than full float32 at this call."""
+    setting = precision.matmul_precision()
+    return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
+
+
+def _less_precise(overload: OpOverload, setting: str) -> Plan:
+    """The plan of a product under "high" or "medium"."""
+    plan = Plan(overload)
+    assert plan.rule is not None, "only products have a precision"
+    precision.allow(setting, plan)
+    return plan
+
+
+def _within_bounds(check: Callable[..., None], handler: Handler) -> Handler:
+    """What is done without a rule, after a look at the data."""
+
+    def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check(args, kwargs)
+        return handler(func, args, kwargs)
+
+    return checked
+
+
+def _checked(check: Callable[..., None] | None, handler: Handler) -> Handler:
+    """A decomposition after the checks of its arguments."""
+    if check is None:
+        return handler
+
+    def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        check(*args, **kwargs)
+        return handler(func, args, kwargs)
+
+    return checked
+
+
+# --- decomposition ----------------------------------------------------------------------------------------------------
+
+
+# The key of kernels that are written in other ops and leave the gradient to their own formula.
+_COMPOSITE = torch._C.DispatchKey.CompositeExplicitAutograd
+
+
+def _decomposition(plan: Plan) -> Handler:
+    overload = plan.overload
+    found = decomposition_table.get(overload)
+    if found is not None:
+        return lambda func, args, kwargs: found(*args, **kwargs)
+    if overload._can_decompose():
+        return lambda func, args, kwargs: func.decompose(*args, **kwargs)
+    if overload.namespace == "prims":  # torch's references, which some decompositions are, are written in these
+        return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
+    if overload.namespace != "aten" and plan.kind is FUNCTION and overload.has_kernel_for_dispatch_key(_COMPOSITE):
+        return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)
+    view = _copied_view(overload)
+    if view is not None:
+        return lambda func, args, kwargs: _copies(view(*args, **kwargs))
+    twin = plan.twin
+    if (
+        plan.kind is MUTATION
+        and twin is not None
+        and (twin in decomposition_table or twin._can_decompose() or twin in SPECIALS)
+    ):
+        return lambda func, args, kwargs: _through_twin(plan, twin, args, kwargs)
+    return no_rule
+
+
+def _copied_view(overload: OpOverload) -> OpOverload | None:
+    """The view whose result an op copies: `slice_copy.Tensor` -> `slice.Tensor`."""
+    base = overload._schema.name.split("::")[1]
+    packet = getattr(aten, base.removesuffix("_copy"), None) if base.endswith("_copy") else None
+    name = overload._overloadname or "default"
+    if overload.namespace != "aten" or packet is None or name not in packet.overloads():
+        return None
+    view: OpOverload = getattr(packet, name)
+    return view if kind_of(view) is VIEW else None
+
+
+def _copies(views: Any) -> Any:
+    if isinstance(views, torch.Tensor):
+        return views.clone(memory_format=torch.contiguous_format)
+    return [view.clone(memory_format=torch.contiguous_format) for view in views]
+
+
+def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
+    made = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
+    made = made if isinstance(made, (tuple, list)) else (made,)
+    targets = [args[where] if isinstance(where, int) else kwargs[where] for where in plan.mutated]
+    for target, value in zip(targets, made, strict=True):
+        target.copy_(value)
+    return targets[0] if len(targets) == 1 else tuple(targets)

@@ -1,0 +1,1 @@
+"""The barrier: what runs, where, and in which programs."""

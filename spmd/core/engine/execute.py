@@ -1,0 +1,250 @@
+"""Runs a schedule: one program for each piece of the graph; what nobody reads any more gives its memory to results."""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..compile import cache
+from ..ir.graph import Graph, Leaf, Node, Value, origin, results, topological, value_name
+from ..ir.source import Line
+from ..lazy.cell import ASIDE, LIVE, Cell
+from ..passes import dynamic, nans
+from ..pjrt import processes
+from ..pjrt.host import is_forbidden
+from ..sharding.value import Sharding
+from . import launch
+from .init import give_birth
+from .placement import bring, check_here, is_overwritten, lies_in, pinned_sharding
+from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
+
+
+def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
+    """Runs these cells: as one program, or several where they lie on different devices, or where there is no program
+    and more, shorter ones do. What they overwrite is donated where `donate` allows it."""
+    if donate and not nans.looked_for():  # a guard must see initial values made, too
+        give_birth(list(cells), line)
+    roots = roots_of(cells)
+    if roots:
+        nodes, leaves = topological([value for value, _ in roots])
+        run_schedule(by_mesh(roots, nodes, leaves), (), roots, line, donate=donate)
+
+
+def roots_of(cells: Iterable[Cell]) -> list[Root]:
+    """What is to be computed of these cells, as they are now."""
+    return [(cell.value, cell) for cell in cells if type(cell.value) is not Leaf]
+
+
+def run_schedule(
+    pieces: Sequence[Piece], rest: Sequence[Node], roots: Sequence[Root], line: Line, *, donate: bool
+) -> None:
+    """Runs the pieces of a graph in turn, each of which needs only those before it; `rest`, which reads what they make,
+    stays recorded."""
+    todo, left = list(pieces), list(roots)
+    passed: set[Leaf] = set()
+    done: set[Node | None] = set()
+    flow, here = Flow(todo, rest, left, passed), 0
+    try:
+        while here < len(todo):
+            piece = todo[here]
+            cut = (
+                _run_on_host(piece, left, flow)
+                if piece.where is None
+                else _run_piece(piece, here, left, flow, line, donate=donate)
+            )
+            if cut:
+                left = [root for root in left if origin(root[0]) not in done]
+                todo, here = [*cut, *todo[here + 1 :]], 0
+                flow = Flow(todo, rest, left, passed)
+            else:
+                done.update(piece.nodes)
+                here += 1
+    finally:
+        for _, cell in roots:
+            if cell.past:
+                cell.past = [value for value in cell.past if origin(value) not in done]
+
+
+def _run_on_host(piece: Piece, roots: Sequence[Root], flow: Flow) -> list[Piece]:
+    """Gives the ops of a piece their results without a program; what reads them finds data."""
+    made: dict[Any, Leaf] = {}
+    for node in piece.nodes:
+        node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+        leaves = [operand for operand in node.operands if type(operand) is Leaf]
+        made |= zip(map(value_name, results(node)), dynamic.compute(node, leaves), strict=True)
+    flow.give(made)
+    for value, cell in roots:
+        leaf = made.get(value_name(value))
+        if leaf is not None:
+            _take(cell, value, leaf)
+    return []
+
+
+def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: Line, *, donate: bool) -> list[Piece]:
+    """Runs one piece, or returns the finer ones to be run in its place."""
+    roots = flow.roots_of(here)
+    kinds = nans.looked_for()
+    if kinds:
+        _run_watched(piece, roots, flow, line, kinds)
+        return []
+
+    def dies(leaf: Leaf) -> bool:
+        return donate and not flow.is_read_after(leaf, here)
+
+    def graph_now() -> Graph:
+        return graph_of(roots, piece.where, dies=dies, passed=flow.passed)
+
+    graph = graph_now()
+    check_here(graph.mesh)
+    program = cache.find(graph)
+    if program is None and not piece.is_whole:
+        pieces = finer(piece, graph, [cell for _, cell in left]) if donate else []
+        if pieces:
+            return pieces
+        # What is learnt of runs before may differ between processes: with several every graph runs as it is.
+        hosted = set() if processes.several() else dynamic.adapt(graph, line)
+        if hosted and not is_forbidden():
+            return beside_host(Piece(graph.nodes, piece.where), hosted)
+        program = cache.find(graph)
+    if program is None:
+        launch.compile_unlocked(graph, "step", line)
+        # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
+        flow.add_late(_recorded_meanwhile([*left, *roots]))
+        graph = graph_now()
+        program = cache.program_for(graph, "step", line)
+    bring(graph.leaves, graph.lies)
+    leaves = _run_program(program, graph, line)
+    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
+    for (value, cell), leaf in zip(roots, leaves, strict=True):
+        _take(cell, value, leaf)
+    return []
+
+
+def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
+    """The values that wait to be run and are not of this run."""
+    own = {value_name(value) for value, _ in roots}
+    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf]
+    return [cell.value for cell in cells if value_name(cell.value) not in own]
+
+
+def _take(cell: Cell, value: Value, leaf: Leaf) -> None:
+    """Gives a cell what was computed of it. One that has been written since keeps it for the case that this fails."""
+    if cell.value is value:
+        cell.settle(leaf)
+    elif type(cell.value) is not Leaf:
+        cell.home, cell.data, leaf.holder = leaf.sharding, leaf, weakref.ref(cell)
+
+
+def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]:
+    """Runs a graph. Signals wait for its end (see `barrier.sync`): from the moment that the program has the donated
+    buffers until the cells have its results, the state is in nobody's hands."""
+    try:
+        leaves = launch.run(program, graph)
+    except BaseException:
+        for leaf, donated in zip(graph.leaves, program.donated, strict=True):
+            if donated and leaf.is_lost():
+                leaf.give_up(f"its buffer was donated to the run at {line}, which did not finish")
+        raise
+    for leaf, donated in zip(graph.leaves, program.donated, strict=True):
+        if donated:
+            leaf.give_up("it was overwritten in place")
+    return leaves
+
+
+def _run_watched(piece: Piece, roots: list[Root], flow: Flow, line: Line, kinds: int) -> None:
+    """Runs a piece inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
+    graph = graph_of(roots, piece.where)
+    watched, values = nans.watch(graph)
+    program = cache.program_for(watched, "step", line)
+    bring(graph.leaves, graph.lies)
+    leaves = launch.run(program, watched)
+    if values:
+        nans.blame(graph, values, np.asarray(leaves.pop().placed()[0]), kinds)
+    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
+    for (value, cell), leaf in zip(roots, leaves, strict=True):
+        _take(cell, value, leaf)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def _nothing_dies(leaf: Leaf) -> bool:
+    return False
+
+
+def graph_of(
+    roots: Sequence[Root],
+    mesh: Sharding | None,
+    *,
+    dies: Callable[[Leaf], bool] = _nothing_dies,
+    passed: Iterable[Leaf] = (),
+) -> Graph:
+    """The graph of these values over a mesh. Of its inputs, those that `dies` says nobody reads afterwards give their
+    memory to a result, where they are overwritten or were `passed` on by an earlier piece."""
+    assert mesh is not None, "the host has no programs"
+    values, cells = [value for value, _ in roots], [cell for _, cell in roots]
+    nodes, leaves = topological(values)
+    for leaf in leaves:
+        if leaf.gone is not None:
+            leaf.check()
+    aside = _read_aside()
+    leaves += _unread(cells, {*leaves, *aside}, mesh, dies)
+    lies = [lies_in(leaf, mesh) for leaf in leaves]
+    joining = {
+        leaf.holder()
+        for leaf, to in zip(leaves, lies, strict=True)
+        if leaf.host is None and leaf.sharding is not to and leaf.holder is not None
+    }
+    pinned = [pinned_sharding(cell, mesh, joins=cell in joining) for cell in cells]
+    asked = dict(zip(cells, pinned, strict=True))
+    donated = [
+        dies(leaf) and leaf not in aside and is_overwritten(leaf, to, asked)
+        for leaf, to in zip(leaves, lies, strict=True)
+    ]
+    _donate_passed(donated, leaves, lies, {leaf for leaf in passed if dies(leaf)}, values, pinned)
+    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh)
+
+
+def _donate_passed(
+    donated: list[bool],
+    leaves: Sequence[Leaf],
+    lies: Sequence[Sharding],
+    dead: set[Leaf],
+    values: Sequence[Value],
+    pinned: Sequence[Sharding | None],
+) -> None:
+    """Donates what nothing but this piece holds, to results of the same shape and layout that have no memory yet."""
+    if dead.isdisjoint(leaves):
+        return
+    free = [(value.meta.struct, sharding) for value, sharding in zip(values, pinned, strict=True)]
+    for leaf, to, is_taken in zip(leaves, lies, donated, strict=True):
+        if is_taken:
+            free.remove((leaf.meta.struct, to))
+    for i, (leaf, to) in enumerate(zip(leaves, lies, strict=True)):
+        if not donated[i] and leaf in dead and not leaf.shared and (leaf.meta.struct, to) in free:
+            free.remove((leaf.meta.struct, to))
+            donated[i] = True
+
+
+def _read_aside() -> set[Leaf]:
+    """The data behind what was set aside: it may yet be run."""
+    aside = [cell.value for ref in ASIDE if (cell := ref()) is not None]
+    return set(topological(aside)[1]) if aside else set()
+
+
+def _unread(cells: list[Cell], read: set[Leaf], mesh: Sharding, dies: Callable[[Leaf], bool]) -> list[Leaf]:
+    """The data of cells that were overwritten and not read: kept until now should the program fail, it gives its memory
+    to the new value."""
+    found = {
+        data: None
+        for cell in cells
+        if (data := cell.data) is not None
+        and data not in read
+        and data.host is None
+        and data.gone is None
+        and data.sharding is pinned_sharding(cell, mesh)
+        and data.meta.struct == cell.meta.struct
+        and dies(data)
+    }
+    return list(found)

@@ -1,0 +1,133 @@
+"""The birth of state: initial values run first, sharded, so that the first step is the same program as all others."""
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from ..compile import cache
+from ..ir.graph import Graph, Leaf, Node, Pick, Value, origin, topological
+from ..ir.source import Line
+from ..lazy.cell import Cell
+from ..pjrt import transfer
+from ..sharding.value import Sharding
+from . import launch
+from .placement import check_here, lies_in, mesh_homes, meshes_met, pinned_sharding
+
+
+def give_birth(cells: list[Cell], line: Line) -> bool:
+    """Gives state its initial value before the step runs, so that the first step is the same program as all others.
+
+    Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
+    parameter or buffer, runs as one program. True where there was any.
+    """
+    born: dict[Value, Leaf] = {}
+    known: dict[Value, bool] = {}
+    fixed: dict[Cell, list[Value]] = {}
+    for cell in cells:
+        history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
+        for value in history:
+            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
+                fixed.setdefault(cell, []).append(value)
+    if not fixed:
+        return False
+    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the
+    # initial value is the one that the rest of the step reads first.
+    read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
+    initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
+    for mesh, here in _by_mesh(initial, cells):
+        check_here(mesh)
+        rest: list[tuple[Cell, Value]] = []
+        for cell, node in here.items():
+            constant = _constant(node)
+            if constant is None:
+                rest.append((cell, node))
+                continue
+            sharding = cell.sharding or mesh
+            buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
+            born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
+        if rest:
+            graph = _graph_of(rest, mesh)
+            launch.compile_unlocked(graph, "init", line)  # what others record meanwhile reads the same values
+            for (_, node), leaf in zip(rest, launch.run(cache.program_for(graph, "init", line), graph), strict=True):
+                born[node] = leaf
+    for node in topological([cell.value for cell in cells])[0]:
+        node.operands = tuple(born.get(operand, operand) for operand in node.operands)
+    for cell, node in initial.items():
+        if node not in born:
+            continue  # nothing says on which of several meshes
+        leaf = born[node]
+        cell.home = leaf.sharding
+        if cell.value is node:
+            # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
+            cell.value, cell.past = leaf, None
+        leaf.holder = weakref.ref(cell)
+    return True
+
+
+def _by_mesh(initial: dict[Cell, Value], cells: Sequence[Cell]) -> list[tuple[Sharding, dict[Cell, Value]]]:
+    """The meshes on which values are born, each with those of its own: where there are several, a cell without an
+    annotation is of the mesh on which it is written first."""
+    meshes = meshes_met(initial, topological(list(initial.values()))[0], ())
+    if len(meshes) == 1:
+        return [(mesh, initial) for mesh in meshes.values()]
+    homes = mesh_homes(topological([cell.value for cell in cells])[0])
+
+    def is_of(cell: Cell, devices: frozenset[int]) -> bool:
+        maker = origin(cell.value)
+        home = cell.sharding.devices if cell.sharding is not None else homes.get(maker) if maker is not None else None
+        return home == devices
+
+    return [
+        (mesh, {cell: value for cell, value in initial.items() if is_of(cell, ids)}) for ids, mesh in meshes.items()
+    ]
+
+
+def _graph_of(initial: Sequence[tuple[Cell, Value]], mesh: Sharding) -> Graph:
+    roots = [value for _, value in initial]
+    nodes, leaves = topological(roots)
+    pinned = [pinned_sharding(cell, mesh) for cell, _ in initial]
+    lies = [lies_in(leaf, mesh) for leaf in leaves]
+    return Graph(nodes, leaves, lies, roots, pinned, (False,) * len(leaves), mesh)
+
+
+def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
+    """The candidates that are read, at first hand or through other pure values, by what is not pure."""
+    read: set[Value] = set()
+    seen: set[Value] = set()
+    stack = [cell.value for cell in cells if not _is_pure(cell.value, known)]
+    while stack:
+        value = stack.pop()
+        if value in candidates:
+            read.add(value)
+        elif type(value) is Pick:
+            stack.append(value.node)
+        elif type(value) is Node and value not in seen:
+            seen.add(value)
+            stack.extend(value.operands)
+    return read
+
+
+def _constant(value: Value) -> Any:
+    """The number that fills a value, or None where it is more than that."""
+    if type(value) is not Node or value.entry.constant is None:
+        return None
+    return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant
+
+
+def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
+    """Whether a value depends on constants and random keys alone."""
+    stack = [value]
+    while stack:
+        top = stack[-1]
+        if top in known:
+            stack.pop()
+        elif isinstance(top, Leaf):
+            known[top] = False
+        else:
+            operands: Sequence[Value] = (top.node,) if isinstance(top, Pick) else top.operands
+            waiting = [operand for operand in operands if operand not in known]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                known[top] = all(known[operand] for operand in operands)
+    return known[value]

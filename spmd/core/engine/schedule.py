@@ -1,0 +1,211 @@
+"""How a graph is run: a schedule of pieces, each on one mesh or on the host; who reads what of whom across them.
+
+Not here: running them (`execute`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from .. import metrics
+from ..config import config
+from ..ir.graph import Graph, Leaf, Node, Value, origin, topological, value_name
+from ..lazy.cell import Cell, value_serial
+from ..passes import dynamic, turns
+from ..pjrt import devices, processes
+from ..sharding.value import Sharding
+from .placement import crosses, mesh_homes, meshes_met, moved
+
+# What a run computes: a value, and the cell that takes it. A value from a cell's past leaves the cell as it is.
+Root = tuple[Value, Cell]
+
+
+class Piece(NamedTuple):
+    """Ops that run together: as one program over a mesh or, without one, by themselves on the host.
+
+    An op that no mesh has a claim on may be in several pieces, each of which then computes it. is_whole: it is not cut
+    further.
+    """
+
+    nodes: Sequence[Node]
+    where: Sharding | None
+    is_whole: bool = False
+
+
+def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], leaves: Sequence[Leaf]) -> list[Piece]:
+    """A piece for each mesh; where `mark_sharding` takes a value from one to another, what reads it there is a piece
+    behind."""
+    meshes = meshes_met((cell for _, cell in roots), nodes, leaves)
+    if len(meshes) == 1:
+        return [Piece(nodes, mesh) for mesh in meshes.values()]
+    homes = mesh_homes(nodes)
+    depth: dict[Node, int] = {}
+    claimed: dict[tuple[int, frozenset[int]], list[Node]] = {}
+    for node in nodes:
+        take_across([node])  # data crosses at once: what holds it may be overwritten by then
+        home = homes.get(node)
+        if home is not None:
+            behind = max((depth.get(maker, 0) for maker in map(origin, node.operands) if maker is not None), default=0)
+            depth[node] = behind + crosses(node, homes)
+            claimed.setdefault((depth[node], home), []).append(node)
+    free = [value for value, _ in roots if origin(value) not in homes]
+    pieces = [Piece(_with_unclaimed(free, (), homes), devices.default_sharding())] if free else []
+    for (_, home), own in sorted(claimed.items(), key=lambda item: item[0][0]):
+        operands = [operand for node in own for operand in node.operands]
+        pieces.append(Piece(_with_unclaimed(operands, own, homes), meshes[home]))
+    return pieces
+
+
+def _with_unclaimed(values: Iterable[Value], own: Sequence[Node], homes: dict[Node, Any]) -> list[Node]:
+    """These ops of a piece and those that no mesh has a claim on behind these values."""
+    unclaimed = [maker for maker in map(origin, values) if maker is not None and maker not in homes]
+    return sorted({*topological(unclaimed)[0], *own}, key=lambda node: node.serial)
+
+
+def take_across(nodes: Iterable[Node]) -> list[Leaf]:
+    """Copies data that `mark_sharding` takes to other devices than it is on there; returns the copies."""
+    copies = []
+    for node in nodes:
+        first = node.operands[0] if node.operands else None
+        if type(first) is Leaf and crosses(node, {}):
+            assert node.entry.sharding is not None, "a crossing names its target"
+            copies.append(moved(first, node.entry.sharding))
+            node.operands = (copies[-1],)
+    return copies
+
+
+def finer(piece: Piece, graph: Graph, cells: Sequence[Cell]) -> list[Piece]:
+    """The pieces into which one that has no program is better cut: between the turns of a loop, else where it is long;
+    none where it is not. The ops behind the last cut are a piece that may be cut further."""
+    ends = _cuts(graph, cells)
+    return [*between(ends, graph.nodes, piece.where), Piece(graph.nodes[ends[-1] :], piece.where)] if ends else []
+
+
+def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Piece]:
+    """The pieces of a graph that end at these places. Positions known to differ from turn to turn become operands."""
+    dynamic.lift_positions(nodes[: ends[-1]])
+    return [Piece(nodes[start:end], where, is_whole=True) for start, end in zip([0, *ends], ends, strict=False)]
+
+
+def _cuts(graph: Graph, cells: Sequence[Cell]) -> list[int]:
+    nodes = graph.nodes
+    if config.loop_search_ops and not processes.several():
+        ends = turns.cuts(nodes, written=_steps_of(cells, graph), goes_on=False)
+        if ends:
+            metrics.add("loop_turns", len(ends))
+            return ends
+    if len(nodes) <= config.max_program_ops:
+        return []
+    # A training step stays whole: what its backward pass reads of its forward pass would have to be stored between.
+    is_step = any(node.sequence >= 0 for node in nodes) or any(cell.is_state and cell.past for cell in cells)
+    return [] if is_step and len(nodes) <= config.max_pending_ops else turns.stretches(nodes, config.max_program_ops)
+
+
+def _steps_of(cells: Sequence[Cell], graph: Graph) -> set[Node] | None:
+    """What a loop must write to be cut out of a graph: state, as the steps of a training loop do, where it is not long
+    (a short loop inside a step is as well off in the step's program); nothing (None) where it is long."""
+    if len(graph.nodes) >= config.loop_search_ops:
+        return None
+    values = [value for cell in cells if cell.is_state and cell.past for value in (*cell.past, cell.value)]
+    return {made for value in values if (made := origin(value)) is not None}
+
+
+def beside_host(piece: Piece, hosted: set[Node]) -> list[Piece]:
+    """What the host computes, and between it the programs, each as soon as what it reads is there."""
+    stage: dict[Node, int] = {}
+    stages: dict[tuple[int, bool], list[Node]] = {}
+    for node in piece.nodes:
+        on_host = node in hosted
+        behind = [maker for maker in map(origin, node.operands) if maker is not None]
+        stage[node] = max((stage[maker] + (on_host and maker not in hosted) for maker in behind), default=0)
+        stages.setdefault((stage[node], not on_host), []).append(node)
+    return [Piece(stages[at], piece.where if at[1] else None) for at in sorted(stages)]
+
+
+class Flow:
+    """Who reads what across the pieces of a schedule and the ops (`rest`) that stay recorded behind it.
+
+    last: the last piece that reads a value, by its name; `rest` counts as one. passed: data that a run has made for
+    later pieces alone.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], rest: Sequence[Node], roots: Sequence[Root], passed: set[Leaf]):
+        self.roots = roots
+        self.pieces = pieces
+        self.end = len(pieces)
+        self.passed = passed
+        self.carried: list[list[Value]] = [[] for _ in pieces]  # of each piece, what later ones read
+        self.readers: dict[Any, list[Node]] = {}
+        self.last: dict[Any, int] = {}
+        self.part: dict[Node | None, int] = {}
+        if self.end == 1 and not rest:
+            return
+        several = set()
+        for here, piece in enumerate(pieces):
+            several |= {node for node in piece.nodes if self.part.setdefault(node, here) != here}
+        for here, nodes in enumerate([*(piece.nodes for piece in pieces), rest]):
+            for node in nodes:
+                for operand in node.operands:
+                    maker = origin(operand)
+                    if maker is None:
+                        self._read(operand, here)
+                    elif maker in self.part and self.part[maker] != here and maker not in several:
+                        if value_name(operand) not in self.readers:
+                            self.carried[self.part[maker]].append(operand)
+                        self._read(operand, here, node)
+        self.owners = {value_name(value): cell for _, cell in roots for value in (*(cell.past or ()), cell.value)} | {
+            value_name(value): cell for value, cell in roots
+        }
+
+    def _read(self, value: Value, here: int, node: Node | None = None) -> None:
+        name = value_name(value)
+        self.last[name] = max(here, self.last.get(name, 0))
+        if node is not None:
+            self.readers.setdefault(name, []).append(node)
+
+    def roots_of(self, here: int) -> list[Root]:
+        """What a piece must compute: values that are wanted, and those that later pieces read."""
+        if not self.part:
+            return list(self.roots)
+        found = [root for root in self.roots if self.part.get(origin(root[0])) == here]
+        known = {value_name(value) for value, _ in found}
+        for value in self.carried[here]:
+            if value_name(value) not in known:
+                found.append((value, self._owner(value, self.pieces[here].where) or Cell(value, value.meta)))
+        return sorted(found, key=lambda root: value_serial(root[0]))
+
+    def _owner(self, value: Value, mesh: Sharding | None) -> Cell | None:
+        """The cell that held a value, unless it has been taken to another mesh since."""
+        cell = self.owners.get(value_name(value))
+        if cell is None or cell.sharding is None or mesh is None or cell.sharding.devices == mesh.devices:
+            return cell
+        return None
+
+    def is_read_after(self, leaf: Leaf, here: int) -> bool:
+        return self.last.get(leaf, -1) > here
+
+    def give(self, made: dict[Any, Leaf]) -> None:
+        """Puts data in the place of values that later pieces read."""
+        readers: dict[Node, None] = {}
+        for name, leaf in made.items():
+            self.last[leaf] = self.last.get(name, -1)
+            readers |= dict.fromkeys(self.readers.pop(name, ()))
+        for node in readers:
+            node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
+        self.passed.update(take_across(readers))
+
+    def add_late(self, values: Sequence[Value]) -> None:
+        """Takes into account what another thread has recorded meanwhile: it reads results, and of what is inside a
+        piece all that is behind it."""
+        wanted = {value_name(value) for value, _ in self.roots}
+        seen: set[Node] = set()
+        stack = [maker for maker in map(origin, values) if maker is not None]
+        while stack:
+            node = stack.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            for operand in node.operands:
+                self._read(operand, self.end, node)
+                maker = origin(operand)
+                if maker is not None and value_name(operand) not in wanted:
+                    stack.append(maker)

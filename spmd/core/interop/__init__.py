@@ -1,0 +1,1 @@
+"""What users bring in JAX."""

@@ -1,0 +1,259 @@
+"""What users bring in JAX: any function as a differentiable op (`call_jax`), and lowering rules of their own ops."""
+
+import itertools
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from torch._ops import OpOverload
+
+from ..debug import check
+from ..dispatch.resolve import PLANS
+from ..dtypes import to_torch_dtype
+from ..ir.meta import Meta, dense_meta
+from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..lazy.cell import LOCK, take_up
+from ..lazy.reads import operand
+from ..lazy.record import graph_task, record_here
+from ..lazy.tensor import XlaTensor, tensors_of
+from ..lazy.threads import enter_thread
+from ..ops import Promote
+from ..ops.registry import lower
+from ..sharding.value import compiler_context
+from ..tables import Interned
+
+
+def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
+    """Calls a JAX function on tensors as one recorded, differentiable op; its result's arrays come back as tensors.
+
+    Shapes and dtypes of the results are those that `jax.eval_shape` gives. Gradients come from `jax.vjp`, of any order;
+    integer inputs and results have none. The backward pass traces the function again, and XLA computes once what it
+    shares with the forward pass in the same program. The function must be pure. It is traced once for each combination
+    of function, shapes, dtypes and static values: pass the same function object, not a new lambda each step.
+
+    Args:
+        fn: takes arrays where tensors are given. It runs with JAX's 32-bit defaults unless an input has 64 bits.
+        tensors: pytrees of tensors on xla. What is no tensor in them (a number, a string) is static.
+        static: keyword arguments for `fn`; they must be hashable, and another value is another program.
+
+    Raises TypeError for a tensor that is not on xla, a tensor in `static`, a static value that cannot be hashed, or a
+    result without arrays; what `fn` raises while it is traced comes out as it is. Source: `torchax.interop.call_jax`.
+
+    >>> import jax, torch, spmd
+    >>> x = torch.ones(3, device="xla", requires_grad=True)
+    >>> spmd.call_jax(jax.nn.softplus, x).sum().backward()
+    >>> x.grad.shape
+    torch.Size([3])
+    """
+    leaves, tree = jax.tree.flatten(tensors)
+    operands, places = [], []
+    for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            if type(leaf) is not XlaTensor:
+                where = f'{leaf.device}; move it with .to("xla") first'
+                raise TypeError(f"call_jax: expected tensors on xla, got one on {where}")
+            operands.append(leaf)
+            places.append(_TENSOR)
+        else:
+            places.append(_Static(leaf, "an argument"))
+    for name, value in static.items():
+        if any(isinstance(part, torch.Tensor) for part in jax.tree.leaves(value)):
+            raise TypeError(f"call_jax: {name} holds a tensor; pass tensors by position, only static values by name")
+    named = tuple((name, _Static(value, name)) for name, value in sorted(static.items()))
+    metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
+    key = (fn, tree, tuple(places), named, metas)
+    call = _CALLS.get(key)
+    if call is None:
+        call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
+    made = _Apply.apply(call, *operands)
+    return jax.tree.unflatten(call.tree, made)
+
+
+_TENSOR = object()
+
+
+class _Static:
+    """A static value as part of a key: equal only to one of the same type that is written the same (1 is not 1.0)."""
+
+    __slots__ = ("key", "value")
+
+    def __init__(self, value: Any, name: str):
+        self.value = value
+        self.key = (type(value), value, repr(value) if isinstance(value, (float, complex)) else None)
+        try:
+            hash(self.key)
+        except TypeError:
+            raise TypeError(
+                f"call_jax: {name} is a {type(value).__name__}, which cannot be hashed; pass arrays as tensors on xla, "
+                "and static values as numbers, strings, tuples or frozen dataclasses"
+            ) from None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Static) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def _flat(fn: Callable[..., Any], tree: Any, places: list[Any], static: dict[str, Any]) -> Callable[[Arrays], Any]:
+    def function(arrays: Arrays) -> Any:
+        queue = iter(arrays)
+        leaves = [next(queue) if place is _TENSOR else place.value for place in places]
+        return fn(*jax.tree.unflatten(tree, leaves), **static)
+
+    return function
+
+
+_serials = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class _Foreign(Lowering):
+    """A user's function of arrays; what it does no text can say, so that its number in this process stands for it."""
+
+    serial: int
+    function: Callable[[Arrays], Any] = field(compare=False)
+
+    @property
+    def opaque(self) -> bool:
+        return True
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return tuple(jax.tree.leaves(self.function(operands)))
+
+
+class _Call:
+    """One JAX function over operands of known shapes: the Entry that records it, the calls that are its gradients."""
+
+    def __init__(self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str):
+        self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
+        self.is_wide = any(meta.struct.dtype in _WIDE for meta in metas)
+        with compiler_context():
+            made = jax.eval_shape(lambda *arrays: self._traced(arrays), *(meta.struct for meta in metas))
+        shapes, self.tree = jax.tree.flatten(made)
+        if not shapes:
+            raise TypeError(f"call_jax: {fn!r} returns no array; expected a pytree with at least one")
+        self.results = tuple(dense_meta(shape.shape, to_torch_dtype(shape.dtype)) for shape in shapes)
+        name = re.sub(r"\W+", "_", getattr(fn, "__name__", type(fn).__name__)).strip("_")
+        foreign = _Foreign(next(_serials), self._traced)
+        self.entry = Entry.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
+        self.gradients: dict[tuple[bool, ...], _Call] = {}
+
+    def _traced(self, arrays: Arrays) -> Any:
+        with jax.enable_x64(self.is_wide):
+            return jax.tree.map(jnp.asarray, self.function(arrays))
+
+    def gradient(self, needed: tuple[bool, ...]) -> "_Call":
+        """The call (operands, cotangents of the floating-point results) -> gradients of the operands that need one."""
+        if needed not in self.gradients:
+            wanted = [i for i, need in enumerate(needed) if need]
+            metas = (*self.metas, *(meta for meta in self.results if _is_float(meta)))
+            statics = f"vjp of {self.statics}"
+            self.gradients[needed] = _Call(self.fn, lambda a: self._pulled_back(a, wanted), metas, statics)
+        return self.gradients[needed]
+
+    def _pulled_back(self, arrays: Arrays, wanted: list[int]) -> Any:
+        count = len(self.metas)
+        operands, cotangents = arrays[:count], arrays[count:]
+
+        def differentiable(*chosen: jax.Array) -> tuple[jax.Array, ...]:
+            given = list(operands)
+            for index, array in zip(wanted, chosen, strict=True):
+                given[index] = array
+            made = jax.tree.leaves(self._traced(given))
+            return tuple(array for array, meta in zip(made, self.results, strict=True) if _is_float(meta))
+
+        return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
+
+
+_WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
+# Few: each holds its function with all that this has captured. One that a compiled program has is found all the same.
+_CALLS: Interned[Any, _Call] = Interned(32)
+
+
+def _is_float(meta: Meta) -> bool:
+    return meta.dtype.is_floating_point or meta.dtype.is_complex
+
+
+class _Apply(torch.autograd.Function):
+    """Records a call; its backward is a call again, and so differentiable in turn."""
+
+    @staticmethod
+    def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
+        made = _record(call, tensors)
+        check.recorded()
+        return made
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[XlaTensor, ...]) -> None:
+        ctx.call = inputs[0]
+        ctx.save_for_backward(*inputs[1:])
+        ctx.mark_non_differentiable(*(tensor for tensor in output if not _is_float(tensor._meta)))
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        call: _Call = ctx.call
+        needed = tuple(n and _is_float(m) for n, m in zip(ctx.needs_input_grad[1:], call.metas, strict=True))
+        if not any(needed):
+            return (None,) * (len(needed) + 1)
+        given = [c for c, meta in zip(cotangents, call.results, strict=True) if _is_float(meta)]
+        gradients = iter(_Apply.apply(call.gradient(needed), *ctx.saved_tensors, *given))
+        return (None, *(next(gradients) if need else None for need in needed))
+
+
+def _record(call: _Call, tensors: tuple[XlaTensor, ...]) -> tuple[XlaTensor, ...]:
+    enter_thread()
+    with LOCK:
+        operands = [operand(tensor) for tensor in tensors]
+        return tuple(tensors_of(record_here(call.entry, operands, (), sys._getframe(1), graph_task())))
+
+
+def register_lowering(
+    op: OpOverload, rule: Callable[..., Any] | None = None, *, promote: Promote | None = None
+) -> Callable[..., Any]:
+    """Registers a JAX function as the lowering rule of an op, such as one made by `torch.library.custom_op`.
+
+    The rule's parameters are the op's schema's, in its order; it receives jax arrays for tensors, Python values for the
+    rest, and returns an array, or a tuple of them. Shapes and dtypes of the results are what the op's
+    `torch.library.register_fake` says; gradients are what its `register_autograd` says. Returns the rule; without one,
+    a decorator.
+
+    Args:
+        op: an overload that changes no argument: `torch.ops.mylib.scale.default`, not `torch.ops.mylib.scale`.
+        rule: a pure function of arrays. promote: torch's type promotion, done before the rule is called.
+
+    Raises TypeError for what is not an overload, ValueError for one that writes into its arguments, for one that has a
+    rule already, and for parameters that are not the schema's.
+
+    >>> import torch, spmd
+    >>> @torch.library.custom_op("doc::twice", mutates_args=())
+    ... def twice(x: torch.Tensor) -> torch.Tensor:
+    ...     return x.numpy() * 2
+    >>> _ = twice.register_fake(torch.empty_like)
+    >>> _ = spmd.register_lowering(torch.ops.doc.twice.default, lambda x: x * 2)
+    >>> twice(torch.ones(2, device="xla")).tolist()
+    [2.0, 2.0]
+    """
+    if rule is None:
+        return lambda function: register_lowering(op, function, promote=promote)
+    if not isinstance(op, OpOverload):
+        raise TypeError(f"register_lowering: expected an overload such as torch.ops.mylib.scale.default, got {op!r}")
+    if op._schema.is_mutable:
+        raise ValueError(
+            f"register_lowering: {op} writes into its arguments; register its form without mutation, whose result the "
+            "caller then copies"
+        )
+    with LOCK:
+        lower(op, promote=promote, opaque=True)(rule)
+        PLANS.pop(op, None)  # made before there was a rule
+        take_up(lambda nodes, _: any(node.entry.name.startswith(str(op).removesuffix(".default")) for node in nodes))
+    return rule
+
+
+__all__ = ["call_jax", "register_lowering"]

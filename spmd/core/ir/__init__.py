@@ -1,0 +1,1 @@
+"""The lazy graph as data."""

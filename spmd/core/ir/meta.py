@@ -1,0 +1,92 @@
+"""Meta: shape, dtype, strides and offset of a tensor, interned."""
+
+from collections.abc import Sequence
+
+import jax
+import torch
+
+from ..dtypes import to_numpy_dtype
+from ..tables import Interned
+
+
+class Meta:
+    """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object.
+
+    layout: what an op sees of it: the same at offset 0, and without gaps where only gaps set it apart from contiguous
+    memory. Where a view begins and how far apart its rows are in its base's memory is nothing to an op that makes new
+    data.
+    """
+
+    __slots__ = ("__weakref__", "dtype", "layout", "numel", "offset", "shape", "strides", "struct")
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int):
+        self.shape = shape
+        self.dtype = dtype
+        self.strides = strides
+        self.offset = offset
+        self.numel = 1
+        for dim in shape:
+            self.numel *= dim
+        self.struct = jax.ShapeDtypeStruct(shape, to_numpy_dtype(dtype))
+        self.layout = self
+        if offset or (strides and self.numel):
+            dense = _contiguous(shape) if _has_only_gaps(shape, strides) else strides
+            self.layout = intern_meta(shape, dtype, dense) if offset or dense != strides else self
+
+    @property
+    def nbytes(self) -> int:
+        return self.numel * self.dtype.itemsize
+
+    @property
+    def encoded(self) -> str:
+        """The layout as text that is the same in every process (see `ir.encode`)."""
+        return f"{self.dtype}{self.shape}{self.strides}{self.offset}"
+
+    def make(self) -> torch.Tensor:
+        """A tensor on torch's meta device with this layout."""
+        span = sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True)) + 1
+        size = self.offset + (span if self.numel else 0)
+        storage = torch.empty(size, dtype=self.dtype, device="meta")
+        return storage.as_strided(self.shape, self.strides, self.offset)
+
+    def __repr__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{','.join(map(str, self.shape))}]"
+
+
+_METAS: Interned[tuple, Meta] = Interned(4096)
+
+
+def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
+    """The one Meta of these parts."""
+    key = (shape, dtype, strides, offset)
+    found = _METAS.rows.get(key)
+    return found if found is not None else _METAS.of(key, lambda: Meta(*key))
+
+
+def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
+    """A contiguous Meta."""
+    return intern_meta(tuple(shape), dtype, _contiguous(shape))
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1)
+    return tuple(reversed(strides))
+
+
+def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether the elements lie in the order of contiguous memory, without overlaps, gaps between them or not."""
+    reach = 1
+    for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if stride < reach:
+            return False
+        reach = stride * dim
+    return True
+
+
+def meta_of(tensor: torch.Tensor) -> Meta:
+    """The Meta of any strided torch tensor."""
+    offset: int = tensor.storage_offset()  # type: ignore[assignment]  # symbolic only in a trace of torch.compile
+    return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), offset)

@@ -1,0 +1,147 @@
+"""Entry: an op as data, with all that is the same each time it is recorded, and how it is lowered."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import jax
+import torch
+
+from ..forking import survives_fork
+from ..sharding.value import Sharding
+from .encode import digest
+from .meta import Meta
+
+Arrays = Sequence[jax.Array]
+Layouts = Sequence[Sharding | None]
+OnHost = Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor]]
+
+
+class Slot:
+    """Stands for a tensor result in `Entry.layout`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
+
+    regions: the graphs inside the op (`ir.graph.Graph`).
+    """
+
+    @property
+    def opaque(self) -> bool:
+        """Whether it holds a user's function, which only this process knows."""
+        return False
+
+    @property
+    def regions(self) -> tuple[Any, ...]:
+        return ()
+
+    def lower(self, op: "Entry", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        """The results' arrays. layouts: how each operand is known to lie (None: unknown)."""
+        raise NotImplementedError(f"{type(self).__name__} has no lowering")
+
+    def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
+        """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
+        return None
+
+    def on_host(self, op: "Entry") -> OnHost | None:
+        """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""
+        return None
+
+
+class Entry:
+    """One op together with everything that is the same each time it is recorded: a row of the shape-and-dtype table.
+
+    Entries are interned by construction: of equal parts there is one, for as long as anyone has it, so that graph keys
+    compare by identity. Make them with `Entry.of`.
+
+    Attributes:
+        name: the op, as aten spells it. lowering: what it computes. metas: what each result looks like. operands: the
+        layouts of the operands. numbers: "f" or "i" for each lifted number. statics: the static arguments as text, for
+        people. sharding: what a sharding annotation asks for. constant: set where the op fills its result with one
+        number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
+        what they return, in order: a `Slot` for the next result, anything else as it is. encoded: all of these as text
+        that is the same in every process.
+    """
+
+    __slots__ = (
+        "__weakref__", "_moving", "_on_host", "constant", "encoded", "layout", "lowering", "metas", "name", "numbers",
+        "operands", "sharding", "statics",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        name: str,
+        lowering: Lowering,
+        metas: tuple[Meta, ...],
+        operands: tuple[Meta, ...],
+        *,
+        numbers: str,
+        statics: str,
+        sharding: Sharding | None,
+        constant: Any,
+        layout: tuple[Any, ...] | None,
+    ):
+        self.name = name
+        self.lowering = lowering
+        self.metas = metas
+        self.operands = operands
+        self.numbers = numbers
+        self.statics = statics
+        self.sharding = sharding
+        self.constant = constant
+        self.layout = layout
+        self.encoded = digest((name, lowering, metas, operands, numbers, sharding, constant, layout))
+
+    @staticmethod
+    def of(
+        name: str,
+        lowering: Lowering,
+        metas: tuple[Meta, ...],
+        operands: tuple[Meta, ...],
+        *,
+        numbers: str = "",
+        statics: str = "",
+        sharding: Sharding | None = None,
+        constant: Any = None,
+        layout: tuple[Any, ...] | None = None,
+    ) -> "Entry":
+        """The one op of these parts."""
+        made = Entry(
+            name, lowering, metas, operands, numbers=numbers, statics=statics, sharding=sharding, constant=constant,
+            layout=layout,
+        )  # fmt: skip
+        with _lock:
+            return _alive.setdefault(made.encoded, made)
+
+    def lower(self, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        """The results' arrays (see `Lowering.lower`)."""
+        return self.lowering.lower(self, operands, numbers, layouts)
+
+    @property
+    def moving(self) -> "tuple[Entry, int] | None":
+        """See `Lowering.moving`; found once."""
+        try:
+            return self._moving
+        except AttributeError:
+            self._moving: tuple[Entry, int] | None = self.lowering.moving(self)
+            return self._moving
+
+    @property
+    def on_host(self) -> OnHost | None:
+        """See `Lowering.on_host`; found once."""
+        try:
+            return self._on_host
+        except AttributeError:
+            self._on_host: OnHost | None = self.lowering.on_host(self)
+            return self._on_host
+
+    def __repr__(self) -> str:
+        return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+_alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()
+_lock = survives_fork(threading.RLock())  # what is dropped may run a user's `__del__`, which records

@@ -1,0 +1,163 @@
+"""The user's lines: which frame recorded an op, and the forward op behind a backward one."""
+
+import contextlib
+import functools
+import itertools
+import linecache
+import os
+import pathlib
+import sys
+import threading
+import weakref
+from collections import deque
+from types import CodeType, FrameType
+
+import torch
+
+from ..tables import Bounded
+from .graph import Node
+
+
+@functools.lru_cache(4096)
+def line_number(code: CodeType | None, instruction: int) -> int:
+    """The line of an instruction. Python moves the instruction by a little when it specialises code that has run often,
+    so places are compared by line."""
+    for start, end, line in code.co_lines() if code else ():
+        if start <= instruction < end and line is not None:
+            return line
+    return 0
+
+
+class Line:
+    """A user's line, kept as (code, last instruction) and turned into text only when someone reads it."""
+
+    __slots__ = ("code", "instruction")
+
+    def __init__(self, code: CodeType | None, instruction: int):
+        self.code = code
+        self.instruction = instruction
+
+    @property
+    def number(self) -> int:
+        return line_number(self.code, self.instruction)
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "unknown line"
+        source = linecache.getline(self.code.co_filename, self.number).strip()
+        return f"{self.code.co_filename}:{self.number} in {self.code.co_name}" + (f": {source}" if source else "")
+
+
+_ROOT = pathlib.Path(os.path.abspath(__file__)).parents[3]
+_LIBRARY_ROOTS = (
+    os.path.dirname(torch.__file__) + os.sep,
+    str(_ROOT / "spmd") + os.sep,
+    str(_ROOT / "fsdp") + os.sep,
+    contextlib.__file__,  # what it calls, it calls for someone else
+    "<frozen ",
+)
+_is_library: Bounded[CodeType, bool] = Bounded(16_384)
+
+
+class Ring:
+    """The latest forward lines of one thread, by the numbers that autograd gives its nodes: in each thread from 0 on.
+
+    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a number it says which
+    thread's it is; so a recorded op needs no other reference to its ring.
+    """
+
+    __slots__ = ("__weakref__", "base", "codes", "instructions", "mask", "numbers")
+
+    def __init__(self, size: int):
+        self.base = next(_tags) << _TAG
+        self.mask = size - 1
+        self.numbers: list[int] = [-1] * size
+        self.codes: list[CodeType | None] = [None] * size
+        self.instructions: list[int] = [0] * size
+
+    def line(self, number: int) -> Line | None:
+        """The line of the forward op with this number, where it is still known."""
+        slot = number & self.mask
+        return Line(self.codes[slot], self.instructions[slot]) if self.numbers[slot] == number else None
+
+
+RING = 1 << 16
+SMALL_RING = 1 << 14  # of all threads but the first
+_TAG = 48  # the bit at which a ring's number begins
+_tags = itertools.count()
+_rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
+_latest: deque[Ring] = deque(maxlen=8)  # kept although their threads may have ended: others may run their backward
+
+# Of each thread: .ring, its own; .backward, that of the thread which recorded what its backward pass goes through.
+THREADS = threading.local()
+
+
+def new_ring() -> Ring:
+    """A ring for the thread that calls; see `tensor.enter_thread`."""
+    ring = Ring(SMALL_RING if _rings else RING)
+    _rings[ring.base] = ring
+    _latest.append(ring)
+    return ring
+
+
+def forward_ring(number: int, place: Line | None) -> Ring:
+    """The ring of the thread that recorded the result which a backward pass starts from.
+
+    number: autograd's of that result. place: where it was recorded, where that is known; only one thread is likely to
+    have been there at this number, and of several this one.
+    """
+    own: Ring = THREADS.ring
+    if place is not None and len(_rings) > 1:
+        rings = [ring for ref in reversed(_rings.valuerefs()) if (ring := ref()) is not None]  # other threads add more
+        for ring in (own, *rings):
+            line = ring.line(number)
+            if line is not None and line.code is place.code and line.number == place.number:
+                return ring
+    return own
+
+
+def is_library(code: CodeType) -> bool:
+    """Whether code belongs to torch or this library, noted for the next time."""
+    return _is_library.keep(code, code.co_filename.startswith(_LIBRARY_ROOTS))
+
+
+def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
+    """(code, last instruction) of the nearest frame outside torch and this library."""
+    return place_of(sys._getframe(depth))
+
+
+def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
+    """(code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
+    known = _is_library.rows
+    while frame is not None:
+        code = frame.f_code
+        inside = known.get(code)
+        if inside is None:
+            inside = is_library(code)
+        if not inside:
+            return code, frame.f_lasti
+        frame = frame.f_back
+    return None, 0
+
+
+def user_line() -> Line:
+    """The nearest line outside torch and this library."""
+    return Line(*user_frame(2))
+
+
+def node_line(node: Node) -> Line:
+    """The user's line of a node; for a backward op the line of its forward op."""
+    return forward_line(node.sequence) or Line(node.code, node.instruction)
+
+
+def forward_line(sequence: int) -> Line | None:
+    """The line of the forward op with this number (autograd's, with its ring's base), where it is still known."""
+    ring = _rings.get(sequence >> _TAG << _TAG) if sequence >= 0 else None
+    return None if ring is None else ring.line(sequence & (1 << _TAG) - 1)
+
+
+def describe(node: Node) -> str:
+    """An op and where the user wrote it, for messages."""
+    backward = "the backward of " if node.sequence >= 0 else ""
+    operands = ", ".join(repr(operand.meta) for operand in node.operands)
+    return f"{node.entry.name}({operands}), {backward}{node_line(node)}"

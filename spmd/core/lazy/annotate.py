@@ -1,0 +1,132 @@
+"""Annotations: how the value of a tensor must lie."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from .. import forking
+from ..ir.graph import Leaf, Node, origin
+from ..ir.meta import Meta
+from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..pjrt import transfer
+from ..sharding.constrain import constrain
+from ..sharding.value import Sharding
+from ..tables import Interned
+from .cell import LOCK, Cell, may_change, take_up
+from .record import record
+
+# --- sharding ---------------------------------------------------------------------------------------------------------
+
+_MARKS: Interned[tuple[Meta, Sharding, Sharding | None], Entry] = Interned(4096)
+
+
+def mark_entry(meta: Meta, sharding: Sharding, via: Sharding | None = None) -> Entry:
+    """The op that asks the partitioner to lay a value out so; a gradient arrives in the layout `via` first."""
+    key = (meta, sharding, via)
+    return _MARKS.get(key) or _MARKS.of(key, lambda: _new_mark(meta, sharding, via))
+
+
+def _new_mark(meta: Meta, sharding: Sharding, via: Sharding | None) -> Entry:
+    text = sharding.text(len(meta.shape))
+    return Entry.of("mark_sharding", _Mark(sharding, via), (meta,), (meta,), statics=text, sharding=sharding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark(Lowering):
+    """A value laid out so; a gradient arrives in the layout `via` first."""
+
+    sharding: Sharding
+    via: Sharding | None
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        if self.via is None:
+            return (constrain(operands[0], self.sharding),)
+        # Cut at once: XLA would rather cut where it is read, which may be after the norm of all, and keep it whole.
+        return (jax.lax.optimization_barrier(constrain(constrain(operands[0], self.via), self.sharding)),)
+
+
+@dataclass(frozen=True, slots=True)
+class _Same(Lowering):
+    """What an annotation becomes that is taken back before it has run: nothing."""
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (operands[0],)
+
+
+def _unmarked_entry(meta: Meta) -> Entry:
+    return Entry.of("spmd.unmarked", _Same(), (meta,), (meta,))
+
+
+def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> None:
+    """Makes `sharding` the layout of a tensor: of the recorded value, of host data at its upload, or of the buffer now.
+
+    A gradient takes the layout `via` first, where one is given.
+    """
+    if not tensor._meta.numel:
+        sharding = sharding.replicated()  # nothing to split, and the compiler would not
+    forking.check()
+    with LOCK:
+        cell, view = tensor._cell, tensor._view
+        if view is not None:
+            view.sharding = sharding
+            view.stamp = -1  # the cached value is read anew, with the annotation
+            return
+        cell.sharding = sharding
+        value = cell.value
+        if type(value) is Node and value.entry.name == "mark_sharding" and via is None and may_change(value):
+            value.entry = mark_entry(cell.meta, sharding)  # marked again: also for what has read the value since
+            take_up(lambda nodes, _: value in nodes)
+        elif type(value) is not Leaf:
+            # The line is that of the value: an annotation is about it; finding our own would cost more than recording.
+            source = origin(value)
+            assert source is not None, "only a leaf has none"
+            place = (source.code, source.instruction, -1)
+            cell.write(record(mark_entry(cell.meta, sharding, via), (value,), (), place))
+        elif value.host is not None:
+            value.sharding = sharding  # for its upload, should the tensor itself be gone by then
+        elif value.sharding is not sharding:
+            _lay_out(cell, value, sharding)
+
+
+def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
+    """Lays data on devices out anew, also for what has read it and not run yet; an equal layout only takes the name."""
+    leaf.check()
+    buffer, lies = leaf.placed()
+    if lies.is_as(sharding, len(leaf.meta.shape)):
+        leaf.take(transfer.respelled(buffer, sharding.jax), sharding)
+    else:
+        leaf.take(transfer.move(buffer, leaf.meta.shape, lies, sharding), sharding)
+    cell.home = sharding
+    take_up(lambda _, leaves: leaf in leaves)
+
+
+def clear_annotation(tensor: Any) -> None:
+    """Forgets the asked-for layout; data on a mesh becomes whole on each of its devices."""
+    with LOCK:
+        if tensor._view is not None:
+            tensor._view.sharding = None
+            tensor._view.stamp = -1
+            return
+        cell = tensor._cell
+        cell.sharding = cell.home = None
+        value = cell.value
+        if type(value) is Node and value.entry.name == "mark_sharding" and not may_change(value):
+            cell.write(record(_unmarked_entry(cell.meta), (value,), (), (value.code, value.instruction, -1)))
+        elif type(value) is Node and value.entry.name == "mark_sharding":
+            value.entry = _unmarked_entry(cell.meta)
+            take_up(lambda nodes, _: value in nodes)
+        elif type(value) is Leaf and value.host is None:
+            _, lies = value.placed()
+            _lay_out(cell, value, lies.replicated())
+            cell.home = None
+
+
+def current_sharding(tensor: Any) -> Sharding | None:
+    """What was asked for, else where the data lies, else None (recorded and not yet run, or still on the host)."""
+    if tensor._view is not None:
+        return tensor._view.sharding
+    cell = tensor._cell
+    if cell.sharding is not None:
+        return cell.sharding
+    return cell.value.sharding if type(cell.value) is Leaf and cell.value.host is None else None

@@ -1,0 +1,158 @@
+"""The cell that holds the value of a tensor and its views; the live set."""
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from .. import forking
+from ..ir.graph import Leaf, Node, Pick, Value, next_serial, topological
+from ..ir.meta import Meta
+from ..sharding.value import Sharding
+
+# One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
+LOCK = forking.survives_fork(threading.RLock())
+# Who runs the graph has this one, too, from the choice of what to run until the cells have the results; it is taken
+# before LOCK, never inside it.
+BARRIER = forking.survives_fork(threading.RLock())
+# Ops with a lower serial than this are being compiled: another thread must not change them. 0: none are.
+being_compiled = 0
+
+
+@contextlib.contextmanager
+def unlocked() -> Iterator[None]:
+    """Lets other threads record while this one, which has BARRIER, compiles. What is recorded by now stays as it is."""
+    global being_compiled
+    being_compiled = next_serial()
+    held = LOCK._release_save()  # type: ignore[attr-defined]  # however often this thread holds it
+    try:
+        yield
+    finally:
+        LOCK._acquire_restore(held)  # type: ignore[attr-defined]
+        being_compiled = 0
+
+
+def may_change(node: Node) -> bool:
+    """Whether a recorded op may be changed now."""
+    return node.serial >= being_compiled
+
+
+class Cell:
+    """What a tensor and all its views share: the current value, how it must lie, and a stamp that changes with it.
+
+    sharding: asked for by the user, kept through in-place writes. reads: how ops read the value, where that
+    differs from how it is stored (`lazy.reads.Reads`). home: where the last run left the value.
+    is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the
+    values it held since the last barrier, from which that initial value is found. data: what it held when the first of
+    these was recorded, which it takes back should they fail. ref: a weak reference to it. views: its tensors that are
+    views and that autograd knows (see `lazy.rebased`).
+    """
+
+    __slots__ = (
+        "__weakref__", "data", "home", "is_state", "listed", "meta", "past", "reads", "ref", "sharding", "stamp",
+        "value", "views",
+    )  # fmt: skip
+
+    def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
+        self.value = value
+        self.meta = meta
+        self.stamp = 0
+        self.sharding = sharding
+        self.home: Sharding | None = None
+        self.reads: Any = None
+        self.is_state = False
+        self.past: list[Value] | None = None
+        self.data: Leaf | None = None
+        self.listed = False
+        self.ref = weakref.ref(self)
+        self.views: set[weakref.ref[Any]] | None = None
+        if type(value) is Leaf:
+            value.holder = self.ref
+        else:
+            LIVE.append(self.ref)
+            self.listed = True
+
+    # A signal's handler may raise between any two lines: the order is one in which nothing is lost then.
+
+    def write(self, value: Value) -> None:
+        """Replaces the value, as an in-place op does."""
+        old = self.value
+        if type(old) is Leaf:
+            self.data = old
+        elif self.past is None:
+            self.past = [old]
+        else:
+            self.past.append(old)
+        if type(value) is Leaf:
+            value.holder = self.ref
+            self.past = self.data = None  # what it held before waits for no barrier any more
+        elif not self.listed:
+            LIVE.append(self.ref)
+            self.listed = True
+        self.stamp += 1
+        self.value = value
+
+    def settle(self, leaf: Leaf) -> None:
+        """Takes the result of a run."""
+        leaf.holder = self.ref
+        self.stamp += 1
+        self.value = leaf
+        self.past = self.data = None
+        self.home = leaf.sharding
+
+
+# Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
+LIVE: list["weakref.ref[Cell]"] = []
+# Those whose ops could not be compiled: no barrier takes them up before they are read or an annotation is mended.
+ASIDE: list["weakref.ref[Cell]"] = []
+
+
+def take_up(is_mended: Callable[[Sequence[Node], Sequence[Leaf]], bool]) -> None:
+    """Has the next barrier try again what was set aside and is mended, judged by the ops and the data behind it."""
+    with LOCK:
+        aside, ASIDE[:] = ASIDE[:], ()
+        for ref in aside:
+            cell = ref()
+            if cell is None or cell.listed or type(cell.value) is Leaf:
+                continue
+            if is_mended(*topological([cell.value])):
+                LIVE.append(ref)
+                cell.listed = True
+            else:
+                ASIDE.append(ref)
+
+
+# The views that keep their value for the next read, each with its cell, since the last barrier.
+READ: list[tuple[Any, "weakref.ref[Cell]"]] = []
+
+
+def forget_reads(*, all_of_them: bool = True) -> None:
+    """Takes from the views the values they keep: what has run must not be held by who once read it.
+
+    After a run of finished turns only those whose cell has another value by now: the rest may be read again by what is
+    still recorded.
+    """
+    kept = []
+    for view, ref in READ:
+        cell = ref()
+        if not all_of_them and cell is not None and view.stamp == cell.stamp:
+            kept.append((view, ref))
+        else:
+            view.value, view.stamp = None, -1
+    READ[:] = kept
+
+
+def pending() -> list[Cell]:
+    """The live cells whose value is recorded and has not run, in the order in which those values were recorded.
+
+    A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
+    """
+    forking.check()
+    cells = {cell: None for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf}
+    return sorted(cells, key=lambda cell: value_serial(cell.value))
+
+
+def value_serial(value: Value) -> tuple[int, int]:
+    """Sorts values in the order in which they were recorded."""
+    return (value.node.serial, value.index) if type(value) is Pick else (value.serial, 0)  # type: ignore[union-attr]

@@ -1,0 +1,250 @@
+"""The tensor class."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..ir.graph import Leaf, Node, results
+from ..ir.meta import Meta
+from ..sharding.value import Sharding
+from . import rebased
+from .annotate import annotate
+from .cell import Cell
+from .threads import enter_thread
+
+DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.backend.install has claimed the name
+
+
+# What of a tensor's attributes is ours and no user's.
+OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad", "_places")
+
+
+class XlaTensor(torch.Tensor):
+    """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
+
+    _cell: Cell
+    _view: Any
+    _meta: Meta
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError("no handler yet: see `handle_calls_by`")
+
+    @property
+    def _is_param(self) -> bool:
+        return self.__dict__.get("_is_param", False)
+
+    @_is_param.setter
+    def _is_param(self, value: bool) -> None:
+        # nn.Parameter marks a subclass instance with this attribute; it is how a cell learns that a module holds it.
+        self.__dict__["_is_param"] = value
+        self._cell.is_state = value
+
+    @property
+    def data(self) -> torch.Tensor:
+        # Unlike `detach()` it counts its writes apart, so that autograd does not see them.
+        return alias(self, self._meta, self._view)
+
+    @data.setter
+    def data(self, new: torch.Tensor) -> None:
+        if not isinstance(new, XlaTensor):
+            raise TypeError(f"data: expected a tensor on xla, got one on {new.device}; move it with .to('xla') first")
+        if new.dtype is not self.dtype or _place(new) != _place(self):
+            rebased.replace(self, new)
+        else:
+            self._take(new)
+
+    def _take(self, new: "XlaTensor") -> None:
+        for view in rebased.living(self):
+            rebased.follow(new._cell, view)  # it stays a view of this tensor
+        torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
+        kept, before = self._cell.sharding if self._view is None else None, self._cell
+        self._cell, self._view, self._meta = new._cell, new._view, new._meta
+        self._cell.is_state |= before.is_state
+        if before.reads is not None and self._view is None:
+            before.reads.move(before, self._cell)
+        unmarked = self._view is None and self._cell.sharding is None
+        if unmarked and kept is not None and len(kept.spec) <= len(self._meta.shape):
+            annotate(self, kept)
+
+    as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = map(
+        rebased.changes_shape, rebased.METHODS
+    )
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "XlaTensor":
+        if id(self) in memo:
+            return memo[id(self)]
+        if not self.is_leaf:
+            raise RuntimeError("deepcopy: only tensors created by the user can be copied deeply; call .detach() first")
+        copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
+        memo[id(self)] = copied
+        copied.requires_grad_(self.requires_grad)
+        if self._is_param:
+            copied._is_param = True
+        else:
+            state = {name: value for name, value in self.__dict__.items() if name not in OURS}
+            copied.__dict__.update(copy.deepcopy(state, memo))
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients
+        if pin is not None:
+            copied.__dict__["_pins_grad"] = pin
+            copied.register_post_accumulate_grad_hook(pin)
+        if self.grad is not None:
+            copied.grad = self.grad.__deepcopy__(memo)
+        return copied
+
+    def _copied_alone(self) -> "XlaTensor":
+        with torch.no_grad():
+            copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
+        if self._view is None and self._cell.sharding is not None:
+            annotate(copied, self._cell.sharding)
+        return copied
+
+    def _copied_with_views(self, memo: dict[int, Any]) -> "XlaTensor":
+        """A copy of all the memory behind the tensor, which other views in the same deep copy will share."""
+        whole: Any = memo.get(id(self._cell))
+        if whole is None:
+            with torch.no_grad():
+                whole = memo[id(self._cell)] = wrap(self._cell.meta, self._cell).clone()
+            if self._cell.sharding is not None:
+                annotate(whole, self._cell.sharding)
+        view = self._view
+        return alias(whole, self._meta, None if view is None else view.elsewhere())
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        text = self.detach().cpu().__repr__().removesuffix(")")
+        parts = [f"device='{self.device}'"]
+        for part in ("size", "dtype"):  # torch names them after the device
+            text, found, value = text.partition(f", {part}=")
+            if found:
+                rest = value.partition(", dtype=")
+                parts.append(f"{part}={rest[0]}")
+                text += "".join(rest[1:])
+        if self.grad_fn is not None:
+            parts.append(f"grad_fn=<{self.grad_fn.name()}>")
+        elif self.requires_grad:
+            parts.append("requires_grad=True")
+        text = f"{text}, {', '.join(parts)})"
+        return f"Parameter containing:\n{text}" if self._is_param else text
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.dim() == 0 else super().__format__(spec)
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        if not force:
+            raise TypeError("can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)")
+        return self.detach().cpu().numpy()
+
+    # Savers find tied weights and views by the address and size of their storage. A cell has no memory to point at, so
+    # its address is a number of its own, far from every other cell's; nothing lies there.
+    def untyped_storage(self) -> torch.UntypedStorage:
+        storage = super().untyped_storage()
+        address = _address(self._cell)
+        storage.data_ptr = lambda: address  # type: ignore[method-assign]
+        for name in ("clone", "copy_", "cpu", "fill_", "resize_", "tolist", "__deepcopy__"):
+            setattr(storage, name, no_bytes)
+        return storage
+
+    def data_ptr(self) -> int:
+        return _address(self._cell) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
+
+    def backward(self, *args: Any, **kwargs: Any) -> None:
+        enter_thread()
+        super().backward(*args, **kwargs)
+
+    # Their presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
+    # Savers of Hugging Face ask the inner tensors whether storages are shared.
+    def __tensor_flatten__(self) -> tuple[list[str], Any]:
+        return ["_inner"], None
+
+    @property
+    def _inner(self) -> "_Inner":
+        return _Inner(self)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
+        raise NotImplementedError(_NO_COMPILE)
+
+
+_NO_COMPILE = (
+    "an xla tensor: torch.compile, torch.export and make_fx do not work on the xla device yet; "
+    "call the function directly"
+)
+
+
+class _InnerType(type):
+    def __repr__(cls) -> str:
+        return _NO_COMPILE  # what torch says it got where it wants to trace the inner tensors
+
+
+class _Inner(metaclass=_InnerType):
+    """What stands for the tensor inside the wrapper: it tells where data would lie, and is nothing to compute with."""
+
+    def __init__(self, tensor: XlaTensor):
+        self.device, self.dtype = tensor.device, tensor.dtype
+        self.nelement, self.data_ptr, self.untyped_storage = tensor.nelement, tensor.data_ptr, tensor.untyped_storage
+
+    def __getattr__(self, name: str) -> Any:
+        raise NotImplementedError(_NO_COMPILE)
+
+
+def no_bytes(*args: Any, **kwargs: Any) -> Any:
+    """Stands for what would read or write the bytes of a storage."""
+    raise NotImplementedError(
+        "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
+        ".resize_(), .cpu().untyped_storage()"
+    )
+
+
+def _address(cell: Cell) -> int:
+    return id(cell) << 44  # room for 16 TiB each
+
+
+def handle_calls_by(handler: Callable[..., Any]) -> None:
+    """From now on torch gives a handler every aten call with a tensor of the class among its arguments."""
+    XlaTensor.__torch_dispatch__ = staticmethod(handler)  # type: ignore[method-assign]
+
+
+_make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is called for every result
+
+
+def wrap(meta: Meta, cell: Cell, view: Any = None) -> XlaTensor:
+    """A torch tensor over a cell."""
+    tensor = _make_wrapper(
+        XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
+    )
+    tensor._cell = cell
+    tensor._view = view
+    tensor._meta = meta
+    return tensor
+
+
+def abstract(meta: Meta, sharding: Sharding) -> XlaTensor:
+    """A tensor without data, which lies so: for programs that are compiled and never run."""
+    return wrap(meta, Cell(Leaf(meta, sharding=sharding, is_abstract=True), meta, sharding))
+
+
+def tensors_of(node: Node) -> list[XlaTensor]:
+    """A new tensor for each result of a recorded op."""
+    return [wrap(value.meta, Cell(value, value.meta)) for value in results(node)]
+
+
+def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
+    """Another tensor over the cell of `base`: in inference mode, too, one that autograd knows if it knows `base`."""
+    if torch.is_inference_mode_enabled() and not base.is_inference():
+        with torch.inference_mode(False):
+            return wrap(meta, base._cell, view)
+    return wrap(meta, base._cell, view)
+
+
+def _place(tensor: XlaTensor) -> rebased.Place:
+    return tensor.shape, tensor.stride(), tensor.storage_offset()  # type: ignore[return-value]  # int

@@ -1,0 +1,38 @@
+"""What happens at the first use of the device in a process, and in each thread."""
+
+from collections.abc import Callable
+
+import torch
+
+from .. import forking
+from ..ir.source import THREADS, Ring, new_ring
+from .cell import LOCK
+
+# What the first use of the device changes in the process, and in each thread: programs without it see nothing of us.
+AT_FIRST_USE: list[Callable[[], None]] = []
+IN_EACH_THREAD: list[Callable[[], None]] = []
+
+
+def enter_thread() -> Ring:
+    """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's
+    own device thread aborts), the thread gets a ring of its own for the lines it records, and a forked process is asked
+    whether it may use the device."""
+    ring: Ring | None = getattr(THREADS, "ring", None)
+    if ring is not None:
+        return ring
+    forking.check()
+    with LOCK:
+        while AT_FIRST_USE:
+            AT_FIRST_USE.pop()()
+    for begin in IN_EACH_THREAD:
+        begin()
+    torch.autograd.set_multithreading_enabled(False)
+    ring = THREADS.ring = THREADS.backward = new_ring()
+    return ring
+
+
+def _leave_thread() -> None:
+    THREADS.__dict__.clear()
+
+
+forking.on_bad_fork(_leave_thread)

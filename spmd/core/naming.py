@@ -1,0 +1,60 @@
+"""How the device may be named: there is one logical device, xla:0, behind which all physical devices stand."""
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+
+def only_device(device: torch.device | None) -> None:
+    """Refuses any other index than 0: there is one logical device, whatever it is made of."""
+    if device is not None and device.index:
+        raise RuntimeError(
+            f"there is no device {device}: all physical devices stand behind the one logical device xla:0. Use 'xla', "
+            "and spmd.mark_sharding to say what lies on which of them."
+        )
+
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def unseen(function: _Function) -> _Function:
+    """The function, which Dynamo shall not look into where it calls it between two graphs."""
+    frames: Any = torch._C._dynamo.eval_frame
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(function.__code__, frames._FrameExecStrategy(skip, skip))
+    return function
+
+
+def check_index(device: Any, call: str) -> int:
+    """0, for any way to name the one logical device; an index below 0 means none, as in torch.cuda."""
+    if isinstance(device, (str, torch.device)):
+        named = torch.device(device)
+        if named.type != "xla":
+            raise ValueError(f"{call}: expected a device of type xla, got {named}")
+        only_device(named)
+    elif device is not None and not isinstance(device, int):
+        raise TypeError(f"{call}: expected a device, its name or its index, got {device!r}")
+    elif device is not None and device > 0:
+        only_device(torch.device("xla", device))
+    return 0
+
+
+def choosing(torchs: Any, ours: Any, is_ours: Callable[..., bool]) -> Any:
+    """A class that makes `ours` of arguments which `is_ours` knows, and is torch's class in everything else."""
+
+    class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            if cls is not chooser:
+                return super().__call__(*args, **kwargs)
+            return (ours if is_ours(*args, **kwargs) else torchs)(*args, **kwargs)
+
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, torchs) if cls is chooser else super().__instancecheck__(instance)
+
+        def __subclasscheck__(cls, subclass: type) -> bool:
+            return issubclass(subclass, torchs) if cls is chooser else super().__subclasscheck__(subclass)
+
+    chooser = Chooser(torchs.__name__, (torchs,), {"__module__": "torch", "__doc__": torchs.__doc__})
+    return chooser

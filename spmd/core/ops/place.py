@@ -1,0 +1,61 @@
+"""Writing into an array at computed positions, as `array.at[place]` does it, and where XLA then partitions wrongly."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+_COMBINE = {"add": jnp.add, "multiply": jnp.multiply, "max": jnp.maximum, "min": jnp.minimum}
+
+
+def at(array: jax.Array, place: tuple[Any, ...]) -> Any:
+    """`array.at[place]`, for a place of whole slices and arrays of positions that are in bounds."""
+    positions = [index for index in place if not isinstance(index, slice)]
+    is_one = positions and np.prod(np.broadcast_shapes(*[np.shape(index) for index in positions])) == 1
+    return _One(array, place) if is_one else array.at[place]
+
+
+class _One:
+    """A single position, by a slice update instead of a scatter.
+
+    XLA writes a scatter of one position into a split array as: read the piece there, choose, write it back. Where the
+    array was whole before it was split, it then reads the whole array at the piece's position, and a device that has no
+    such position writes what it read over its own first element (jaxlib 0.10.2, both partitioners).
+    """
+
+    def __init__(self, array: jax.Array, place: tuple[Any, ...]):
+        self.array = array
+        self.place = place
+
+    def set(self, values: Any, **modes: Any) -> jax.Array:
+        return self._write("set", values, **modes)
+
+    def add(self, values: Any, **modes: Any) -> jax.Array:
+        return self._write("add", values, **modes)
+
+    def multiply(self, values: Any, **modes: Any) -> jax.Array:
+        return self._write("multiply", values, **modes)
+
+    def max(self, values: Any, **modes: Any) -> jax.Array:
+        return self._write("max", values, **modes)
+
+    def min(self, values: Any, **modes: Any) -> jax.Array:
+        return self._write("min", values, **modes)
+
+    def _write(self, method: str, values: Any, *, mode: Any = None, wrap_negative_indices: bool = True) -> jax.Array:
+        array, starts, window = self.array, [], []
+        for axis, size in enumerate(array.shape):
+            index = self.place[axis] if axis < len(self.place) else slice(None)
+            is_whole = isinstance(index, slice)
+            start = jnp.zeros((), jnp.int64) if is_whole else jnp.asarray(index).reshape(()).astype(jnp.int64)
+            starts.append(jnp.where(start < 0, start + size, start) if wrap_negative_indices else start)
+            window.append(size if is_whole else 1)
+        shape = jax.eval_shape(lambda whole: whole.at[self.place].get(), array).shape
+        new = jnp.broadcast_to(jnp.asarray(values).astype(array.dtype), shape).reshape(window)
+        if not new.size:
+            return array
+        if method != "set":
+            new = _COMBINE[method](lax.dynamic_slice(array, starts, window), new)
+        return lax.dynamic_update_slice(array, new, starts)

@@ -1,0 +1,31 @@
+"""How many ops were recorded, and when the recorder looks whether something must be run.
+
+Plain numbers of this module: the recorder adds to them under its own lock.
+"""
+
+from .config import config
+
+recorded_ops = 0  # since the start
+synced_ops = 0  # their number at the last barrier
+look_at = 0  # the number at which the recorder looks
+wait = 0  # from the last look to this one
+longest = 0  # of the graphs that were synced: a step of this length has no loop in it
+early = 0  # two turns of the loop found last, 0 since a look found none: that many ops may be the loop again
+
+
+def look_after(num_ops: int) -> None:
+    """Has the recorder look again after so many ops, at the latest `config.max_pending_ops` after the last barrier."""
+    global wait, look_at
+    wait = num_ops
+    limit = synced_ops + config.max_pending_ops
+    look_at = min(recorded_ops + num_ops, limit) if config.loop_search_ops else limit
+
+
+def rest(num_ops: int, *, had_loop: bool) -> None:
+    """After a barrier over what was recorded when the count was `num_ops`. A step is as long as the longest so far;
+    only when it grows to three times that, it may have a loop in it."""
+    global longest, synced_ops
+    if not had_loop:
+        longest = max(longest, num_ops - synced_ops)
+    synced_ops = num_ops
+    look_after(early or max(config.loop_search_ops, 3 * longest))

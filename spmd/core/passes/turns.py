@@ -1,0 +1,244 @@
+"""Loops in a graph that nobody synced: where one turn ends and the next, the same ops on the same state, begins.
+
+A sampler of fifty steps, or a training loop that prints its loss every hundred, leaves one long graph at its barrier.
+Compiled whole it would take XLA a time that grows with its square. Cut between the turns it is one program, run many
+times.
+
+Layers are no loop: each reads weights of its own. Two stretches of the graph are turns of one loop only when they read
+the same state, or state that the earlier one has written at the same place.
+"""
+
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..dtypes import is_exact
+from ..ir.graph import Leaf, Node, Pick, Value, origin
+from ..ir.meta import Meta
+from ..ir.op import Entry
+from ..ir.source import node_line
+from . import dynamic
+
+# A turn has at least so many ops: shorter ones are taken several at a time.
+SHORTEST = 16
+
+# A rare op stands fewer times than this in a turn.
+_LAGS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """One turn: its ops, in order (a moving op stands for all its positions)."""
+
+    turn: tuple[Entry, ...]
+
+    def turns(self, symbols: Sequence[Entry]) -> list[int]:
+        """Where the first turn in a graph begins, and where it and those behind it end."""
+        period = len(self.turn)
+        for start, symbol in enumerate(symbols[: len(symbols) - period + 1]):
+            if symbol is self.turn[0] and tuple(symbols[start : start + period]) == self.turn:
+                ends = [start]
+                while tuple(symbols[ends[-1] : ends[-1] + period]) == self.turn:
+                    ends.append(ends[-1] + period)
+                return ends
+        return []
+
+
+def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
+    """The loop that covers most of a graph and where to cut it, each cut a number of nodes; None where there is none.
+
+    Positions that differ between its turns are operands from now on.
+    """
+    position = {node: i for i, node in enumerate(nodes)}
+    symbols = [_symbol(node) for node in nodes]
+    start = stop = period = 0
+    shares = False
+    for likely in _periods(symbols):
+        run = _longest_run(nodes, symbols, position, likely)
+        if run[1] - run[0] >= max(2 * likely, stop - start + likely):
+            start, stop, shares = run
+            period = likely
+    if not period:
+        return None
+    carried = _carried_bytes(nodes, position)
+    # Between a step and the next little is carried but the state, and the user's line changes: an optimizer has places
+    # in its middle where as little is carried.
+    first = min(range(start, start + period), key=lambda place: (carried[place], _is_within_line(nodes, place), place))
+    if not shares and not carried[first + period]:
+        return None  # many independent things of one kind, such as the initial values of layers
+    dynamic.note_moving(nodes[start : stop - period], nodes[start + period : stop])
+    loop = Loop(tuple(symbols[first : first + period]))
+    while (
+        first >= period
+        and _alike(symbols[first - period : first], loop.turn)
+        and carried[first - period] <= carried[first]
+    ):
+        first -= period
+    return loop, [first, *range(first + period, stop + 1, period)]
+
+
+# The loops met lately, newest first: their turns are recognised at once.
+_known: list[Loop] = []
+_KEPT = 8
+
+
+def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> list[int]:
+    """Where to cut a graph between the turns of a loop: of a known one, or of any that writes one of these values
+    (None: of any at all).
+
+    What the last turn made is still in the user's hands, so that it is another program than those before: while the
+    loop `goes_on` it waits until it is not the last; else it goes with what follows it, unless that is long.
+    """
+    symbols = [_symbol(node) for node in nodes]
+    for loop in _known:
+        found = loop.turns(symbols)
+        if found:
+            return _inner(found, len(nodes), goes_on)
+    made = loop_in(nodes) if written is None or written else None
+    if made is None:
+        return []
+    loop, found = made
+    if written is not None and written.isdisjoint(nodes[found[-2] : found[-1]]):
+        return []
+    _known[:] = [loop, *_known[: _KEPT - 1]]
+    return _inner(found, len(nodes), goes_on)
+
+
+def _inner(found: list[int], length: int, goes_on: bool) -> list[int]:
+    kept = found[:-1] if goes_on or length - found[-1] < SHORTEST else found
+    return [cut for cut in kept if cut]
+
+
+def stretches(nodes: Sequence[Node], length: int) -> list[int]:
+    """Where to cut a graph without a loop, about every `length` ops: at a line boundary with little carried across."""
+    carried = _carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
+    found, start = [], 0
+    while len(nodes) - start > length:
+        places = range(start + length // 2 + 1, start + length + 1)
+        start = min(places, key=lambda place: (_is_within_line(nodes, place), carried[place], -place))
+        found.append(start)
+    return found
+
+
+def _symbol(node: Node) -> Entry:
+    return node.entry.moving[0] if node.entry.moving is not None else node.entry
+
+
+def _is_within_line(nodes: Sequence[Node], place: int) -> bool:
+    if not place:
+        return False
+    before, after = node_line(nodes[place - 1]), node_line(nodes[place])
+    return before.code is after.code and before.number == after.number
+
+
+def _alike(some: Sequence[Entry], others: Sequence[Entry]) -> bool:
+    """The first turn may differ in what it begins from (its state is data, or was just made)."""
+    return len(some) == len(others) and sum(a is b for a, b in zip(some, others, strict=True)) >= 0.9 * len(some)
+
+
+def _periods(symbols: list[Entry]) -> list[int]:
+    """Likely lengths of a turn: how far apart equal ops stand: the common distances, those of rare ops, and from a rare
+    op to the next but one and so on (one that stands several times in a turn)."""
+    places: defaultdict[Entry, list[int]] = defaultdict(list)
+    for place, symbol in enumerate(symbols):
+        places[symbol].append(place)
+    common: Counter[int] = Counter()
+    for found in places.values():
+        common.update(later - earlier for earlier, later in itertools.pairwise(found))
+    rare: Counter[int] = Counter()
+    rarest = sorted((found for found in places.values() if len(found) > 1), key=len)[:16]
+    for found in rarest:
+        rare.update(later - earlier for earlier, later in itertools.pairwise(found))
+    likely = {distance for counter in (common, rare) for distance, _ in counter.most_common(6)}
+    for lag in range(2, _LAGS):
+        further = Counter(b - a for found in rarest for a, b in zip(found, found[lag:], strict=False))
+        likely |= {distance for distance, _ in further.most_common(4)}
+    return sorted({distance * -(-SHORTEST // distance) for distance in likely})
+
+
+def _longest_run(
+    nodes: Sequence[Node], symbols: list[Entry], position: dict[Node, int], period: int
+) -> tuple[int, int, bool]:
+    """The longest stretch [start, stop) in which every op is that of a period earlier; whether turns share state."""
+    best = (0, 0, False)
+    start, shares = 0, False
+    for place in range(len(nodes) - period + 1):
+        kind = None
+        if place < len(nodes) - period and symbols[place] is symbols[place + period]:
+            kind = _reads(nodes[place], nodes[place + period], position, period)
+        if kind is None:
+            if place - start > best[1] - best[0]:
+                best = (start, place, shares)
+            start, shares = place + 1, False
+        else:
+            shares |= kind
+    return best[0], best[1] + period, best[2]
+
+
+# How an operand of an op is related to that of the op a period earlier: it is the same value; what that turn made; the
+# next data of its kind; another piece of data at the same place, as the weights of layers are; or made, as that one is,
+# a period later.
+SAME, CARRIED, NEW, ROW, INNER = "same", "carried", "new", "row", "inner"
+
+
+def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> bool | None:
+    """How an op one period later reads what this one reads: None where it is no turn of the same loop, True where it is
+    the same state."""
+    state = False
+    for one, other in zip(node.operands, later.operands, strict=True):
+        relation = _relation(one, other, (node, later), position, period)
+        if relation is None or relation is ROW:
+            return None
+        state |= relation is CARRIED or (relation is SAME and (type(one) is not Leaf or _is_state(one)))
+    return state
+
+
+def _relation(
+    one: Value, other: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
+) -> str | None:
+    """One of the relations above, or None: a value that no rule connects with the other."""
+    if type(other) is Leaf:
+        if type(one) is not Leaf:
+            return None
+        return SAME if one is other else NEW if _is_new_data(other, readers[0]) else ROW
+    if _result(one) != _result(other):
+        return None
+    maker, now = origin(one), position[origin(other)]  # type: ignore[index]
+    if maker is None:  # the first turn reads data where later ones read what the turn before has made
+        return CARRIED if position[readers[1]] - now <= 2 * period else None
+    return SAME if position[maker] == now else INNER if now - position[maker] == period else None
+
+
+def _is_new_data(leaf: Leaf, node: Node) -> bool:
+    """Whether a leaf is the next batch: data that came after the op that read the batch before, or token numbers."""
+    return not _is_state(leaf) and (leaf.serial > node.serial or is_exact(leaf.meta.dtype))
+
+
+def _result(value: Value) -> int:
+    return value.index if type(value) is Pick else 0
+
+
+def _is_state(leaf: Leaf) -> bool:
+    cell = leaf.holder() if leaf.holder is not None else None
+    return cell is not None and cell.is_state
+
+
+def _carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
+    """For each place between two ops: the bytes of what was made before it and is read after it."""
+    last: dict[Any, tuple[int, int, Meta]] = {}
+    for place, node in enumerate(nodes):
+        for operand in node.operands:
+            maker = origin(operand)
+            if maker is not None:
+                last[maker, _result(operand)] = (position[maker], place, operand.meta)
+    change = [0] * (len(nodes) + 2)
+    for made, read, meta in last.values():
+        change[made + 1] += meta.nbytes
+        change[read + 1] -= meta.nbytes
+    carried, total = [], 0
+    for step in change:
+        total += step
+        carried.append(total)
+    return carried

@@ -1,0 +1,315 @@
+"""The proof that all processes do the same, and the end of all where they do not.
+
+What a process does that others take part in (a compile, a run, a call for all) is an event; each has a digest of all
+events up to it. A new program is compared by all processes before it is compiled (`agree`). What runs again is only
+noted (`note`): a thread publishes each process's latest digests, and the first process compares them. Where they differ
+there is a verdict, which every process raises at its next event; one that hangs in a collective by then is ended by its
+thread, with the same message. See docs/decisions/processes.md.
+"""
+
+import atexit
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
+
+import jax
+
+from .. import forking, metrics
+from ..config import config
+from ..tables import Bounded
+from . import processes
+
+_PERIOD = 0.5  # seconds between two looks of the thread
+_PATIENCE = 10.0  # seconds of waiting before it is said on stderr
+_GRACE = 5.0  # seconds that a process has to raise a verdict by itself
+_WINDOW = 256  # events whose digests are published
+_LAST = 32  # those of them whose texts are
+_SHOWN = 4  # events and lines of the ledger that a message shows
+
+
+class ProcessError(RuntimeError):
+    """The processes do not do the same, or some do not come; the message says what each does, and where."""
+
+
+class Event(NamedTuple):
+    """Something that all processes do: the digest of all events up to it, what it is, and the user's line."""
+
+    digest: str
+    what: str
+    line: Any
+
+
+@dataclass
+class _State:
+    """What this process has done, and what is known of all."""
+
+    lock: threading.Lock = field(default_factory=lambda: forking.survives_fork(threading.Lock()))
+    chain: bytes = b""
+    count: int = 0
+    events: deque[Event] = field(default_factory=lambda: deque(maxlen=_WINDOW))
+    has_ended: bool = False
+    verdict: str | None = None
+    has_told: bool = False  # the user has been told the verdict
+    thread: threading.Thread | None = None
+    last_agreed: str | None = None  # a key of the store that all have read when the next one is made
+
+
+_state = _State()
+
+
+def note(what: str, mark: bytes, line: Any) -> int:
+    """Adds an event to this process's chain and returns its number; raises ProcessError where the processes were found
+    to differ."""
+    join()
+    _raise_verdict()
+    with _state.lock:
+        _state.chain = hashlib.blake2b(_state.chain + mark, digest_size=16).digest()
+        _state.events.append(Event(_state.chain[:4].hex(), what, line))
+        _state.count += 1
+        return _state.count
+
+
+def agree(what: str, mark: bytes, line: Any) -> None:
+    """An event that waits until every process has come to it. All return, or all raise what each does (ProcessError).
+
+    Waits at most `config.process_timeout_seconds`, and says after a while that it does.
+    """
+    number, store = note(what, mark, line), processes.client()
+    place = f"{what} at {line}"
+    come, agreed = f"spmd/come/{number}/", f"spmd/agreed/{number}"
+    store.key_value_set(f"{come}{processes.index()}", json.dumps(_record()))
+    if processes.index() == 0:
+        _gather(come, place)
+        store.key_value_set(agreed, "")
+        store.key_value_delete(come)
+        if _state.last_agreed is not None:
+            store.key_value_delete(_state.last_agreed)
+        _state.last_agreed = agreed
+    elif _wait_for(agreed, _deadline() + _GRACE, f"{place}, for process 0") is None:
+        _pronounce(_absent(place, [0]))
+        _raise_verdict()
+
+
+def _gather(come: str, place: str) -> None:
+    """The first process waits for all others and compares what they do."""
+    deadline = _deadline()
+    absent = []
+    for process in range(1, processes.count()):
+        text = _wait_for(f"{come}{process}", deadline, f"{place}, for process {process}")
+        if text is None:
+            absent.append(process)
+        else:
+            _judge([json.loads(text)])
+            _raise_verdict()
+    if absent:
+        _pronounce(_absent(place, absent))
+        _raise_verdict()
+
+
+def _deadline() -> float:
+    return time.monotonic() + config.process_timeout_seconds
+
+
+def _wait_for(key: str, deadline: float, place: str) -> str | None:
+    """The value of a key once it is there; None after the deadline. A verdict is raised meanwhile."""
+    quiet_until = time.monotonic() + _PATIENCE
+    while True:
+        if time.monotonic() > quiet_until:
+            quiet_until = deadline
+            print(f"spmd: process {processes.index()} waits with {place}", file=sys.stderr, flush=True)
+        _raise_verdict()
+        left = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
+        try:
+            return processes.client().blocking_key_value_get(key, int(left * 1000))
+        except jax.errors.JaxRuntimeError as error:
+            if "DEADLINE_EXCEEDED" not in str(error):
+                raise
+        if time.monotonic() >= deadline:
+            return None
+
+
+_known: Bounded[bytes, bool] = Bounded(1024)
+
+
+def agree_once(what: str, mark: bytes, line: Any) -> None:
+    """As `agree` for the first event with this mark; later ones are only noted."""
+    if _known.get(mark):
+        note(what, mark, line)
+    else:
+        agree(what, mark, line)
+        _known.keep(mark, True)
+
+
+# --- the verdict ------------------------------------------------------------------------------------------------------
+
+
+def _record() -> dict[str, Any]:
+    """What the others are told of this process."""
+    with _state.lock:
+        events, count = list(_state.events), _state.count
+    last = events[-_LAST:]
+    return {
+        "process": processes.index(),
+        "count": count,
+        "digests": [event.digest for event in events],
+        "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
+        "ledger": [str(record) for record in metrics.compiles()[-_SHOWN:]],
+        "ended": _state.has_ended,
+    }
+
+
+_ADVICE = (
+    "All processes must record and sync the same ops in the same order, with the same numbers (learning rate, random "
+    "seed): look for a branch on the process, for a seed of its own, for data or shapes that differ between processes "
+    "(a batch of its own goes through spmd.from_process_local), and for a process that has failed."
+)
+
+
+def _judge(records: list[dict[str, Any]]) -> None:
+    """Compares what other processes have done with what this one, the first, has; a difference is a verdict."""
+    own = _record()
+    for other in records:
+        start = _first_difference(own, other)
+        if start is not None:
+            why = f"from event {start:,} on the processes differ, and every program is one of all processes"
+        elif (other["ended"] and other["count"] < own["count"]) or (own["ended"] and own["count"] < other["count"]):
+            ended = other if other["ended"] and other["count"] < own["count"] else own
+            why = f"process {ended['process']} has ended, and others go on to programs of all processes"
+        else:
+            continue
+        return _pronounce(f"{why}.\n{_told(own, start)}\n{_told(other, start)}\n{_ADVICE}")
+
+
+def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
+    """The first event, of those that both show, in which two chains differ."""
+    chains = [
+        dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1)) for record in (own, other)
+    ]
+    return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
+
+
+def _told(record: dict[str, Any], start: int | None = None) -> str:
+    """What a process did last, or from an event on, and its ledger."""
+    first = len(record["last"]) - _SHOWN if start is None else len(record["last"]) - (record["count"] - start) - 2
+    events = record["last"][max(first, 0) :][:_SHOWN]
+    lines = [f"Process {record['process']}{' (ended)' if record['ended'] else ''}:", *events]
+    lines += ["its ledger:", *record["ledger"]] if record["ledger"] else []
+    return "\n    ".join(lines)
+
+
+def _absent(place: str, absent: list[int]) -> str:
+    known = {record["process"]: record for record in _published()}
+    told = "\n".join(_told(known[process]) for process in absent[:_SHOWN] if process in known)
+    return (
+        f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
+        f"with {place}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
+        f"call it.\n{told}"
+    )
+
+
+def _pronounce(text: str) -> None:
+    """Has every process raise this."""
+    _state.verdict = text
+    processes.client().key_value_set("spmd/verdict/text", text, allow_overwrite=True)
+
+
+def _raise_verdict() -> None:
+    if _state.verdict is not None:
+        _has_told()
+        raise ProcessError(_state.verdict)
+
+
+def _has_told() -> None:
+    _state.has_told = True
+    processes.client().key_value_set(f"spmd/told/{processes.index()}", "", allow_overwrite=True)
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+def join() -> None:
+    """Starts watching the other processes; once."""
+    if _state.thread is None:
+        _state.thread = threading.Thread(target=_watch, name="spmd-processes", daemon=True)
+        _state.thread.start()
+        atexit.register(_leave)
+
+
+def _watch() -> None:
+    published: tuple[int, bool] | None = None
+    found_at = None
+    while processes.client() is not None:
+        now = (_state.count, _state.has_ended)
+        try:
+            if now != published:
+                _publish()
+                published = now
+            _look()
+        except jax.errors.JaxRuntimeError:
+            return  # the store is gone with its process, which jax tells by itself
+        if _state.verdict is not None:
+            found_at = found_at or time.monotonic()
+            if not _state.has_told and time.monotonic() - found_at > _GRACE:
+                _end()
+        time.sleep(_PERIOD)
+
+
+def _publish() -> None:
+    processes.client().key_value_set(f"spmd/at/{processes.index()}", json.dumps(_record()), allow_overwrite=True)
+
+
+def _published() -> list[dict[str, Any]]:
+    return [json.loads(text) for _, text in processes.client().key_value_dir_get("spmd/at/")]
+
+
+def _look() -> None:
+    """Hears of a verdict; the first process looks for one."""
+    store = processes.client()
+    if processes.index() == 0 and _state.verdict is None:
+        records = _published()
+        _judge([record for record in records if record["process"] != 0])
+        have_ended = _state.has_ended and all(record["ended"] for record in records)
+        if _state.verdict is None and have_ended and len(records) == processes.count():
+            store.key_value_set("spmd/ended", "", allow_overwrite=True)
+    for _, text in store.key_value_dir_get("spmd/verdict/"):
+        _state.verdict = text
+
+
+def _leave() -> None:
+    """At the end of this process: waits for the others, which may still need it, unless there is a verdict."""
+    if forking.is_in_bad_fork():
+        return
+    _state.has_ended = True
+    try:
+        while _state.verdict is None and processes.client() is not None:
+            try:
+                processes.client().blocking_key_value_get("spmd/ended", int(_PERIOD * 1000))
+                return
+            except jax.errors.JaxRuntimeError as error:
+                if "DEADLINE_EXCEEDED" not in str(error):
+                    raise
+    finally:
+        if _state.verdict is not None:
+            _end()
+
+
+def _end() -> NoReturn:
+    """Ends this process, which may hang in a collective, and says why. The first one waits until all others know."""
+    if not _state.has_told:
+        print(f"spmd: {_state.verdict}", file=sys.stderr)
+        _has_told()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    deadline = time.monotonic() + 2 * _GRACE
+    store = processes.client()
+    while processes.index() == 0 and time.monotonic() < deadline:
+        if len(store.key_value_dir_get("spmd/told/")) == processes.count():
+            break
+        time.sleep(_PERIOD)
+    os._exit(1)

@@ -1,0 +1,109 @@
+"""PJRT devices: how many this process sees, and what they hold."""
+
+import functools
+import os
+import pathlib
+import threading
+
+import jax
+from jax._src import xla_bridge  # whether a backend is up: jax has no public question for it
+
+from .. import forking
+from ..config import add_xla_defaults, requested_hardware
+from ..sharding.topology import all_devices
+from ..sharding.value import Sharding
+from . import processes
+
+try:
+    import resource
+except ImportError:  # Windows has no such limits
+    resource = None  # type: ignore[assignment]
+
+_prepare_lock = forking.survives_fork(threading.Lock())
+_prepared = False
+
+
+def simulate(num_devices: int) -> None:
+    """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
+
+    Must run before the first use of a device. Raises ValueError for a count below 1 and RuntimeError when JAX's backend
+    is already up with another number of devices; a repeated call with the same count does nothing.
+
+    >>> import spmd
+    >>> spmd.simulate(8)
+    """
+    global _prepared
+    if not isinstance(num_devices, int) or num_devices < 1:
+        raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
+    if xla_bridge.backends_are_initialized():
+        present = len(jax.devices())
+        if present == num_devices and jax.default_backend() == "cpu":
+            return
+        raise RuntimeError(
+            f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
+            "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
+        )
+    _prepared = True
+    add_xla_defaults()
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_num_cpu_devices", num_devices)
+
+
+def is_running() -> bool:
+    """Whether jax's backend has started."""
+    return xla_bridge.backends_are_initialized()
+
+
+def prepare() -> None:
+    """Applies PJRT_DEVICE and CPU_NUM_DEVICES once, unless `simulate` or a running backend has already decided."""
+    global _prepared
+    with _prepare_lock:
+        if _prepared or xla_bridge.backends_are_initialized():
+            _prepared = True
+            return
+        add_xla_defaults()
+        hardware = requested_hardware()
+        if hardware.platform is not None:
+            jax.config.update("jax_platforms", hardware.platform)
+        if hardware.num_cpu_devices is not None:
+            jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
+        _prepared = True
+
+
+def devices() -> tuple[jax.Device, ...]:
+    """Every device of every process, in the order of their ordinals."""
+    forking.check()
+    prepare()
+    return all_devices()
+
+
+def default_sharding() -> Sharding:
+    """Where an array lives that no mesh has claimed: on the first device; with several processes, whole on each."""
+    if not _prepared:
+        prepare()
+    return _everywhere() if processes.several() else Sharding.single(0)
+
+
+@functools.cache
+def _everywhere() -> Sharding:
+    ids = tuple(range(len(all_devices())))
+    return Sharding.of(ids, (len(ids),), ("devices",), ())
+
+
+@functools.cache
+def host_memory() -> int | None:
+    """The bytes that all CPU devices of this process share, swap and the process's own limit reckoned in; None for
+    other devices, whose clients say at once that memory ran out, and where the system does not tell."""
+    if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
+        return None
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap_bytes()
+    own = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
+    return whole if own < 0 else min(whole, own)
+
+
+def _swap_bytes() -> int:
+    meminfo = pathlib.Path("/proc/meminfo")
+    if not meminfo.exists():
+        return 0
+    sizes = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+    return int(sizes.get("SwapTotal", "0 kB").split()[0]) * 1024

@@ -1,0 +1,61 @@
+"""Leaving the device: what a read or an op on the host must ask first, and the context that forbids both."""
+
+import contextlib
+import sys
+import threading
+from collections.abc import Iterator
+from types import FrameType
+
+from .. import forking
+from ..ir.source import is_library, user_line
+
+_thread = threading.local()  # .forbidden: how many `no_host_transfer` blocks this thread is in
+
+
+@contextlib.contextmanager
+def no_host_transfer() -> Iterator[None]:
+    """A context in which nothing may leave the device: what would, raises at the user's line.
+
+    Forbidden are reads of values (`item`, `tolist`, `bool`, `cpu`, `numpy`, `print`, the checks of `torch.linalg`) and
+    ops that run on the host (`nonzero`, `masked_select`, a boolean index, the CPU fallback). Host data may still go to
+    the device. Outside they are counted: `spmd.metrics.counter("host_reads")` and `("host_ops")`. It holds for the
+    calling thread and may be nested. Raises RuntimeError, from the call itself.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(3, device="xla")
+    >>> with spmd.no_host_transfer():
+    ...     total = x.sum()
+    >>> total.item()
+    3.0
+    """
+    _thread.forbidden = getattr(_thread, "forbidden", 0) + 1
+    try:
+        yield
+    finally:
+        _thread.forbidden -= 1
+
+
+def is_forbidden() -> bool:
+    """Whether this thread is inside `no_host_transfer`."""
+    return bool(getattr(_thread, "forbidden", 0))
+
+
+def leaving(call: str, what: str) -> None:
+    """Asks whether `call` may take `what` to the host; RuntimeError inside `no_host_transfer`."""
+    forking.check()
+    if is_forbidden():
+        raise RuntimeError(
+            f"no_host_transfer: {_method() or call} would take {what} to the host, at {user_line()}. Keep it on the "
+            "device (torch.where in place of a branch or a boolean index, a sum that is read after the block), or move "
+            "the call out of the block."
+        )
+
+
+def _method() -> str | None:
+    """The Python method of a tensor that the user called (`tolist`, `__repr__`), where there is one."""
+    frame: FrameType | None = sys._getframe(2)
+    outermost = None
+    while frame is not None and is_library(frame.f_code):
+        outermost, frame = frame.f_code, frame.f_back
+    is_tensor = outermost is not None and outermost.co_filename.endswith(("lazy/tensor.py", "torch/_tensor.py"))
+    return outermost.co_name if is_tensor and outermost is not None else None

@@ -1,0 +1,117 @@
+"""Several processes that run one program: how they find each other, and who they are."""
+
+import gc
+import itertools
+import socket
+from typing import Any, NamedTuple
+
+import jax
+from jax._src import clusters, distributed  # launchers, and what was found of the others: jax has no public name for it
+from torch.distributed import PrefixStore, TCPStore
+
+from ..config import launched
+
+
+def several() -> bool:
+    """Whether this is one process of several; asks no device."""
+    return distributed.global_state.num_processes > 1
+
+
+def count() -> int:
+    """How many processes there are."""
+    return distributed.global_state.num_processes
+
+
+def index() -> int:
+    """Which of them this one is."""
+    return distributed.global_state.process_id
+
+
+def client() -> Any:
+    """jax's client of the key-value store that all processes share; None when it has ended."""
+    return distributed.global_state.client
+
+
+class Place(NamedTuple):
+    """Where the first process listens, how many processes there are, which one this is; and, where a launcher gives
+    each process its own, the accelerators of this one."""
+
+    address: str
+    num_processes: int
+    process_id: int
+    local_device_ids: tuple[int, ...] | None
+
+
+def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> Place:
+    """What is not given is taken from torchrun's environment, else from what jax knows of (SLURM, Open MPI, TPU pods).
+
+    Raises ValueError that says what is missing.
+    """
+    told, local = launched(), None
+    num_processes = told.num_processes if num_processes is None else num_processes
+    process_id = told.process_id if process_id is None else process_id
+    if address is None and told.address is not None and None not in (num_processes, process_id):
+        address = told.address if told.restart is None else _port_from_store(told.address, told.restart, process_id)
+    if address is None or num_processes is None or process_id is None:
+        address, num_processes, process_id, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+            address, num_processes, process_id, None, None, _DETECTION_SECONDS
+        )
+    values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}
+    missing = [name for name, value in values.items() if value is None]
+    if missing or address is None or num_processes is None or process_id is None:
+        raise ValueError(
+            f"initialize: {', '.join(missing)} is not given and no launcher says it. Start the script with torchrun "
+            "(MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), srun or mpirun, or call "
+            'spmd.initialize("host:port", num_processes, process_id) in each process.'
+        )
+    if ":" not in address:
+        raise ValueError(f'initialize: expected coordinator_address as "host:port", got {address!r}')
+    if not 0 <= process_id < num_processes:
+        raise ValueError(f"initialize: expected process_id of 0 to {num_processes - 1}, got {process_id}")
+    return Place(address, num_processes, process_id, None if local is None else tuple(local))
+
+
+_DETECTION_SECONDS = 60
+
+
+def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
+    """torchrun's own store listens at its address: the first process tells there on which port jax's does."""
+    host, port = address.rsplit(":", 1)
+    store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
+    if process_id == 0:
+        with socket.socket() as free:
+            free.bind(("", 0))
+            store.set("port", str(free.getsockname()[1]))
+    return f"{host}:{store.get('port').decode()}"
+
+
+def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
+    """Joins the others; returns when all have come."""
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        place.address,
+        place.num_processes,
+        place.process_id,
+        place.local_device_ids,
+        cluster_detection_method="deactivate",
+        initialization_timeout=initialization_timeout_seconds,
+        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+    )
+    gc.freeze()  # what is imported by now is no garbage, and `collect_garbage` need not look at it
+
+
+# --- garbage ----------------------------------------------------------------------------------------------------------
+
+_barriers = itertools.count(1)
+_FULL_EVERY = 64  # barriers
+
+
+def collect_garbage() -> None:
+    """At each barrier, so that in all processes the same tensors are alive there.
+
+    Python's collector runs by counts of allocations, which differ between processes; a dead tensor in a reference cycle
+    would be a result of one's program and not of another's. With several processes it runs here alone: a generation is
+    then what was made between the same two barriers in all of them.
+    """
+    gc.disable()
+    gc.collect(2 if next(_barriers) % _FULL_EVERY == 1 else 0)  # the first barrier looks at all there is

@@ -1,0 +1,60 @@
+"""The programs that were started and may still run."""
+
+import atexit
+from collections import deque
+from typing import Any
+
+import jax
+
+from .. import forking
+
+# Of each program that may still run one of its results, and the program.
+_in_flight: "deque[tuple[jax.Array, Any]]" = deque()
+_MOST_IN_FLIGHT = 64
+
+
+_num_runs = 0
+
+
+def stamp() -> int:
+    """A number that is another one once a program has run: what was read before is not in what is recorded now."""
+    return _num_runs
+
+
+def note_run(result: jax.Array, maker: Any) -> None:
+    """Remembers that a program was started, by one of its results, until it is done."""
+    global _num_runs
+    _num_runs += 1
+    forget_done()
+    if len(_in_flight) == _MOST_IN_FLIGHT:
+        _in_flight.popleft()
+    _in_flight.append((result, maker))
+
+
+def forget_done() -> None:
+    """Drops what is known of programs that have ended."""
+    while _in_flight and _is_done(_in_flight[0][0]):
+        _in_flight.popleft()
+
+
+def _is_done(array: jax.Array) -> bool:
+    """Whether the program that made an array has run; one that was donated since is another program's by now."""
+    return array.is_deleted() or array.is_ready()  # type: ignore[attr-defined]
+
+
+def in_flight() -> list[tuple[jax.Array, Any]]:
+    """The programs that were started and not seen to end, oldest first: (a result, what `note_run` was told)."""
+    return list(_in_flight)
+
+
+def wait() -> None:
+    """Returns when every program that was started is done; raises what the first to fail raises."""
+    for array, _ in in_flight():
+        if not array.is_deleted():
+            array.block_until_ready()
+    forget_done()
+
+
+# A thread of XLA's that ends a program when the interpreter has gone aborts the process; a fork's child has no threads.
+atexit.register(wait)
+forking.on_bad_fork(_in_flight.clear)

@@ -1,0 +1,168 @@
+"""Buffers come and go here; nobody else calls `device_put`."""
+
+import contextlib
+import functools
+import math
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import ml_dtypes
+import numpy as np
+import torch
+from jax._src.sharding_impls import local_to_global_shape  # which jax's own upload of parts asks, too
+
+from .. import forking
+from ..dtypes import to_numpy_dtype, to_torch_dtype
+from ..ir.graph import AbstractError
+from ..ir.source import user_line
+from ..sharding.constrain import cut, pad
+from ..sharding.value import Sharding, compiler_context, program_devices
+from . import agreement, processes
+
+
+def _is_narrow(dtype: np.dtype) -> bool:
+    """Whether it is one of the floats that numpy lacks and torch and ml_dtypes share."""
+    return dtype.type.__module__ == ml_dtypes.bfloat16.__module__
+
+
+def host_array(tensor: torch.Tensor) -> np.ndarray:
+    """A CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
+    dtype = to_numpy_dtype(tensor.dtype)
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if _is_narrow(dtype):
+        carrier = {1: torch.uint8, 2: torch.int16}[dtype.itemsize]
+        return tensor.view(carrier).numpy().view(dtype)
+    return tensor.numpy()
+
+
+def host_tensor(array: np.ndarray) -> torch.Tensor:
+    """A numpy array as a CPU tensor that owns its memory."""
+    dtype = to_torch_dtype(array.dtype)
+    if not array.size:
+        return torch.empty(array.shape, dtype=dtype, device="cpu")  # numpy's strides of nothing are not torch's
+    array = np.array(array, order="C", copy=True)
+    if _is_narrow(array.dtype):
+        carrier = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
+        return torch.from_numpy(array.view(carrier)).view(dtype)
+    return torch.from_numpy(array)
+
+
+def _check_here(sharding: Sharding) -> None:
+    if sharding.target is not None:
+        raise AbstractError(f"nothing can lie as {sharding!r} (at {user_line()}): its devices are not here")
+
+
+def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
+    """Host data to devices, shard by shard: no device receives more than its own piece. Uneven dims are zero-padded."""
+    forking.check()
+    _check_here(sharding)
+    padded = sharding.padded_shape(array.shape)
+    with _room(padded, array.dtype, sharding), compiler_context():
+        if padded != array.shape:
+            array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
+        if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
+            return jax.make_array_from_callback(padded, sharding.jax, lambda index: array[index])
+        return jax.device_put(array, sharding.jax)
+
+
+def whole_shape(part: tuple[int, ...], sharding: Sharding) -> tuple[int, ...]:
+    """The shape of an array of which each process has a part like this. Raises ValueError where it does not divide."""
+    if not processes.several():
+        return part
+    shape = tuple(dim or 0 for dim in local_to_global_shape(sharding.jax, part))
+    if 0 in shape or sharding.padded_shape(shape) != shape:
+        raise ValueError(
+            f"a part of shape {list(part)} cannot be split over the devices of a process as {sharding!r}; each dim "
+            "must be a multiple of the pieces that it is cut into there"
+        )
+    return shape
+
+
+def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    """This process's part of an array of this shape to its devices."""
+    if not processes.several():
+        return upload(array, sharding)
+    forking.check()
+    with _room(shape, array.dtype, sharding), compiler_context():
+        return jax.make_array_from_process_local_data(sharding.jax, array, shape)
+
+
+_SAMPLE = 1 << 18  # elements
+
+
+def sample(array: np.ndarray) -> bytes:
+    """What tells host data from other data in nearly all cases, at a bounded cost: of its first elements a checksum."""
+    return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(4, "little")
+
+
+@contextlib.contextmanager
+def _room(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> Iterator[None]:
+    """Says as torch does that there is no memory for data of this shape."""
+    try:
+        yield
+    except (MemoryError, jax.errors.JaxRuntimeError) as error:
+        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        size = math.prod(sharding.shard_shape(shape)) * dtype.itemsize / 2**30
+        raise torch.OutOfMemoryError(
+            f"out of memory: there is no room for a piece of {size:,.2f} GiB on each device, of a {dtype} array of "
+            f"shape {list(shape)} that lies as {sharding!r}; split it over more devices with mark_sharding"
+        ) from error
+
+
+def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
+    """A constant on devices, made without compiling anything and without a whole copy on the host."""
+    _check_here(sharding)
+    if processes.several():
+        agreement.note(f"a filling with {value!r}", f"{shape} {dtype} {value!r} {sharding!r}".encode(), user_line())
+    physical = sharding.padded_shape(shape)
+    content: Any = value
+    if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
+        content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
+    with _room(physical, dtype, sharding), compiler_context():
+        piece = np.full(sharding.shard_shape(shape), content, dtype)
+        return jax.make_array_from_callback(physical, sharding.jax, lambda index: piece, dtype=dtype)
+
+
+def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
+    """A buffer laid out anew, between any two meshes."""
+    _check_here(target)
+    if processes.several():
+        agreement.note(f"a move from {source!r} to {target!r}", f"{shape} {source!r} {target!r}".encode(), user_line())
+    with compiler_context():
+        if source.padded_shape(shape) != target.padded_shape(shape):
+            if source.devices == target.devices:
+                return respelled(_padded_anew(shape, source.device_ids, target)(buffer), target.jax)
+            return upload(download(buffer, shape), target)
+        # Never the same memory under two names: one of them may be donated.
+        return jax.device_put(buffer, target.jax, may_alias=False)
+
+
+@functools.lru_cache(256)
+def _padded_anew(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -> Any:
+    """A program over the devices in this order that cuts the paddings of an array and puts on those of `target`."""
+
+    def anew(array: jax.Array) -> jax.Array:
+        with program_devices(order):
+            return pad(cut(array, shape), target, shape)
+
+    return jax.jit(anew, out_shardings=target.over(order))
+
+
+def respelled(buffer: jax.Array, lies: jax.sharding.Sharding) -> jax.Array:
+    """The same pieces on the same devices, under an equal sharding of another name or order of devices."""
+    pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
+    order = [device for device in lies._device_assignment if device in pieces]
+    return jax.make_array_from_single_device_arrays(buffer.shape, lies, [pieces[device] for device in order])
+
+
+def is_whole_here(buffer: jax.Array) -> bool:
+    """Whether this process can read all of it by itself."""
+    return buffer.is_fully_addressable or buffer.is_fully_replicated
+
+
+def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
+    """The whole array on the host, without the padding of uneven dims."""
+    return np.asarray(buffer)[tuple(slice(0, dim) for dim in shape)]

@@ -1,0 +1,131 @@
+"""The device's random state: a seed and a count of draws. Each draw's key is (seed, count), whatever the mesh.
+
+All threads draw from one stream. A thread inside `fork` that seeds has a stream of its own until it leaves.
+"""
+
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator
+
+import torch
+
+from . import forking
+
+Draw = tuple[int, int]
+
+_lock = forking.survives_fork(threading.Lock())
+_shared: Draw = (0, 0)  # the seed, and the draws so far
+
+
+class _Thread(threading.local):
+    """What a thread has of its own: a stream, what it drew from the shared one, draws to repeat, and draws to note."""
+
+    own: Draw | None = None
+    num_forks = 0
+    num_shared = 0
+    repeated: Iterator[Draw] | None = None
+    noted: list[Draw] | None = None
+
+
+_thread = _Thread()
+
+
+def manual_seed(seed: int) -> None:
+    """Starts the stream of `seed` from its first draw; `torch.manual_seed` calls it."""
+    set_state((_signed(int(seed)), 0))
+
+
+def next_draw(generator: torch.Generator | None = None) -> Draw:
+    """The (seed, count) of the next draw. A generator gives a seed of its own and moves on by one number."""
+    draw = None if _thread.repeated is None else next(_thread.repeated, None)
+    if draw is None:
+        draw = _new_draw(generator)
+    if _thread.noted is not None:
+        _thread.noted.append(draw)
+    return draw
+
+
+def _new_draw(generator: torch.Generator | None) -> Draw:
+    global _shared
+    if generator is not None:
+        if generator.device.type not in ("cpu", "xla"):
+            raise TypeError(f"generator: expected one on xla or cpu, got one on {generator.device}")
+        return int(torch.randint(0, torch.iinfo(torch.int64).max, (), generator=generator, device="cpu")), 0
+    if _thread.own is not None:
+        draw = _thread.own
+        _thread.own = draw[0], draw[1] + 1
+        return draw
+    with _lock:
+        draw = _shared
+        _shared = draw[0], draw[1] + 1
+    _thread.num_shared += 1
+    return draw
+
+
+def get_state() -> Draw:
+    """The state as (seed, number of draws so far); reading it runs nothing."""
+    return _shared if _thread.own is None else _thread.own
+
+
+def set_state(state: tuple[int, ...]) -> None:
+    """Restores what `get_state` returned."""
+    global _shared
+    if len(state) != 2:
+        raise ValueError(
+            f"set_rng_state: expected the 2 numbers of torch.xla.get_rng_state() (seed, draws so far), got {len(state)}"
+        )
+    if _thread.num_forks:
+        _thread.own = state
+        return
+    with _lock:
+        _shared = state
+
+
+@contextlib.contextmanager
+def fork() -> Iterator[None]:
+    """Draws inside leave the state outside as it was; seeding inside is for the calling thread alone.
+
+    Draws of an unseeded fork come from the shared stream, so that no other thread gets their numbers. It goes back at
+    the end, unless other threads have drawn from it or seeded it by then.
+    """
+    global _shared
+    own, start, num_shared = _thread.own, _shared, _thread.num_shared
+    _thread.num_forks += 1
+    try:
+        yield
+    finally:
+        _thread.num_forks -= 1
+        _thread.own = own
+        with _lock:
+            if _shared == (start[0], start[1] + _thread.num_shared - num_shared):
+                _shared = start
+                _thread.num_shared = num_shared
+
+
+@contextlib.contextmanager
+def noted() -> Iterator[list[Draw]]:
+    """Collects this thread's draws, for `repeated`."""
+    outer, inner = _thread.noted, list[Draw]()
+    _thread.noted = inner
+    try:
+        yield inner
+    finally:
+        _thread.noted = outer
+        if outer is not None:
+            outer.extend(inner)
+
+
+@contextlib.contextmanager
+def repeated(draws: Iterable[Draw]) -> Iterator[None]:
+    """This thread draws these numbers again, whatever other threads have drawn between them."""
+    outer = _thread.repeated
+    _thread.repeated = iter(draws)
+    try:
+        yield
+    finally:
+        _thread.repeated = outer
+
+
+def _signed(seed: int) -> int:
+    seed &= (1 << 64) - 1
+    return seed - (1 << 64) if seed >= 1 << 63 else seed

@@ -1,0 +1,1 @@
+"""How an array lies: the value, its spellings, its constraint."""

@@ -1,0 +1,69 @@
+"""Devices by ordinal: 0 to n-1, those here or those of a target that need not exist.
+
+The only file that turns an ordinal into a jax device.
+
+jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place among all of them,
+sorted by process and then by id, and so the same number in every process. A target is a name: "v5e:2x4" is a TPU slice
+as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.lib import xla_client  # devices beside those that jax.devices() has: jax has no public name for them
+from jax.experimental import topologies
+
+Target = str | None  # None: the devices of this machine, and of all processes with it
+
+
+@functools.cache
+def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
+    """Every device; a device's ordinal is its place here. Starts jax's backend where there is no target.
+
+    Raises ValueError for a target that is not known.
+    """
+    return tuple(sorted(_devices(target), key=lambda device: (device.process_index, device.id)))
+
+
+def _devices(target: Target) -> Sequence[jax.Device]:
+    if target is None:
+        return jax.devices()
+    if _is_cpu(target):
+        client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
+        return client.devices()
+    try:
+        return topologies.get_topology_desc(topology_name=target, platform="tpu").devices
+    except (RuntimeError, ValueError) as error:
+        raise ValueError(
+            f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
+            f'installed) or simulated devices such as "cpu:2048". {error}'
+        ) from error
+
+
+def _is_cpu(target: str) -> bool:
+    kind, _, count = target.partition(":")
+    return kind == "cpu" and count.isdigit() and int(count) > 0
+
+
+def num_devices(target: Target) -> int:
+    """How many devices there are; simulated ones need not be made for it."""
+    return int(target.partition(":")[2]) if target is not None and _is_cpu(target) else len(all_devices(target))
+
+
+@functools.cache
+def _ordinals(target: Target) -> dict[jax.Device, int]:
+    return {device: ordinal for ordinal, device in enumerate(all_devices(target))}
+
+
+def ordinal(device: jax.Device, target: Target = None) -> int:
+    """The ordinal of a jax device."""
+    return _ordinals(target)[device]
+
+
+def grid(ordinals: Sequence[int], shape: tuple[int, ...], target: Target = None) -> np.ndarray:
+    """jax devices in a grid, by their ordinals."""
+    devices = all_devices(target)
+    return np.array([devices[i] for i in ordinals]).reshape(shape)

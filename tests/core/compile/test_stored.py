@@ -1,0 +1,330 @@
+"""A second start of a program compiles nothing: what was compiled is loaded, and is in every respect the same."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import pytest
+import torch
+from support import run_script
+
+import spmd
+from spmd.core.compile import cache, disk, setting, stored
+from spmd.core.compile.program import Program
+from spmd.core.interop import call_jax
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of the test's own, on disk; in memory an empty one."""
+    monkeypatch.setattr(spmd.config, "program_cache", True)
+    monkeypatch.setattr(spmd.config, "program_cache_dir", str(tmp_path / "cache"))
+    spmd.sync()
+    cache.clear_cache()
+    return tmp_path / "cache"
+
+
+def started(run: Callable[[], object]) -> tuple[object, int, int]:
+    """What a run gives that finds nothing in memory; how many programs it loaded; how often XLA compiled."""
+    cache.clear_cache()
+    before = spmd.metrics.counter("programs_loaded"), spmd.metrics.num_compiles()
+    made = run()
+    return made, spmd.metrics.counter("programs_loaded") - before[0], spmd.metrics.num_compiles() - before[1]
+
+
+def twice(run: Callable[[], object]) -> tuple[object, object]:
+    """What two starts give, of which the second compiles nothing."""
+    first, loaded, compiled = started(run)
+    assert loaded == 0 and compiled > 0
+    second, loaded, compiled_again = started(run)
+    assert loaded == compiled and compiled_again == 0
+    return first, second
+
+
+def values() -> torch.Tensor:
+    return torch.arange(8.0, device="xla") * 2
+
+
+class TestSecondStart:
+    """In one process: the disk alone is asked."""
+
+    def test_values(self) -> None:
+        first, second = twice(lambda: (values().cumsum(0) + 1).tolist())
+        assert first == second == [1.0, 3.0, 7.0, 13.0, 21.0, 31.0, 43.0, 57.0]
+
+    def test_marked_intermediates(self, mesh2x4: spmd.Mesh) -> None:
+        def run() -> object:
+            x = spmd.mark_sharding(torch.ones(16, 12).to("xla"), mesh2x4, ("data", None))
+            y = spmd.mark_sharding(x @ torch.eye(12).to("xla"), mesh2x4, (None, "fsdp"))
+            z = (y * 3).sum(0)
+            spmd.sync()
+            return y.tolist(), z.tolist()
+
+        first, second = twice(run)
+        assert first == second
+
+    def test_part_of_the_devices_in_their_own_order(self) -> None:
+        part = spmd.Mesh((6, 2, 5), (3,), ("part",))
+
+        def run() -> object:
+            x = spmd.mark_sharding(torch.arange(7.0).to("xla"), part, ("part",))
+            y = x * 2
+            spmd.sync()
+            found = cache.last_program()
+            assert found is not None
+            devices = [device.id for device in found.executable._executable._unloaded_executable.device_list]
+            return y.tolist(), found.results, devices
+
+        first, second = twice(run)
+        assert first == second and second[2] == [6, 2, 5]
+
+    @pytest.mark.parametrize("made", [lambda x: x.flip(0), lambda x: x[:5] * 2, lambda x: x.reshape(4, 4).t() + 1])
+    def test_layouts_that_the_compiler_chooses(self, mesh2x4: spmd.Mesh, made: Callable[..., torch.Tensor]) -> None:
+        def run() -> object:
+            x = spmd.mark_sharding(torch.arange(16.0).to("xla"), mesh2x4, (("fsdp", "data"),))
+            y = made(x)
+            spmd.sync()
+            found = cache.last_program()
+            assert found is not None
+            return y.tolist(), (y + 1).tolist(), found.results
+
+        first, second = twice(run)
+        assert first == second
+
+    def test_several_meshes_in_one_program(self, mesh2x4: spmd.Mesh) -> None:
+        other = spmd.Mesh((7, 6, 5, 4, 3, 2, 1, 0), (8,), ("back",))
+
+        def run() -> object:
+            x = spmd.mark_sharding(torch.arange(16.0).to("xla"), mesh2x4, (("data", "fsdp"),))
+            y = spmd.mark_sharding(torch.arange(16.0).to("xla"), other, ("back",))
+            z, w = x + y, x * y
+            spmd.sync()
+            found = cache.last_program()
+            assert found is not None
+            return z.tolist(), w.tolist(), found.results, found.foreign, found.respelled
+
+        first, second = twice(run)
+        assert first == second
+
+    def test_each_partitioner_has_its_own(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        names = ("gspmd", "shardy")
+        for name in names:
+            monkeypatch.setattr(spmd.config, "partitioner", name)
+            assert started(lambda: values().tolist())[1:] == (0, 1)
+        for name in names:
+            monkeypatch.setattr(spmd.config, "partitioner", name)
+            assert started(lambda: values().tolist())[1:] == (1, 0)
+
+    def test_random_numbers_and_lifted_ones_are_no_part_of_it(self) -> None:
+        torch.manual_seed(1)
+        first = started(lambda: (torch.rand(3, device="xla") * 2.0).tolist())
+        second = started(lambda: (torch.rand(3, device="xla") * 5.0).tolist())
+        assert first[1:] == (0, 1) and second[1:] == (1, 0) and first[0] != second[0]
+        torch.manual_seed(1)
+        assert started(lambda: (torch.rand(3, device="xla") * 2.0).tolist())[0] == first[0]
+
+    def test_the_ledger_says_so(self) -> None:
+        def run() -> Program:
+            values().tolist()
+            found = cache.last_program()
+            assert found is not None
+            return found
+
+        first, second = twice(run)
+        assert isinstance(first, Program) and isinstance(second, Program)
+        compiled, loaded = first.record, second.record
+        assert compiled is not None and loaded is not None and spmd.metrics.compiles()[-1] is loaded
+        assert loaded.cause == f"loaded from disk; {compiled.cause}" and loaded.seconds < 5
+        same = dataclasses.replace(loaded, cause=compiled.cause, seconds=compiled.seconds, line=compiled.line)
+        assert same == compiled
+
+
+class TestDonation:
+    """A loaded step overwrites what a compiled one does, and takes as much memory."""
+
+    def step(self, mesh: spmd.Mesh) -> tuple[list[float], Program]:
+        weight = spmd.mark_sharding(torch.ones(64, 8).to("xla"), mesh, ("fsdp", None))
+        momentum = spmd.mark_sharding(torch.zeros(64, 8).to("xla"), mesh, ("fsdp", None))
+        spmd.sync()
+        for _ in range(3):
+            old = weight._cell.value.buffer
+            momentum.mul_(0.5).add_(weight.cos())
+            weight.sub_(momentum, alpha=0.1)
+            spmd.sync(wait=True)
+        assert old.is_deleted()
+        found = cache.last_program()
+        assert found is not None
+        return weight.sum(1)[:3].tolist(), found
+
+    def test_step(self, mesh8: spmd.Mesh) -> None:
+        first, second = twice(lambda: self.step(mesh8))
+        assert isinstance(first, tuple) and isinstance(second, tuple) and first[0] == second[0]
+        (compiled, loaded) = first[1], second[1]
+        assert loaded.donated == compiled.donated == (True, True)
+        assert loaded.bytes_needed == compiled.bytes_needed
+        sizes = [program.executable.memory_analysis() for program in (compiled, loaded)]
+        for name in ("argument", "output", "temp", "alias"):
+            assert len({getattr(size, f"{name}_size_in_bytes") for size in sizes}) == 1, name
+        assert sizes[1].alias_size_in_bytes == 2 * 64 * 8 * 4 // 8
+
+
+class TestNotKept:
+    """What a file cannot say is compiled anew in each process."""
+
+    def test_a_function_of_jax(self, folder: Path) -> None:
+        def doubled(x: jax.Array) -> jax.Array:
+            return x * 2
+
+        for _ in range(2):
+            made, loaded, compiled = started(lambda: spmd.call_jax(doubled, torch.ones(3, device="xla")).tolist())
+            assert made == [2.0] * 3 and loaded == 0 and compiled > 0
+        assert not folder.exists() or not list(folder.iterdir())
+
+    def test_its_name_says_nothing(self) -> None:
+        def made_by(factor: float) -> Callable[[jax.Array], jax.Array]:
+            def scaled(x: jax.Array) -> jax.Array:
+                return x * factor
+
+            return scaled
+
+        x = torch.ones(3, device="xla")
+        spmd.sync()
+        assert [started(lambda f=f: spmd.call_jax(made_by(f), x).tolist())[0] for f in (2.0, 3.0)] == [
+            [2.0] * 3,
+            [3.0] * 3,
+        ]
+
+    def test_a_host_callback(self, folder: Path) -> None:
+        seen: list[float] = []
+
+        def noted(x: jax.Array) -> jax.Array:
+            jax.debug.callback(lambda value: seen.append(float(value)), x.sum())
+            return x
+
+        for count in (1, 2):
+            assert started(lambda: spmd.call_jax(noted, torch.ones(3, device="xla")).tolist())[1] == 0
+            jax.effects_barrier()
+            assert len(seen) == count
+        assert not folder.exists() or not list(folder.iterdir())
+
+    def test_a_rule_of_the_users(self, folder: Path) -> None:
+        @torch.library.custom_op("storedtest::thrice", mutates_args=())
+        def thrice(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        thrice.register_fake(torch.empty_like)
+        call_jax.register_lowering(torch.ops.storedtest.thrice.default, lambda x: x * 3)
+        for _ in range(2):
+            made, loaded, compiled = started(lambda: thrice(torch.ones(2).to("xla")).tolist())
+            assert made == [3.0, 3.0] and loaded == 0 and compiled == 1
+        assert not folder.exists() or not list(folder.iterdir())
+
+
+class TestMiss:
+    """What was made elsewhere, or does not load, is compiled; nothing fails."""
+
+    @pytest.mark.parametrize("name", ["source", "jaxlib", "torch", "cpu", "topology"])
+    def test_another_setting(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        started(lambda: values().tolist())
+        fixed = {**setting._fixed(), name: "other"}
+        monkeypatch.setattr(setting, "_fixed", lambda: fixed)
+        assert started(lambda: values().tolist())[1:] == (0, 1)
+        assert started(lambda: values().tolist())[1:] == (1, 0)
+
+    def test_other_flags(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        started(lambda: values().tolist())
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", "--other")
+        assert started(lambda: values().tolist())[1:] == (0, 1)
+        with jax.debug_nans(True):
+            assert started(lambda: values().tolist())[1:] == (0, 1)
+
+    def test_the_source_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "package").mkdir()
+        (tmp_path / "package" / "one.py").write_text("x = 1\n")
+        monkeypatch.setattr(setting, "_PACKAGE", tmp_path / "package")
+        seen = [setting._source()]
+        for name, text in (("one.py", "x = 2\n"), ("two.py", ""), ("three.py", "x = 2\n")):
+            (tmp_path / "package" / name).write_text(text)
+            seen.append(setting._source())
+        assert len(set(seen)) == 4
+
+    @pytest.mark.parametrize("body", [b"", b"{}\n", b'{"record": 1}\nnot a pickle', b"\x80\x04."])
+    def test_what_does_not_load(self, body: bytes, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        expected = started(lambda: values().tolist())[0]
+        (path,) = folder.iterdir()
+        header = setting.setting((0,))
+        assert disk.write(path.stem, header, body)
+        assert started(lambda: values().tolist()) == (expected, 0, 1)
+        assert "a kept program is compiled again" in capfd.readouterr().err
+        assert started(lambda: values().tolist()) == (expected, 1, 0)
+
+    def test_a_changed_file(self, folder: Path) -> None:
+        expected = started(lambda: values().tolist())[0]
+        (path,) = folder.iterdir()
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+        assert started(lambda: values().tolist()) == (expected, 0, 1)
+
+    def test_what_cannot_be_written(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+        def refuse(program: Program) -> bytes:
+            raise NotImplementedError("no executables from this backend")
+
+        monkeypatch.setattr(stored, "_encoded", refuse)
+        assert started(lambda: values().tolist())[1:] == (0, 1)
+        assert "NotImplementedError: no executables from this backend" in capfd.readouterr().err
+
+
+STEP = """
+    import torch, spmd
+    spmd.simulate(8)
+    mesh = spmd.Mesh(range(8), (2, 4), ("data", "model"))
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(10, 16), torch.nn.GELU(), torch.nn.Dropout(), torch.nn.Linear(16, 6))
+    model = model.to("xla")
+    for parameter in model.parameters():
+        spmd.mark_sharding(parameter, mesh, ("model", *[None] * (parameter.dim() - 1)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for number in range(3):
+        x = spmd.mark_sharding(torch.ones(7, 10).to("xla") * number, mesh, ("data", None))
+        hidden = spmd.mark_sharding(model(x), mesh, ("data", "model"))
+        loss = hidden.square().mean()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.item().hex())
+    half = spmd.mark_sharding(torch.arange(5.0).to("xla"), spmd.Mesh((5, 3), (2,), ("half",)), ("half",))
+    print((half + 1).tolist())
+    names = ("backend_compiles", "programs_compiled", "programs_stored", "programs_loaded")
+    print(*(spmd.metrics.counter(name) for name in names))
+"""
+
+
+class TestProcesses:
+    """A second process of a training script compiles nothing at all."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_a_training_script(self, folder: Path, partitioner: str) -> None:
+        kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder), "SPMD_PARTITIONER": partitioner}
+        cold, warm = (run_script(STEP, PYTHONHASHSEED=seed, **kept).strip().rpartition("\n") for seed in ("1", "2"))
+        assert cold[0] == warm[0]
+        compiled, programs, written, loaded = map(int, cold[2].split())
+        assert compiled == programs == written > 1 and loaded == 0
+        assert list(map(int, warm[2].split())) == [0, 0, 0, programs]
+
+    def test_forked_before_the_device_starts(self, folder: Path) -> None:
+        printed = run_script(
+            """
+            import os, torch, spmd
+            for _ in range(2):
+                child = os.fork()
+                if not child:
+                    spmd.simulate(2)
+                    made = (torch.arange(4.0, device="xla") * 3).cumsum(0).tolist()
+                    counted = spmd.metrics.counter("programs_loaded"), spmd.metrics.num_compiles()
+                    os._exit(10 * counted[0] + counted[1] if made == [0.0, 3.0, 9.0, 18.0] else 99)
+                print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            """,
+            SPMD_PROGRAM_CACHE="1", SPMD_PROGRAM_CACHE_DIR=str(folder),
+        )  # fmt: skip
+        assert printed.split() == ["1", "10"]

@@ -1,0 +1,286 @@
+"""What makes a new program and what must not; the ledger says why; the cache has a bound."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+import spmd
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nothing of another test is pending."""
+    spmd.sync()
+    yield
+    spmd.sync()
+
+
+def compiles() -> int:
+    return spmd.metrics.num_compiles()
+
+
+def cause() -> str:
+    return spmd.metrics.compiles()[-1].cause
+
+
+class TestLiftedNumbers:
+    """A number that changes from step to step is an argument of the program, not a part of it."""
+
+    def count(self, step, values) -> list[int]:
+        x = torch.ones(3, 5).to("xla")
+        counts = []
+        for value in values:
+            before = compiles()
+            kept = step(x, value)
+            spmd.sync()
+            counts.append(compiles() - before)
+            del kept
+        return counts
+
+    @pytest.mark.parametrize(
+        "step",
+        [
+            lambda x, v: x + v,
+            lambda x, v: x * v - v,
+            lambda x, v: x.add(x, alpha=v),
+            lambda x, v: x.clone().div_(v),
+            lambda x, v: x.clone().fill_(v),
+            lambda x, v: torch.full_like(x, v) * x,
+            lambda x, v: x.masked_fill(x > 0, v),
+            lambda x, v: torch.where(x > v, x, v),
+            lambda x, v: x.lerp(x * 2, v),
+            lambda x, v: x.addcmul(x, x, value=v),
+            lambda x, v: x.clamp(min=v, max=v + 1),
+            lambda x, v: torch._foreach_mul([x, x], v),
+            lambda x, v: torch._foreach_add([x, x], [v, v + 1]),
+            lambda x, v: x * torch.tensor(v),
+        ],
+        ids=[
+            "add",
+            "mul",
+            "alpha",
+            "div_",
+            "fill_",
+            "full_like",
+            "masked_fill",
+            "where",
+            "lerp",
+            "value",
+            "clamp",
+            "foreach",
+            "foreach_list",
+            "cpu_scalar",
+        ],
+    )
+    def test_is_lifted(self, step) -> None:
+        assert self.count(step, [0.5, 0.25, 1.0, 0.0, -3.0]) == [1, 0, 0, 0, 0]
+
+    def test_integers_travel_as_integers(self) -> None:
+        x = torch.ones(2, dtype=torch.int64, device="xla")
+        for number in (1, 2**53 + 1, -(2**62)):
+            assert (x * number).tolist() == [number] * 2
+
+    @pytest.mark.parametrize("foreach", [True, False], ids=["foreach", "single"])
+    @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW"])
+    def test_a_schedule(self, kind: str, foreach: bool) -> None:
+        """Learning rate, bias corrections and schedule change every step: one program, the first step included."""
+        w = torch.nn.Parameter(torch.ones(4, 3).to("xla"))
+        options = {"momentum": 0.9} if kind == "SGD" else {}
+        optimizer = getattr(torch.optim, kind)([w], lr=0.1, foreach=foreach, **options)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+        reference = torch.nn.Parameter(torch.ones(4, 3))
+        expected = getattr(torch.optim, kind)([reference], lr=0.1, foreach=foreach, **options)
+        plan = torch.optim.lr_scheduler.CosineAnnealingLR(expected, 20)
+        counts = []
+        for _ in range(6):
+            before = compiles()
+            (w * w).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            schedule.step()
+            spmd.sync()
+            counts.append(compiles() - before)
+            (reference * reference).sum().backward()
+            expected.step()
+            expected.zero_grad()
+            plan.step()
+        # The first SGD step has no momentum to add to: torch itself runs another step then.
+        assert counts == [1, 1, 0, 0, 0, 0] if kind == "SGD" else [1, 0, 0, 0, 0, 0], spmd.metrics.report()
+        torch.testing.assert_close(w.detach().cpu(), reference.detach(), rtol=2e-5, atol=2e-5)
+
+    def test_lists_of_equal_numbers(self) -> None:
+        """One number many times is lifted once; where the numbers part, it is another program, and each stays one."""
+        tensors = [torch.ones(2, 3).to("xla") for _ in range(4)]
+        counts = []
+        for numbers in ([2.0] * 4, [3.0] * 4, [1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 7.0], [9.0] * 4, [*[8.0] * 3, 8]):
+            before = compiles()
+            made = torch._foreach_mul(tensors, numbers)
+            spmd.sync()
+            counts.append(compiles() - before)
+            assert [one[0, 0].item() for one in made] == numbers
+            assert made[0].dtype == made[3].dtype == torch.float32
+        assert counts == [1, 0, 1, 0, 0, 1]
+
+
+class TestCauses:
+    """The ledger names what is new: the op and its static argument, a shape, a sharding, and the user's line."""
+
+    def run(self, barrier, make, *values) -> None:
+        """Each test has a barrier of its own: the ledger compares with what the same line ran before."""
+        for value in values:
+            kept = make(value)
+            barrier()
+            del kept
+
+    def test_first(self) -> None:
+        self.run(lambda: spmd.sync(), lambda _: torch.ones(3).to("xla") * 2, None)
+        assert cause() == "first program of this barrier" or "test_recompile.py" in cause()
+        assert spmd.metrics.compiles()[-1].line.split(" in ")[0].endswith(tuple("0123456789"))
+
+    def test_a_static_argument(self) -> None:
+        x = torch.ones(3).to("xla")
+        before = compiles()
+        self.run(lambda: spmd.sync(), lambda power: x**power, 2, 3)
+        assert compiles() - before == 2
+        assert "pow" in cause() and "exponent=3" in cause() and "exponent=2" in cause()
+        assert "test_recompile.py:" in cause() and "x**power" in cause()
+
+    def test_a_shape(self) -> None:
+        self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla") * 2, 43, 44)
+        assert "float32[44]" in cause() and "float32[43]" in cause()
+
+    def test_a_shape_behind_other_ops(self) -> None:
+        """What is named is the input that grew, not the first op that saw it."""
+
+        def grown(size: int) -> torch.Tensor:
+            kept = torch.ones(2, size).to("xla")
+            return (torch.cat([kept * 2, torch.ones(2, 1, device="xla")], 1) @ torch.ones(size + 1, 3).to("xla"))[:, :2]
+
+        self.run(lambda: spmd.sync(), grown, 43, 44)
+        assert "an input is now float32[45,3], before float32[44,3]" in cause() and "aten.mm reads it" in cause()
+
+    def test_many_shapes(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla").cos(), *range(51, 62))
+        assert "an input is now float32[61], before float32[60]" in cause() and "10 programs here" in cause()
+        hint = capsys.readouterr().err
+        assert hint.count("8 programs were compiled") == 1 and "only because shapes change" in hint
+        assert "float32[59], before float32[58]; aten.cos" in hint and "test_recompile.py" in hint
+
+    def test_a_dtype(self) -> None:
+        self.run(
+            lambda: spmd.sync(), lambda dtype: torch.ones(3, dtype=dtype).to("xla").neg(), torch.float32, torch.float64
+        )
+        assert "float64[3]" in cause() and "float32[3]" in cause()
+
+    def test_a_sharding(self, mesh8: spmd.Mesh) -> None:
+        self.run(
+            lambda: spmd.sync(),
+            lambda spec: spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, spec) * 2,
+            ("fsdp", None),
+            (None, "fsdp"),
+        )
+        assert "(None, 'fsdp')" in cause() and "now lies as" in cause()
+
+    def test_a_longer_graph(self) -> None:
+        def chain(length: int) -> torch.Tensor:
+            x = torch.ones(3).to("xla")
+            for _ in range(length):
+                x = x.sin()
+            return x
+
+        self.run(lambda: spmd.sync(), chain, 2, 3)
+        assert "3 ops, before 2" in cause()
+
+    def test_record(self) -> None:
+        self.run(lambda: spmd.sync(), lambda _: torch.ones(3, 3).to("xla") @ torch.ones(3, 3).to("xla"), None)
+        record = spmd.metrics.compiles()[-1]
+        assert (record.name, record.nodes, record.collectives) == ("step", 1, {})
+        assert record.argument_bytes >= 72 and record.output_bytes >= 36 and record.seconds > 0
+        assert "test_recompile.py" in record.line and str(record) in spmd.metrics.report()
+
+
+class TestSharing:
+    """Shardings that mean the same are the same program."""
+
+    def test_replicated_spec_of_none_and_no_annotation(self, mesh8: spmd.Mesh) -> None:
+        def step(annotate) -> torch.Tensor:
+            w = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
+            x = torch.ones(8, 8).to("xla")
+            annotate(x)
+            y = w @ x
+            spmd.sync()
+            return y
+
+        cases = [
+            lambda x: None,
+            lambda x: spmd.mark_sharding(x, mesh8, (None, None)),
+            lambda x: spmd.clear_sharding(spmd.mark_sharding(x, mesh8, ("fsdp", None))),
+        ]
+        before = compiles()
+        for annotate in cases:
+            assert step(annotate).sum().item() == 512
+        assert compiles() - before == 2  # the product, and the sum that reads it
+
+    def test_a_result_carried_into_the_next_step(self, mesh2x4: spmd.Mesh) -> None:
+        """`h = tanh(w @ h)` compiles at most twice: the compiler's choice for h may differ from how h started."""
+        w = spmd.mark_sharding(torch.eye(8).to("xla"), mesh2x4, ("fsdp", "data"))
+        h = torch.ones(8, 4).to("xla")
+        before = compiles()
+        for _ in range(5):
+            h = torch.tanh(w @ h)
+            spmd.sync()
+        assert compiles() - before <= 2
+        expected = torch.ones(8, 4)
+        for _ in range(5):
+            expected = torch.tanh(expected)
+        torch.testing.assert_close(h.cpu(), expected)
+
+    def test_losing_and_getting_references(self) -> None:
+        """The same step from two places shares its program."""
+        x = torch.ones(17).to("xla")
+        before = compiles()
+        first = x.cos() * 2
+        spmd.sync()
+        del first
+        second = x.cos() * 3
+        spmd.sync()
+        assert compiles() - before == 1 and second.shape == (17,)
+
+
+class TestBound:
+    """The cache holds `config.program_cache_size` programs and drops the least recently used."""
+
+    def test_eviction(self) -> None:
+        size = spmd.config.program_cache_size
+        evicted = spmd.metrics.counter("programs_evicted")
+        spmd.config.program_cache_size = 2
+        x = torch.ones(19).to("xla")
+
+        def run(power: int) -> int:
+            before = compiles()
+            kept = x**power
+            spmd.sync()
+            del kept
+            return compiles() - before
+
+        try:
+            assert [run(power) for power in (2, 3, 2, 4, 2, 3)] == [1, 1, 0, 1, 0, 1]
+            assert spmd.metrics.counter("programs_evicted") > evicted
+        finally:
+            spmd.config.program_cache_size = size
+        with pytest.raises(TypeError, match=r"config.program_cache_size: expected int, got '2'"):
+            spmd.config.program_cache_size = "2"
+        with pytest.raises(AttributeError, match="config has no flag 'cache_size'"):
+            spmd.config.cache_size = 2
+
+    def test_a_graph_that_nobody_syncs_is_cut(self, capfd) -> None:
+        limit = spmd.config.max_pending_ops
+        spmd.config.max_pending_ops = 20
+        spmd.sync()  # it counts from the next barrier on
+        try:
+            kept = [torch.ones(2, device="xla") * i for i in range(60)]
+        finally:
+            spmd.config.max_pending_ops = limit
+        assert [t[0].item() for t in kept] == list(range(60))
+        assert capfd.readouterr().out.count("ops recorded without a barrier") <= 1

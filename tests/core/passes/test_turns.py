@@ -1,0 +1,208 @@
+"""A loop that nobody syncs runs turn by turn, as the loop that syncs does; layers are no loop."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import spmd
+from spmd.core.passes import turns
+
+TURNS = 24
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nothing of another test is pending, and a loop is looked for after few ops, so that small models will do."""
+    spmd.sync()
+    before = spmd.config.loop_search_ops
+    spmd.config.loop_search_ops = 256
+    spmd.sync()
+    yield
+    spmd.config.loop_search_ops = before
+    spmd.sync()
+
+
+class Counts:
+    """Programs compiled and runs since it was made."""
+
+    def __init__(self) -> None:
+        self.programs, self.runs = spmd.metrics.num_compiles(), spmd.metrics.counter("runs")
+
+    def since(self) -> tuple[int, int]:
+        return spmd.metrics.num_compiles() - self.programs, spmd.metrics.counter("runs") - self.runs
+
+
+def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) -> tuple[list[float], list[Tensor]]:
+    """Trains a small network; reads its loss each `every` steps: (losses read, weights in the end)."""
+    torch.manual_seed(0)
+    blocks = [m for _ in range(3) for m in (nn.Linear(16, 16), nn.GELU(), nn.Dropout(dropout), nn.LayerNorm(16))]
+    model = nn.Sequential(*blocks, nn.Linear(16, 8)).to("xla")
+    if mesh is not None:
+        for parameter in model.parameters():
+            spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, TURNS)
+    draws = torch.Generator().manual_seed(1)
+    losses = []
+    for step in range(1, TURNS + 1):
+        x, y = torch.randn(8, 16, generator=draws).to("xla"), torch.randn(8, 8, generator=draws).to("xla")
+        if mesh is not None:
+            spmd.mark_sharding(x, mesh, ("fsdp", None))
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        if step % every == 0:
+            losses.append(loss.item())
+    return losses, [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+class TestTraining:
+    """A loss that is read once in a while changes no number, and costs no program the length of the loop."""
+
+    @pytest.mark.parametrize("dropout", [0.0, 0.5])
+    def test_one_device(self, dropout: float) -> None:
+        losses, weights = train(every=1, dropout=dropout)
+        counts = Counts()
+        few, same = train(every=12, dropout=dropout)
+        programs, runs = counts.since()
+        assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
+        for one, other in zip(weights, same, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+        assert programs <= 4 and runs >= TURNS, spmd.metrics.report()
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        losses, weights = train(every=1)
+        counts = Counts()
+        few, same = train(every=12, mesh=mesh8)
+        programs, runs = counts.since()
+        assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
+        for one, other in zip(weights, same, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+        assert programs <= 5 and runs >= TURNS, spmd.metrics.report()
+
+    def test_a_loss_read_every_few_steps(self) -> None:
+        """The graph between two reads is short: steps are told by the state that they write."""
+        spmd.config.loop_search_ops = 100_000
+        spmd.sync()
+        losses, _ = train(every=1)
+        counts = Counts()
+        few, _ = train(every=4)
+        programs, runs = counts.since()
+        assert few == pytest.approx(losses[3::4], rel=1e-5)
+        assert programs <= 3 and runs >= TURNS, spmd.metrics.report()
+
+    def test_the_second_loop_compiles_nothing(self) -> None:
+        train(every=12)
+        counts = Counts()
+        train(every=12)
+        assert counts.since()[0] == 0, spmd.metrics.report()
+
+    def test_more_turns_compile_nothing_more(self) -> None:
+        self.sample(12).cpu()
+        counts = Counts()
+        self.sample(40).cpu()
+        programs, runs = counts.since()
+        assert programs <= 2, spmd.metrics.report()  # the last turns may differ by what is alive
+        assert runs >= 20
+
+    def sample(self, turns: int, keep: Callable[[Tensor], None] = lambda x: None) -> Tensor:
+        torch.manual_seed(0)
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        x = torch.ones(4, 8).to("xla")
+        times = torch.linspace(0, 1, turns).to("xla")
+        with torch.no_grad():
+            for time in times:  # the position in `times` differs from turn to turn
+                for weight in weights:
+                    x = torch.tanh(x @ weight) + x * time
+                keep(x)
+        return x
+
+    def test_values_that_stay_in_hand(self) -> None:
+        kept: list[Tensor] = []
+        made = self.sample(12, keep=kept.append).cpu()
+        shown = [x.cpu() for x in kept]
+        synced: list[Tensor] = []
+        assert torch.equal(made, self.sample(12, keep=lambda x: (synced.append(x), spmd.sync())[0]).cpu())
+        for one, other in zip(shown, synced, strict=True):
+            torch.testing.assert_close(one, other.cpu(), rtol=1e-6, atol=1e-6)
+
+
+class TestNoLoop:
+    """What only looks like one stays a single program."""
+
+    def test_layers(self) -> None:
+        torch.manual_seed(0)
+        model = nn.Sequential(*[m for _ in range(30) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]).to("xla")
+        spmd.sync()
+        counts = Counts()
+        model(torch.ones(2, 8).to("xla")).sum().backward()
+        spmd.sync()
+        assert counts.since() == (1, 1), spmd.metrics.report()
+
+    def test_a_loop_inside_a_step(self) -> None:
+        """A recurrent network, by hand: its turns write no state, and the step is one program."""
+        spmd.config.loop_search_ops = 100_000
+        spmd.sync()
+        weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
+        optimizer = torch.optim.SGD(weights.parameters(), lr=0.01)
+        spmd.sync()
+        counts = Counts()
+        for _ in range(3):
+            x = torch.ones(4, 8).to("xla")
+            for _ in range(4):
+                for weight in weights:
+                    x = torch.tanh(x @ weight)
+            optimizer.zero_grad()
+            x.sum().backward()
+            optimizer.step()
+            spmd.sync()
+        assert counts.since() == (1, 3), spmd.metrics.report()
+
+    def test_initial_values(self) -> None:
+        counts = Counts()
+        with torch.device("xla"):
+            kept = [m for _ in range(60) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 4))]
+        spmd.sync()
+        assert counts.since() == (1, 1), spmd.metrics.report()
+        assert len(kept) == 180
+
+    def test_it_can_be_turned_off(self) -> None:
+        """Also for a loop that was found before."""
+
+        def loop() -> tuple[int, int]:
+            spmd.sync()
+            counts = Counts()
+            x = torch.ones(4, 8).to("xla")
+            for _ in range(400):
+                x = torch.tanh(x) + x * 0.5
+            x.cpu()
+            return counts.since()
+
+        assert loop()[1] > 1
+        spmd.config.loop_search_ops = 0
+        assert loop() == (1, 1)
+
+
+class TestRelations:
+    """What an op reads where the one a period earlier read something: the same, what that turn made, a row."""
+
+    def test_of_operands(self) -> None:
+        weights = [torch.ones(3).to("xla") + 0 for _ in range(2)]
+        spmd.sync()
+        first, second = (weight._cell.value for weight in weights)
+        x = torch.ones(3, device="xla")
+        made = [x * weights[0]]
+        made.append(made[0] * weights[1])
+        one, other = (tensor._cell.value for tensor in made)
+        position = {one: 0, other: 1}
+        assert turns._relation(first, second, (one, other), position, 1) == turns.ROW
+        assert turns._relation(first, first, (one, other), position, 1) == turns.SAME
+        assert turns._relation(first, one, (one, other), position, 1) == turns.CARRIED
+        assert turns._relation(one, other, (one, other), position, 1) == turns.INNER
+        assert turns._relation(one, first, (one, other), position, 1) is None
+        batch = torch.ones(3).to("xla")
+        assert turns._relation(first, batch._cell.value, (one, other), position, 1) == turns.NEW

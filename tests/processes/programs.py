@@ -1,0 +1,206 @@
+"""What tests start as one of several processes: `python programs.py NAME PORT INDEX`; PORT "env": as the launcher says.
+
+Each is a function of what a user would write. What holds in every process is asserted here; what is printed as JSON is
+compared by the test.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from functools import partial
+from typing import Any
+
+import torch
+
+import fsdp
+import spmd
+from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+
+CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
+STEPS = 4
+
+
+def losses() -> list[float]:
+    """FSDP training of a GPT in which each process has its part of the batch; the loss of each step."""
+    torch.manual_seed(0)
+    mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
+    policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    model = fsdp.FullyShardedDataParallel(GPT(CONFIG), mesh, auto_wrap_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    batches = torch.Generator().manual_seed(1)
+    found = []
+    for _ in range(STEPS):
+        tokens = torch.randint(CONFIG.vocabulary, (16, CONFIG.sequence + 1), generator=batches)
+        part = tokens.chunk(spmd.process_count())[spmd.process_index()]
+        inputs, targets = (
+            spmd.from_process_local(half.contiguous(), mesh, ("fsdp", None)) for half in (part[:, :-1], part[:, 1:])
+        )
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        spmd.sync()
+        found.append(loss.item())
+    return found
+
+
+def train() -> Any:
+    found = losses()
+    return {"losses": found, "programs": [record.name for record in spmd.metrics.compiles()]}
+
+
+class Ring:
+    """A cycle of references: only Python's collector frees it, and what it holds."""
+
+    def __init__(self) -> None:
+        self.me, self.held = self, None
+
+
+def die_in_a_cycle(ring: Ring, plain: torch.Tensor) -> None:
+    """Leaves a recorded value in a cycle of which nobody knows any more, and has one process make much garbage."""
+    ring.held = plain * 3
+    del ring
+    if spmd.process_index() == 1:
+        junk = [[] for _ in range(1_000_000)]
+        del junk
+
+
+def raised(function: Any) -> str:
+    """What a call raises."""
+    try:
+        function()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    raise AssertionError("nothing was raised")
+
+
+def use() -> Any:
+    """Meshes, uploads, reads and saves."""
+    torch.manual_seed(0)
+    mesh = spmd.Mesh(range(8), (2, 4), ("a", "b"))
+    whole = torch.arange(24.0).reshape(8, 3)
+    split = spmd.mark_sharding(whole.to("xla"), mesh, (("a", "b"), None))
+    plain = torch.ones(3, device="xla") * 2
+    total = (split * plain).sum()
+    said = {"pending": raised(total.item)}
+    spmd.sync()
+    assert total.item() == 552 and plain.tolist() == [2, 2, 2] and "552" in repr(total)
+    said["split"] = raised(split.cpu)
+    said["print"] = raised(lambda: repr(split))
+    said["save"] = raised(lambda: torch.save(split, os.devnull))
+    torch.save(total, os.devnull)
+    assert torch.equal(spmd.full_tensor(split), whole) and torch.equal(spmd.full_tensor(split.T), whole.T)
+    assert torch.equal(spmd.full_tensor(split + 1), whole + 1)
+    mine = [shard.device for shard in spmd.local_shards(split)]
+    assert mine == [4 * spmd.process_index() + i for i in range(4)], mine
+
+    uneven = spmd.mark_sharding(torch.arange(6.0, device="xla") + 0, mesh, (("a", "b"),))
+    spmd.sync()
+    spmd.mark_sharding(uneven, mesh, ("a",))
+    spmd.sync()
+    assert spmd.full_tensor(uneven).tolist() == [0, 1, 2, 3, 4, 5]
+    assert next(shard.unpadded_data.tolist() for shard in spmd.local_shards(uneven)) == (
+        [3, 4, 5] if spmd.process_index() else [0, 1, 2]
+    )
+
+    rings = [Ring()]
+    spmd.sync()
+    die_in_a_cycle(rings.pop(), plain)
+    spmd.sync()
+
+    part = torch.full((2, 3), float(spmd.process_index()))
+    joined = spmd.from_process_local(part, mesh, ("a", None))
+    assert joined.shape == (4, 3) and spmd.full_tensor(joined)[:, 0].tolist() == [0, 0, 1, 1]
+    said["uneven part"] = raised(lambda: spmd.from_process_local(torch.ones(3, 2), mesh, (("a", "b"), None)))
+
+    module = torch.nn.Linear(4, 8, device="xla")
+    spmd.mark_sharding(module.weight, mesh, ("a", "b"))
+    state = spmd.full_state_dict(module)
+    assert state["weight"].shape == (8, 4) and all(value.device.type == "cpu" for value in state.values())
+    module.load_state_dict({name: value + 1 for name, value in state.items()})
+    assert torch.equal(spmd.full_tensor(module.weight), state["weight"] + 1)
+
+    said["part of the devices"] = raised(lambda: spmd.Mesh(range(4), (4,)))
+    spmd.initialize(num_processes=2)
+    said["again"] = raised(lambda: spmd.initialize(num_processes=3))
+    return said
+
+
+def step(factor: float = 2) -> None:
+    mesh = spmd.Mesh(range(8), (8,), ("a",))
+    x = spmd.mark_sharding(torch.arange(8.0, device="xla"), mesh, ("a",))
+    for _ in range(3):
+        total = (x * factor).sum()
+        spmd.sync()
+        total.item()
+
+
+def other_program() -> None:
+    step()
+    x = torch.arange(8.0, device="xla")
+    y = x.sin() if spmd.process_index() else x.cos()
+    spmd.sync()
+    y.tolist()
+
+
+def other_number() -> None:
+    step()
+    step(2 + spmd.process_index())
+    while True:
+        step()
+
+
+def other_seed() -> None:
+    """Without a seed each process draws its own, as torch does; what is drawn would be other weights in each."""
+    weights = torch.rand(2, device="xla")
+    while True:
+        weights = weights * 2
+        spmd.sync()
+
+
+def one_more_run() -> None:
+    step()
+    if spmd.process_index() == 1:
+        step()
+    time.sleep(1)
+
+
+def alone() -> None:
+    spmd.config.process_timeout_seconds = 2
+    step()
+    if spmd.process_index() == 1:
+        spmd.full_tensor(torch.ones(2, device="xla"))
+    time.sleep(30)
+
+
+def other_shape() -> None:
+    mesh = spmd.Mesh(range(8), (8,), ("a",))
+    spmd.from_process_local(torch.ones(8 + 4 * spmd.process_index()), mesh, ("a",))
+
+
+def failing() -> None:
+    for i in range(1000):
+        step()
+        if spmd.process_index() == 1 and i == 2:
+            raise ValueError("a fault of this process alone")
+
+
+def killed() -> None:
+    for i in range(100_000):
+        step()
+        if spmd.process_index() == 1 and i == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    name, port = sys.argv[1:3]
+    if port == "env":
+        spmd.initialize(local_device_count=4)
+    else:
+        address = f"127.0.0.1:{port}"
+        spmd.initialize(address, 2, int(sys.argv[3]), local_device_count=4, heartbeat_timeout_seconds=10)
+    result = globals()[name]()
+    if result is not None:
+        print(json.dumps(result))

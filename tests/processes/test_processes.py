@@ -1,0 +1,183 @@
+"""Two processes of four CPU devices each: training, reads, and how they end where they do not do the same."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from support import ROOT
+
+import spmd
+from spmd.core.pjrt import processes
+
+from .programs import STEPS, losses
+
+PROGRAMS = ROOT / "tests/processes/programs.py"
+LIMIT = 100
+
+
+def environment(**added: str) -> dict[str, str]:
+    dropped = ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")
+    kept = {name: value for name, value in os.environ.items() if name not in dropped}
+    return {**kept, "PYTHONPATH": str(ROOT), "SPMD_PARTITIONER": spmd.config.partitioner, **added}
+
+
+def together(name: str, *codes: int) -> list[tuple[str, str]]:
+    """Runs a program as two processes, which must end with these codes; what each printed, to stdout and stderr."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-W", "error", str(PROGRAMS), name, str(port), str(index)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+        )
+        for index in range(2)
+    ]  # fmt: skip
+    try:
+        printed = [process.communicate(timeout=LIMIT) for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert tuple(process.returncode for process in started) == codes, printed
+    return printed
+
+
+def results(printed: list[tuple[str, str]]) -> list[Any]:
+    return [json.loads(out.splitlines()[-1]) for out, _ in printed]
+
+
+class TestTraining:
+    """FSDP training with a batch of its own in each process gives the losses of one process with all devices."""
+
+    def test_losses(self) -> None:
+        found = results(together("train", 0, 0))
+        assert found[0] == found[1]
+        assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
+        assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
+
+    def test_torchrun(self) -> None:
+        """The same from torchrun's environment."""
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(PROGRAMS),
+             "train", "env"],
+            capture_output=True, text=True, timeout=LIMIT, env=environment(), cwd=ROOT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(text)["losses"] for text in re.findall(r"\{.*?\}", done.stdout)]
+        assert len(found) == 2 and found[0] == found[1]
+        assert found[0] == pytest.approx(losses(), rel=1e-6)
+
+
+class TestUse:
+    """Meshes by ordinals; reads that work or raise at the user's line what all processes must call."""
+
+    def test_reads(self) -> None:
+        first, second = results(together("use", 0, 0))
+        assert first == second
+        where = r".*programs\.py:\d+ in "
+        for name, message in {
+            "pending": rf"item.* at {where}.*float32\[\] has not run yet.*Call spmd\.sync\(\) in every process first",
+            "split": rf"cpu\(\).* at {where}.*split over several processes.*spmd\.full_tensor\(t\), called by every",
+            "print": r"split over several processes",
+            "save": r"split over several processes",
+            "uneven part": r"ValueError: a part of shape \[3, 2\] cannot be split over the devices of a process",
+            "part of the devices": r"ValueError: Mesh: with several processes a mesh holds every device, but 4 of 8",
+            "again": r"RuntimeError: initialize: this process has joined others already, with num_processes=2",
+        }.items():
+            assert re.search(message, first[name]), first[name]
+
+
+class TestDifferent:
+    """Processes that do not do the same all end, within seconds, with what each did and both ledgers."""
+
+    @pytest.mark.parametrize(
+        ("program", "words"),
+        [
+            ("other_program", ["a new program (step: ", "spmd.sync()"]),
+            ("other_number", ["a run, its numbers"]),
+            ("other_seed", ["a run, its numbers", "a seed of its own"]),
+            ("other_shape", ["from_process_local of float32[8]", "from_process_local of float32[12]"]),
+            ("one_more_run", ["process 0 has ended"]),
+        ],
+    )
+    def test_told(self, program: str, words: list[str]) -> None:
+        for _, error in together(program, 1, 1):
+            for word in (*words, "Process 0", "Process 1", "All processes must record"):
+                assert word in error, error
+
+    def test_alone(self) -> None:
+        """One that waits for others that do not come says where it waits, and for whom."""
+        for _, error in together("alone", 1, 1):
+            assert "process 1 has waited 2 s" in error or "full_tensor of float32[2]" in error, error
+
+    def test_failing(self) -> None:
+        """A process that raises ends with its own error, and the other with the news."""
+        (_, first), (_, second) = together("failing", 1, 1)
+        assert "process 1 has ended" in first and "a fault of this process alone" in second
+
+    def test_killed(self) -> None:
+        """A process that dies without a word ends the others."""
+        started = time.monotonic()
+        (_, first), _ = together("killed", -signal.SIGABRT, -signal.SIGKILL)
+        assert "another task died" in first
+        assert time.monotonic() - started < 60
+
+
+class TestPlace:
+    """initialize: arguments, or what torchrun, SLURM and Open MPI set; an error that says what is missing."""
+
+    @pytest.fixture(autouse=True)
+    def _no_launcher(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "TORCHELASTIC_USE_AGENT_STORE"):
+            monkeypatch.delenv(name, raising=False)
+
+    def test_arguments(self) -> None:
+        assert processes.find_place("host:1", 4, 3) == ("host:1", 4, 3, None)
+
+    def test_torch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {"MASTER_ADDR": "host", "MASTER_PORT": "29500", "WORLD_SIZE": "4", "RANK": "2"}.items():
+            monkeypatch.setenv(name, value)
+        assert processes.find_place(None, None, None) == ("host:29500", 4, 2, None)
+        assert processes.find_place("other:1", None, None) == ("other:1", 4, 2, None)
+        monkeypatch.setenv("RANK", "two")
+        with pytest.raises(ValueError, match="RANK='two': expected a whole number"):
+            processes.find_place(None, None, None)
+
+    def test_slurm(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {
+            "SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "node[3,5]", "SLURM_NTASKS": "2", "SLURM_PROCID": "1",
+            "SLURM_LOCALID": "0",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        assert processes.find_place(None, None, None) == ("node3:61447", 2, 1, (0,))
+
+    def test_open_mpi(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for name, value in {
+            "OMPI_MCA_orte_hnp_uri": "1314521088.0;tcp://10.0.0.1:34911", "OMPI_COMM_WORLD_SIZE": "2",
+            "OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        }.items():  # fmt: skip
+            monkeypatch.setenv(name, value)
+        address, *rest = processes.find_place(None, None, None)
+        assert address.startswith("10.0.0.1:") and rest == [2, 0, (0,)]
+
+    def test_missing(self) -> None:
+        with pytest.raises(ValueError, match="coordinator_address, num_processes, process_id is not given"):
+            processes.find_place(None, None, None)
+        with pytest.raises(ValueError, match="initialize: process_id is not given and no launcher says it"):
+            processes.find_place("host:1", 2, None)
+        with pytest.raises(ValueError, match="expected process_id of 0 to 1, got 2"):
+            processes.find_place("host:1", 2, 2)
+        with pytest.raises(ValueError, match="expected coordinator_address as \"host:port\", got 'host'"):
+            processes.find_place("host", 2, 1)
+
+    def test_too_late(self) -> None:
+        assert spmd.device_ids()
+        with pytest.raises(RuntimeError, match="initialize came too late"):
+            spmd.initialize("host:1", 2, 0)
