@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from programs import SYNC, MeshShape, Program, Run, Step, is_defined, is_small, shares
+from programs import SYNC, MeshShape, Program, Run, Step, covers, is_defined, is_small, shares
 
 MESHES = (
     MeshShape((0,), (1,), ("device",)),
@@ -152,8 +152,12 @@ def as_strided(draw: Drawing) -> Step:
     a = draw.any(lambda tensor: tensor.numel() > 0)
     rank = draw.random.randint(0, 3)
     size = tuple(draw.random.randint(1, 3) for _ in range(rank))
-    stride = tuple(draw.random.randint(0, 4) for _ in range(rank))
-    return draw.make(f"{a}.as_strided({size}, {stride}, {draw.random.randint(0, 3)})", a)
+    stride, offset = tuple(draw.random.randint(0, 4) for _ in range(rank)), draw.random.randint(0, 3)
+    value = draw.value(a)
+    # Of elements that are not the view's own torch loses the gradient, on the CPU until the base's memory is written.
+    if value._is_view() and not covers(value, value.detach().as_strided(size, stride, offset)):
+        raise LookupError
+    return draw.make(f"{a}.as_strided({size}, {stride}, {offset})", a)
 
 
 def part(draw: Drawing) -> Step:

@@ -214,6 +214,11 @@ def shares(one: torch.Tensor, other: torch.Tensor) -> bool:
     return not filled(one).isdisjoint(filled(other))
 
 
+def covers(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether a CPU tensor has every place in memory that another one of its storage and dtype has."""
+    return set(places(other).reshape(-1).tolist()) <= set(places(one).reshape(-1).tolist())
+
+
 def _same_layout(one: torch.Tensor, other: torch.Tensor) -> bool:
     return (one.shape, one.stride(), one.storage_offset(), one.dtype) == (
         other.shape, other.stride(), other.storage_offset(), other.dtype,
