@@ -22,6 +22,8 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "launch", "metrics", "runtime", "__main__")
+# Those of the planner, which needs the core alone; what draws and prints (`page`, `table`) is loaded when it is asked.
+PLANNING = ("chips", "reach", "names", "figures", "report", "advice", "planner", "table", "page")
 
 
 def module_name(path: Path) -> str:
@@ -142,6 +144,14 @@ class TestUpperFloors:
             lower = {f"spmd.{other}" for other in SPMD[: SPMD.index(name)]}
             found = {module for module in ours(MODULES[f"spmd.{name}"]) if not module.startswith("spmd.core.")}
             assert found <= lower, f"spmd/{name}.py imports {found - lower}"
+
+    def test_planning_files_import_only_the_core_and_lower_files(self) -> None:
+        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "planning" and path.stem != "__init__"}
+        assert files == set(PLANNING)
+        for name in PLANNING:
+            lower = {f"spmd.planning.{other}" for other in PLANNING[: PLANNING.index(name)]}
+            found = {found for found in ours(MODULES[f"spmd.planning.{name}"]) if not found.startswith("spmd.core.")}
+            assert found <= lower, f"spmd/planning/{name}.py imports {found - lower}"
 
     def test_spmd_knows_no_fsdp(self) -> None:
         for path in FILES:
