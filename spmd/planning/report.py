@@ -139,15 +139,25 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Writes one self-contained HTML page with pictures and the whole table. Needs the extra `recipes`
         (`matplotlib`)."""
-        page: Any = importlib.import_module("spmd.planning.page")
-        Path(path).write_text(page.page_of(self), encoding="utf-8")
+        Path(path).write_text(_shown_by("page").page_of(self), encoding="utf-8")
 
     def __rich__(self) -> Any:
-        return importlib.import_module("spmd.planning.table").table_of(self)
+        return _shown_by("table").table_of(self)
 
     def __str__(self) -> str:
-        table: Any = importlib.import_module("spmd.planning.table")
-        return table.text_of(self)
+        return _shown_by("table").text_of(self)
+
+
+def _shown_by(name: str) -> Any:
+    """The file that draws or prints plans: what it needs is no part of the library's own needs."""
+    try:
+        return importlib.import_module(f"spmd.planning.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() need "
+            "nothing",
+            name=error.name,
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -157,13 +157,24 @@ def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[
         else:
             parts[name] = [(part, True) for part, _ in parts[name]]
     flat = [part for name in sizes for part in parts[name]]
-    iota = None if ids_text is None else _IOTA.search(ids_text)
-    ids = np.arange(math.prod(sizes.values())) if iota is None else _iota(iota).reshape(-1)
+    ids = np.arange(math.prod(sizes.values())) if ids_text is None else _order(ids_text)
     grid = ids.reshape([size for size, _ in flat])
     spanned = [i for i, (_, is_spanned) in enumerate(flat) if is_spanned]
     rest = [i for i in range(len(flat)) if i not in spanned]
     count = math.prod(flat[i][0] for i in spanned)
     return [tuple(row) for row in grid.transpose(rest + spanned).reshape(-1, count).tolist()]
+
+
+def _order(text: str) -> np.ndarray:
+    """The devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    found = _ORDER.search(text)
+    if found is None:
+        return np.array([int(number) for number in re.findall(r"\d+", text)])
+    sizes, axes = ([int(number) for number in part.split(",")] for part in found.groups())
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).reshape(-1)
+
+
+_ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
 
 
 def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tuple[int, bool]]:
