@@ -15,10 +15,12 @@ from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
+from ..core.engine import launch
 from ..core.ir.graph import Graph, Node
 from ..core.ir.source import node_line
 from ..core.metrics import Collective
 from ..core.sharding.topology import stand_in
+from ..core.sharding.value import DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,7 @@ class Figures:
     in_place_bytes: int = 0
     temporary_bytes: int = 0
     peak_bytes: int = 0
+    host_temporary_bytes: int = 0
     flops: float = 0.0
     cycles: int = 0
     cycles_once: int = 0
@@ -67,6 +70,7 @@ def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
     started = metrics.now()
     try:
         with metrics.silent():
+            graph = launch.formed(graph)
             compiled = compile_for(graph)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
@@ -84,6 +88,7 @@ def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
         temporary_bytes=memory.temp_size_in_bytes,
         # The CPU's own leaves the temporaries out.
         peak_bytes=memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        host_temporary_bytes=memory.host_temp_size_in_bytes,
         flops=num_flops(compiled) + repeated_flops(module),
         cycles=turns,
         cycles_once=once,
@@ -100,7 +105,8 @@ def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
     """What is known where the compiler gave up: the inputs, and what it says that it needs."""
     verdict = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(verdict)]
-    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True))
+    lying = zip(graph.leaves, graph.lies, strict=True)
+    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in lying if lies.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
     return Figures(
         argument_bytes=arguments,
