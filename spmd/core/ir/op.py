@@ -48,6 +48,10 @@ class Lowering:
         """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
         return None
 
+    def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
+        """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""
+        return ()
+
     def on_host(self, op: "Entry") -> OnHost | None:
         """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""
         return None
