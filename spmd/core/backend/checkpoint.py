@@ -1,8 +1,7 @@
 """`torch.utils.checkpoint` that saves memory: what a recomputation reads is held back until its gradient has arrived.
 
 XLA merges a recomputation with the first computation, or schedules it right behind it; both keep what was to be
-dropped. An optimization barrier prevents the first. XLA's CPU compiler removes barriers before it schedules, so a
-select between the value and the gradient, on a number that is always 0 and that XLA cannot know, prevents the second.
+dropped. An optimization barrier over what is read and the gradient prevents it (see `compile.options` for the CPU).
 """
 
 import sys
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import torch
 import torch.utils.checkpoint as torch_checkpoint
 from torch.utils._python_dispatch import _disable_current_modes
@@ -137,8 +135,7 @@ def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, Xl
     with LOCK, _disable_current_modes():  # selective checkpointing watches every call of torch's by such a mode
         entry = _entry(tuple(tensor._meta.layout for tensor in tensors), tuple(value.meta for value in gradients))
         operands = [*(operand(tensor) for tensor in tensors), *gradients]
-        node = record_here(entry, operands, (0,), sys._getframe(1), graph_task())
-        values = results(node)
+        values = results(record_here(entry, operands, (), sys._getframe(1), graph_task()))
     return {
         tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Cell(value, value.meta))
         for tensor, value in zip(tensors, values, strict=True)
@@ -152,7 +149,7 @@ def _entry(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> Entry:
 
 def _new_entry(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> Entry:
     dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
-    return Entry.of("spmd.recompute", _Hold(), dense, (*metas, *gradients), numbers="i")
+    return Entry.of("spmd.recompute", _Hold(), dense, (*metas, *gradients))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,21 +157,10 @@ class _Hold(Lowering):
     """The first operands, a value for each result, not before the others, the gradients, are there."""
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = jax.lax.optimization_barrier(tuple(operands))
-        values, arrived = held[: len(op.metas)], held[len(op.metas) :]
-        return tuple(_tie(value, arrived, numbers[0] != 0) for value in values) if arrived else values
+        return tuple(jax.lax.optimization_barrier(tuple(operands)))[: len(op.metas)]
 
 
 _ENTRIES: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], Entry] = Interned(4096)
-
-
-def _tie(value: jax.Array, gradients: tuple[jax.Array, ...], never: jax.Array) -> jax.Array:
-    """The value, by an expression that needs a gradient: elementwise where shapes agree: local in any sharding."""
-    for gradient in gradients:
-        if gradient.shape == value.shape:
-            return jnp.where(never, gradient.astype(value.dtype), value)
-    smallest = min(gradients, key=lambda gradient: gradient.size)
-    return jnp.where(never & jnp.any(smallest != 0), jnp.zeros((), value.dtype), value)
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
