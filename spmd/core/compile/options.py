@@ -1,7 +1,7 @@
 """The options that XLA gets for one program."""
 
 from ..config import config
-from ..ir.graph import Graph
+from ..ir.graph import Graph, walk
 
 # XLA's CPU compiler joins all reductions into one that waits for every gradient, and takes barriers away before it
 # decides where a gradient is cut and what is computed again: what a program frees would then be there all at once.
@@ -15,13 +15,14 @@ def options_of(graph: Graph) -> dict[str, str]:
     """Those that the user gives (`config.compiler_options`), or what the program is in need of."""
     if config.compiler_options != "auto":
         return dict(map(_parsed, config.compiler_options.split()))
-    if _platform(graph) != "cpu":
+    if platform_of(graph) != "cpu":
         return {}
-    names = {node.entry.name for node in graph.nodes}
+    names = {node.entry.name for node in walk(graph.nodes)}
     return _KEEPING_BARRIERS if "spmd.recompute" in names else _FREEING if "spmd.renew" in names else {}
 
 
-def _platform(graph: Graph) -> str:
+def platform_of(graph: Graph) -> str:
+    """What kind of devices a program is for: "cpu", "tpu", ..."""
     return next(iter(graph.mesh.jax.device_set)).platform  # type: ignore[attr-defined]  # jax has no type for devices
 
 

@@ -27,12 +27,18 @@ class Slot:
 class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
-    regions: the graphs inside the op (`ir.graph.Graph`).
+    regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
+    the floats and the integers, and not one by one.
     """
 
     @property
     def opaque(self) -> bool:
         """Whether it holds a user's function, which only this process knows."""
+        return False
+
+    @property
+    def any_memory(self) -> bool:
+        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
         return False
 
     @property
