@@ -23,7 +23,6 @@ from .execute import run
 from .failed import FINAL, depends, give_up
 from .placement import wanted
 
-
 _IN_A_PLAN = (
     "which has no value: spmd.plan records the step and runs nothing. Give it the step alone, not the loop that prints "
     "or reads its results"
@@ -90,7 +89,7 @@ def _settle_by_host(cell: Cell) -> None:
     """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
     with LOCK:
         nodes = dynamic.few_small(cell.value)
-        if nodes is not None and _is_more_pending(nodes):
+        if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
             cell.settle(dynamic.known(cell.value, nodes))
 
 

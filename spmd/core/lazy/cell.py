@@ -112,12 +112,13 @@ class Journal:
     """What cells and leaves were before a step that is recorded and never run (see `engine.abstract`)."""
 
     def __init__(self) -> None:
+        self.first = next_serial()
         self.cells: dict[weakref.ref[Cell], tuple[Any, ...]] = {}  # what dies meanwhile must not live on here
         self.leaves: dict[Leaf, Sharding | None] = {}
 
     def note(self, cell: Cell) -> None:
-        """Remembers a cell as it is, unless it is known already."""
-        if cell.ref not in self.cells:
+        """Remembers a cell as it is, unless it is known already, or new."""
+        if cell.ref not in self.cells and value_serial(cell.value)[0] < self.first:
             past = None if cell.past is None else list(cell.past)
             self.cells[cell.ref] = (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, past, cell.data)
 
