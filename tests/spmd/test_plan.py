@@ -130,6 +130,38 @@ class TestAgainstARun:
         assert plan.gradients == plan.optimizer_state == 0 and plan.parameters and plan.results
 
 
+class TestNothingMoves:
+    """Data that a step would upload, or take from one mesh to another, stays where it is."""
+
+    def test_two_meshes(self) -> None:
+        first, second = Mesh(range(4), (4,), ("a",)), Mesh(range(4, 8), (4,), ("b",))
+        weight = spmd.mark_sharding(torch.ones(8, 8, device="xla"), first, ("a", None))
+        spmd.sync()
+        leaf = weight._cell.value
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            weight.add_(1)
+            h = spmd.mark_sharding(x.to("xla"), first, ("a", None)) @ weight
+            return spmd.mark_sharding(h, second, ("b", None)) * 2
+
+        plan = spmd.plan(step, torch.ones(8, 8))
+        assert plan.num_programs == 2 and weight._cell.value is leaf
+        assert step(torch.ones(8, 8)).sum().item() == 8 * 8 * 8 * 2 * 2
+
+    def test_marked_data(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(16, 8, device="xla"), mesh8, ("fsdp", None))
+        spmd.sync()
+        leaf, lies = x._cell.value, spmd.get_sharding(x)
+        spmd.plan(lambda: spmd.mark_sharding(x, mesh2x4, ("data", None)) + 1)
+        assert x._cell.value is leaf and spmd.get_sharding(x) is lies and leaf.sharding is lies
+        assert x.sum().item() == 128
+
+    def test_part_of_a_process(self) -> None:
+        far = Mesh(range(16), (16,), ("data",), target="cpu:16")
+        plan = spmd.plan(lambda x: spmd.from_process_local(x, far, ("data", None)).sum(), torch.ones(32, 4))
+        assert plan.inputs == 2 * 4 * 4 and plan.num_devices == 16
+
+
 class TestNothingChanges:
     """Parameters, gradients, optimizer state, buffers, random streams, attributes, live set, ledger: as before."""
 
