@@ -17,8 +17,8 @@ from ..core.engine.barrier import sync
 from ..core.ir.graph import Graph, Leaf, Node
 from ..core.ir.meta import dense_meta
 from ..core.ir.source import Line, user_line
-from ..core.lazy import tensor as lazy
-from ..core.lazy.tensor import XlaTensor
+from ..core.lazy.cell import Cell
+from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
@@ -305,7 +305,8 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 
 def _abstract(tensor: torch.Tensor) -> XlaTensor:
-    made = lazy.abstract(dense_meta(tuple(tensor.shape), tensor.dtype), devices.default_sharding())
+    meta = dense_meta(tuple(tensor.shape), tensor.dtype)
+    made = wrap(meta, Cell(Leaf(meta, is_abstract=True), meta))  # nobody has said how it lies, as of data on the host
     made.requires_grad_(tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
         made._is_param = True

@@ -316,6 +316,22 @@ class TestModulesElsewhere:
             assert all(state["exp_avg"].device.type == "cpu" for state in optimizer.state.values())
             step(x, y)
 
+    def test_batch_on_meta(self, mesh8: Mesh) -> None:
+        """It is split as FSDP splits a batch from the host; a module that nobody wrapped is whole on each device."""
+        model, _, _ = training(mesh8)
+        head = nn.Linear(256, 4, device="meta")
+
+        def step(x: torch.Tensor) -> None:
+            head(model(x.to("xla"))).sum().backward()
+            head.weight.data.sub_(head.weight.grad)
+            model.zero_grad()
+            head.zero_grad()
+
+        on_host = spmd.plan(step, tokens())
+        plan = spmd.plan(step, torch.empty(16, 8, dtype=torch.long, device="meta"))
+        assert plan.inputs == on_host.inputs == 16 * 8 * 8 // 8
+        assert plan.parameters == on_host.parameters and plan.in_place >= 4 * 256 * 4
+
     def test_hugging_face(self) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer
