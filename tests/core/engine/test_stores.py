@@ -2,12 +2,11 @@
 which is nothing."""
 
 import copy
-import dataclasses
 import gc
 import pickle
 import threading
 import weakref
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -17,6 +16,7 @@ import jax
 import numpy as np
 import pytest
 import torch
+from stacking import alike
 from support import check, distinct
 from torch import nn
 
@@ -24,30 +24,12 @@ import fsdp
 import spmd
 from spmd.core.compile import cache, families
 from spmd.core.engine import launch
-from spmd.core.ir.graph import Graph, Leaf, origin
+from spmd.core.ir.graph import Leaf
 from spmd.core.ir.store import Store
 from spmd.core.sharding import rows
 
 FSDP = fsdp.FullyShardedDataParallel
 LAYERS, WIDTH = 4, 16
-
-
-def alike(graph: Graph, least: int = 2) -> Graph:
-    """A family of all leaves that look and lie alike and are overwritten by results of like ops; the same of results
-    that are written over nothing."""
-    families, stacked = defaultdict(list), defaultdict(list)
-    for i, leaf in enumerate(graph.leaves):
-        if leaf.meta.numel >= least:
-            root = None if graph.onto[i] is None else origin(graph.roots[graph.onto[i]])
-            families[leaf.meta, graph.lies[i], None if root is None else root.entry.name].append(i)
-    for i, root in enumerate(graph.roots):
-        if i not in graph.onto and graph.pinned[i] is not None:
-            stacked[root.meta, graph.pinned[i]].append(i)
-
-    def several(groups: dict) -> tuple:
-        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
-
-    return dataclasses.replace(graph, families=several(families), stacked=several(stacked))
 
 
 @pytest.fixture(autouse=True)
