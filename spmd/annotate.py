@@ -1,8 +1,10 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
 import copy
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -21,6 +23,7 @@ from .core.pjrt.transfer import host_tensor
 from .core.sharding.topology import ordinal
 from .core.sharding.value import Sharding
 from .mesh import Mesh
+from .partition_spec import PartitionSpec
 
 
 def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
@@ -53,7 +56,11 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
 
 
 def _watch_gradient(leaf: torch.Tensor) -> None:
-    """From now on the gradient of a marked leaf lies like it."""
+    """From now on the gradient of a marked leaf lies like it; that of a computed value, where it arrives."""
+    if not leaf.is_leaf and leaf.requires_grad and not leaf.__dict__.get("_pins_grad"):
+        assert isinstance(leaf, XlaTensor)
+        leaf.__dict__["_pins_grad"] = leaf.register_hook(partial(_pin_arriving, leaf._cell.ref))
+        return
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
         return
     leaf.__dict__["_pins_grad"] = _pin_gradient
@@ -65,14 +72,23 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
 
 
 def _pin_gradient(parameter: torch.Tensor) -> None:
-    grad = parameter.grad
     assert isinstance(parameter, XlaTensor)
-    sharding = parameter._cell.sharding
+    _pin(parameter.grad, parameter._cell)
+
+
+def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
+    cell = ref()
+    if cell is not None:
+        _pin(grad, cell)
+
+
+def _pin(grad: torch.Tensor | None, of: Cell) -> None:
+    sharding = of.sharding
     if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
         if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
             # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
             grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
-        reads = parameter._cell.reads
+        reads = of.reads
         annotate.annotate(grad, sharding, None if reads is None else reads.latest.layout)
 
 
@@ -88,6 +104,7 @@ class use_sharding:
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
         partition_spec: what to read them as; None: whole on every device.
+        over: gathers over this mesh axis alone: what is split over others too (tensor parallel) stays split over them.
 
     Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
 
@@ -101,14 +118,28 @@ class use_sharding:
 
     _latest: ClassVar[int] = 0  # counts what was entered or renewed, of whichever object
 
-    def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
+    def __init__(
+        self,
+        tensors: Iterable[torch.Tensor],
+        mesh: Mesh,
+        partition_spec: Sequence[Any] | None = None,
+        *,
+        over: str | None = None,
+    ):
+        if over is not None and (partition_spec is not None or over not in mesh.axis_names):
+            raise ValueError(
+                f"use_sharding: over={over!r} takes an axis of the mesh ({', '.join(mesh.axis_names)}) and no "
+                "partition_spec beside it"
+            )
         self._tensors = tuple(_on_device(tensor, "use_sharding") for tensor in tensors)
-        self._mesh, self._spec = mesh, partition_spec
+        self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._runs, self._turn, self._first = runs.stamp(), -1, 0
         self._reads = self._bound()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
-        return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
+        return use_sharding(
+            [copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec, over=self._over
+        )
 
     def __enter__(self) -> "use_sharding":
         if not all(map(_is_bound, self._tensors, self._reads)):
@@ -166,10 +197,18 @@ class use_sharding:
         for tensor in self._tensors:
             if tensor._view is not None:
                 raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
-            spec = (None,) * tensor.dim() if self._spec is None else self._spec
+            spec = self._spec_of(tensor)
             reads.append(read_in(tensor._cell, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
         join(reads)
         return reads
+
+    def _spec_of(self, tensor: XlaTensor) -> Sequence[Any]:
+        stored = tensor._cell.sharding
+        if self._spec is not None:
+            return self._spec
+        if self._over is None or stored is None:
+            return (None,) * tensor.dim()
+        return PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
 
 
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:
