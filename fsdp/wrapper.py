@@ -104,7 +104,7 @@ class FullyShardedDataParallel(nn.Module):
         self._mp_policy = mp_policy
         self._hooks: list[RemovableHandle] = []
         self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
-        _materialise(module)
+        _materialise(module, has_data=mesh.target is None)
         self._annotate()
         self._register_state_dict_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
@@ -226,11 +226,14 @@ def _call(shard_output: ShardOutput, mesh: spmd.Mesh, output: Any) -> None:
     shard_output(output, mesh)
 
 
-def _materialise(module: nn.Module) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made."""
+def _materialise(module: nn.Module, *, has_data: bool) -> None:
+    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made.
+
+    Where it is only ever planned, over devices that are not here, what is on meta needs no initial values.
+    """
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
-    for child in unmade:
+    for child in unmade if has_data else ():
         reset = getattr(child, "reset_parameters", None)
         if reset is None:
             raise ValueError(
