@@ -1,13 +1,18 @@
 """From nodes to one JAX function: the graph's ops in order, lifted numbers unpacked, paddings cut off and put on."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Value
-from ..ir.meta import Meta
+from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
+from ..ir.op import Layouts
 from ..sharding.constrain import cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
 
@@ -20,10 +25,26 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Row:
+    """A value that is one row of an array in the program; an op that reads it takes the slice."""
+
+    stack: jax.Array
+    index: int
+
+    def array(self) -> jax.Array:
+        return jax.lax.index_in_dim(self.stack, self.index, keepdims=False)
+
+
+Made = jax.Array | Row
+Values = dict[Value, tuple[Made, ...]]
+
+
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes.
+    """The graph as a function of (buffers of `graph.inputs()`..., float64 vector, int64 vector) -> `graph.outputs()`,
+    physical shapes.
 
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
@@ -31,31 +52,122 @@ def build(
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
-        values: dict[Value, tuple[jax.Array, ...]] = {}
-        for leaf, buffer in zip(graph.leaves, buffers, strict=True):
-            values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
-        position = {"f": 0, "i": 0}
-        packed = {"f": floats, "i": integers}
-        for index, node in enumerate(graph.nodes):
-            numbers = []
-            for kind in node.entry.numbers:
-                numbers.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
-                position[kind] += 1
-            operands = [_value(operand, values) for operand in node.operands]
-            # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
-            with jax.named_scope(f"{node.entry.name}#{index}"):
-                values[node] = _apply(node, operands, numbers, lies, describe)
-            if chosen is not None and node.entry.name == "mark_sharding":
-                values[node] = (_reported(node, values[node][0], chosen),)
-        return tuple(
-            pad(_value(root, values), pinned, root.meta.shape)
-            for root, pinned in zip(graph.roots, graph.pinned, strict=True)
-        )
+        values: Values = {}
+        for port, buffer in zip(graph.inputs(), buffers, strict=True):
+            _take_in(graph, port, buffer, values)
+        with _telling(_Told(describe, chosen)):
+            lower_nodes(graph.nodes, values, (floats, integers), lies)
+        return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
 
 
-def _value(value: Value, values: dict[Value, tuple[jax.Array, ...]]) -> jax.Array:
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
+    """An argument as the values that it is, logical shapes."""
+    assert port.sharding is not None, "every input lies somewhere"
+    array = cut(on_device(buffer, port.sharding), port.meta.shape)
+    if isinstance(port.places, int):
+        values[graph.leaves[port.places]] = (array,)
+    else:
+        values |= {graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)}
+
+
+def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
+    """A result of the program, physical shape."""
+    if isinstance(port.places, int):
+        array = plain(made_of(graph.roots[port.places], values))
+    else:
+        wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
+        array = _stack([made_of(value, values) for value in wanted])
+    return pad(array, port.sharding, port.meta.shape)
+
+
+def _stack(rows: Sequence[Made]) -> jax.Array:
+    """The rows as one array: the stack that most of them are in their places, the others set into it."""
+    homes = [
+        (id(row.stack), row.stack)
+        for i, row in enumerate(rows)
+        if isinstance(row, Row) and row.index == i and len(row.stack) == len(rows)
+    ]
+    if not homes:
+        return jnp.stack([plain(row) for row in rows])
+    (most, _), *_ = Counter(name for name, _ in homes).most_common(1)
+    stack = home = dict(homes)[most]
+    for i, row in enumerate(rows):
+        if not (isinstance(row, Row) and row.stack is home and row.index == i):
+            stack = jax.lax.dynamic_update_index_in_dim(stack, plain(row), i, 0)
+    return stack
+
+
+def plain(made: Made) -> jax.Array:
+    """A value as an array of its own."""
+    return made.array() if isinstance(made, Row) else made
+
+
+Vectors = tuple[jax.Array, jax.Array]  # lifted numbers: float64 and int64
+
+
+class _Told(NamedTuple):
+    """Who is told what while one program is traced (see `build`)."""
+
+    describe: Callable[[Node], str]
+    chosen: list[tuple[Node, Any]] | None
+
+
+_tracing = threading.local()  # .told
+
+
+@contextlib.contextmanager
+def _telling(told: _Told) -> Iterator[None]:
+    before, _tracing.told = getattr(_tracing, "told", None), told
+    try:
+        yield
+    finally:
+        _tracing.told = before
+
+
+def lower_nodes(nodes: Sequence[Node], values: Values, numbers: Vectors, lies: Mapping[Leaf, Sharding | None]) -> None:
+    """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
+
+    numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie.
+    """
+    told: _Told = _tracing.told
+    packed = dict(zip("fi", numbers, strict=True))
+    position = {"f": 0, "i": 0}
+    for index, node in enumerate(nodes):
+        kinds = node.entry.numbers
+        own: list[jax.Array] = []
+        if node.entry.lowering.regions:
+            for kind in "fi":
+                start = position[kind]
+                position[kind] += kinds.count(kind)
+                own.append(jax.lax.slice(packed[kind], (start,), (position[kind],)))
+        else:
+            for kind in kinds:
+                own.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
+                position[kind] += 1
+        operands = [plain(made_of(operand, values)) for operand in node.operands]
+        # The index lets an error that XLA raises late be traced back to this node (see `failing`).
+        with jax.named_scope(f"{node.entry.name}#{index}"):
+            values[node] = _apply(node, operands, own, lies, told.describe)
+        if told.chosen is not None and node.entry.name == "mark_sharding":
+            values[node] = (_reported(node, plain(values[node][0]), told.chosen),)
+
+
+def lower_region(
+    region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
+) -> list[jax.Array]:
+    """What a region makes of these arrays, one for each of its leaves. index: which of its op's regions it is.
+
+    layouts: how each array is known to lie (None: unknown).
+    """
+    values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
+    with jax.named_scope(f"region{index}"):
+        lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
+    return [plain(made_of(root, values)) for root in region.roots]
+
+
+def made_of(value: Value, values: Values) -> Made:
     return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
@@ -78,7 +190,7 @@ def _apply(
     node: Node,
     operands: list[jax.Array],
     numbers: list[jax.Array],
-    lies: dict[Leaf, Sharding],
+    lies: Mapping[Leaf, Sharding | None],
     describe: Callable[[Node], str],
 ) -> tuple[jax.Array, ...]:
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
@@ -87,6 +199,8 @@ def _apply(
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             layouts = [_known_sharding(value, lies) for value in node.operands]
             made = node.entry.lower(operands, numbers, layouts)
+    except LoweringError as error:  # of an op in a region of this one, which it names
+        raise LoweringError(str(error), node) from error
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for array, meta in zip(made, node.entry.metas, strict=True):
@@ -98,9 +212,11 @@ def _apply(
     return made
 
 
-def _known_sharding(value: Value, lies: dict[Leaf, Sharding]) -> Sharding | None:
+def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:
     """How a value is known to lie: a buffer as it does, an annotated value as asked."""
-    return lies[value] if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
+    if isinstance(value, Leaf):
+        return lies[value]
+    return value.entry.sharding if isinstance(value, Node) and not value.entry.lowering.regions else None
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:
@@ -112,6 +228,8 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 
-def argument_struct(meta: Meta, lies: Sharding) -> jax.ShapeDtypeStruct:
+def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     """What jax must know of an input to compile for it: physical shape, dtype, sharding."""
+    meta, lies = port.meta, port.sharding
+    assert lies is not None, "every input lies somewhere"
     return jax.ShapeDtypeStruct(lies.padded_shape(meta.shape), meta.struct.dtype, sharding=lies.in_program())
