@@ -39,7 +39,8 @@ class FullyShardedDataParallel(nn.Module):
         shard_axis: the axis that parameters are split over.
         ignored_modules: neither split nor units; their parameters are whole on each device.
         reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
-            backward; False keeps them, which saves half the gathers and takes the memory of the whole model.
+            backward; False keeps them, which saves half the gathers and takes the memory of the whole model. The root
+            keeps its own: backward begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
 
     A parameter that is marked over other axes of the mesh (tensor parallel) stays split over them, and is gathered over
@@ -184,20 +185,20 @@ class FullyShardedDataParallel(nn.Module):
         inner = {module for _, module in self.units}
         ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
 
-        def unit_of(module: nn.Module) -> Unit:
+        def unit_of(module: nn.Module, reshard_after_forward: bool) -> Unit:
             own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
             taken.update(map(id, own))
             places = [
                 (owner, name) for owner, name in slots(module, inner) if id(owner._parameters[name]) not in ignored
             ]
-            how = (self.mesh, self._shard_axis, self._mp_policy, self._reshard_after_forward)
-            return Unit(own, places, *how)
+            return Unit(own, places, self.mesh, self._shard_axis, self._mp_policy, reshard_after_forward)
 
         for _, module in self.units:
-            unit = unit_of(module)
+            unit = unit_of(module, self._reshard_after_forward)
             self._hooks.append(module.register_forward_pre_hook(Enter(unit), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Exit(unit, self._annotate_output), always_call=True))
-        self._root = unit_of(self.module)
+        # What the root reads last is what backward reads first; what it reads first, backward has no use for.
+        self._root = unit_of(self.module, reshard_after_forward=False)
 
 
 class _BatchSplit:
