@@ -52,9 +52,7 @@ def _on_each_shard(*operands: jax.Array, mesh: Any, axis: str) -> jax.Array:
     return jax.shard_map(experts, mesh=mesh, in_specs=specs, out_specs=tokens, check_vma=False)(*operands)
 
 
-def experts(
-    hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array
-) -> jax.Array:
+def experts(hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
     """What the chosen experts make of tokens, [tokens, width], weighted and added up.
 
     hidden: [tokens, width]. index, weights: [tokens, chosen]. gate_up: [experts, 2 * inner, width]. down: [experts,

@@ -5,7 +5,7 @@ import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -14,9 +14,8 @@ import torch
 from .core.engine import reads
 from .core.lazy import annotate
 from .core.lazy.cell import Cell
-from .core.lazy.reads import Read, join, read_in, renew
+from .core.lazy.reads import Read, join, latest_turn, lay_gradient, next_turn, read_in, renew
 from .core.lazy.tensor import XlaTensor
-from .core.lazy.views import read as value_of
 from .core.pjrt import runs
 from .core.pjrt.host import leaving
 from .core.pjrt.transfer import host_tensor
@@ -73,23 +72,14 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
 
 def _pin_gradient(parameter: torch.Tensor) -> None:
     assert isinstance(parameter, XlaTensor)
-    _pin(parameter.grad, parameter._cell)
+    if isinstance(parameter.grad, XlaTensor):
+        lay_gradient(parameter._cell, parameter.grad)
 
 
 def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
     cell = ref()
-    if cell is not None:
-        _pin(grad, cell)
-
-
-def _pin(grad: torch.Tensor | None, of: Cell) -> None:
-    sharding = of.sharding
-    if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
-        if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-            # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
-            grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
-        reads = of.reads
-        annotate.annotate(grad, sharding, None if reads is None else reads.latest.layout)
+    if cell is not None and isinstance(grad, XlaTensor):
+        lay_gradient(cell, grad)
 
 
 class use_sharding:
@@ -116,8 +106,6 @@ class use_sharding:
     16.0
     """
 
-    _latest: ClassVar[int] = 0  # counts what was entered or renewed, of whichever object
-
     def __init__(
         self,
         tensors: Iterable[torch.Tensor],
@@ -142,8 +130,7 @@ class use_sharding:
         )
 
     def __enter__(self) -> "use_sharding":
-        if not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = self._bound()
+        self._bind()
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             tensor._cell.reads.enter(read)
@@ -175,7 +162,8 @@ class use_sharding:
         32.0
         """
         after = _on_device(after, "use_sharding.renew")
-        if self._turn != use_sharding._latest:
+        if self._turn != latest_turn():
+            self._bind()
             self._forget_what_ran()
             renew(self._reads, after)
             self._take_turn()
@@ -188,8 +176,12 @@ class use_sharding:
 
     def _take_turn(self) -> None:
         if self._reads:
-            use_sharding._latest += 1
-            self._turn = use_sharding._latest
+            self._turn = next_turn()
+
+    def _bind(self) -> None:
+        """Finds the reads anew where a tensor has another cell by now."""
+        if not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = self._bound()
 
     def _bound(self) -> list[Read]:
         """How each tensor is read, of the cell that it has now."""

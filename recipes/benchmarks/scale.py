@@ -134,9 +134,10 @@ def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
 
 def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
     """Mixtral 8x7B as Hugging Face has it, its experts on each device's own tokens (`recipes/mixtral.py`)."""
-    from recipes.mixtral import use_experts_per_shard
     from transformers import MixtralConfig, MixtralForCausalLM
     from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+
+    from recipes.mixtral import use_experts_per_shard
 
     config = MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
     use_experts_per_shard(config, _mesh(row), "fsdp")

@@ -10,7 +10,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
 from ..core.compile.collectives import source_of
-from ..core.ir.graph import Leaf, Node, next_serial
+from ..core.ir.graph import Leaf, Node, Pick, Value, next_serial
 from ..core.lazy.cell import Cell
 from ..core.lazy.tensor import XlaTensor
 from .reach import Reached
@@ -126,23 +126,17 @@ def _holder(leaf: Leaf) -> Cell | None:
 def path_of(node: Node, calls: Calls, leaf_names: dict[Leaf, str]) -> str:
     """The parameter that an op lays out anew, else the module that it belongs to."""
     if node.entry.sharding is not None or node.entry.name == "spmd.renew":
-        held = [leaf_names[operand] for operand in node.operands if type(operand) is Leaf and leaf_names.get(operand)]
+        held = [name for operand in node.operands if (name := leaf_names.get(_renewed(operand), ""))]
         if held:
             return held[0] if len(held) == 1 else _shared(held)
-        behind = [operand for operand in node.operands if type(operand) is not Leaf]
-        if behind and all(getattr(value, "node", value).entry.name == "spmd.renew" for value in behind):
-            picked = [_renewed(value, leaf_names) for value in behind]
-            named = [name for name in picked if name]
-            if named:
-                return named[0] if len(named) == 1 else _shared(named)
     return calls.path_of(source_of(node))
 
 
-def _renewed(value: Any, leaf_names: dict[Leaf, str]) -> str:
-    """The name of the parameter that went through a renewal into this value."""
-    while getattr(getattr(value, "node", None), "entry", None) is not None and value.node.entry.name == "spmd.renew":
+def _renewed(value: Value) -> Any:
+    """What went through renewals into this value."""
+    while type(value) is Pick and value.node.entry.name == "spmd.renew":
         value = value.node.operands[value.index]
-    return leaf_names.get(value, "") if type(value) is Leaf else ""
+    return value
 
 
 def _shared(names: Sequence[str]) -> str:

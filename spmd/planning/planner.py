@@ -80,7 +80,10 @@ def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwar
 
 @dataclass(frozen=True)
 class Recorded:
-    """The second of two steps. names: of inputs. state: the bytes per device of each role. paths: the module of an op."""
+    """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
+
+    earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`).
+    """
 
     programs: list[Graph]
     earlier: list[Graph]
@@ -116,8 +119,8 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
         del result
     if not programs:
         raise ValueError(
-            "plan: the step recorded nothing on the device; give it the function that computes, with tensors or modules "
-            "on xla, meta or the CPU among its arguments or in reach of it"
+            "plan: the step recorded nothing on the device; give it the function that computes, with tensors or "
+            "modules on xla, meta or the CPU among its arguments or in reach of it"
         )
     return found
 
@@ -150,8 +153,8 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
             size = len(graph.mesh.device_ids)
             if size > count or (1 < size < count and not target.startswith("cpu:")):
                 raise ValueError(
-                    f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make the "
-                    f"mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"
+                    f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
+                    f"the mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"
                 )
     return target
 
@@ -233,10 +236,8 @@ def _memory(target: Target, device: Any) -> int | None:
 
 def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
     if any(row.is_sliced for one in figures for row in one.collectives):
-        reason = (
-            "the CPU has no reduce-scatter" if device.platform == "cpu" else "the compiler did not make a reduce-scatter"
-        )
-        yield f"all-reduce + slice: each device keeps a piece of what is reduced alone; {reason} of it."
+        reason = "which the CPU has not" if device.platform == "cpu" else "which the compiler did not make of it"
+        yield f"all-reduce + slice: each device keeps its piece of the sum alone, as of a reduce-scatter, {reason}."
     untold = sum(one.untold_loops for one in figures)
     if untold:
         yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."

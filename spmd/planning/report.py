@@ -18,10 +18,11 @@ class Plan:
     """What one steady step takes on its devices, by their own compiler. All bytes and operations are per device.
 
     Attributes:
-        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: how many. mesh: axis -> size.
+        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: how many. mesh: axis ->
+            size.
         parameters, gradients, optimizer_state, inputs: the bytes of what lives between steps, and of the rest that the
-            step reads. arguments: all that the program is given, as the device lays it out. results: what it returns, of
-            which in_place is written over arguments.
+            step reads. arguments: all that the program is given, as the device lays it out. results: what it returns,
+            of which in_place is written over arguments.
         temporaries: what it needs while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
             arguments, results and temporaries together.
         memory: the bytes that a device has for programs; None where devices share the host's.
@@ -118,7 +119,9 @@ class Plan:
         values = json.loads(text)
         version = values.pop("version", None) if isinstance(values, dict) else None
         if version != VERSION:
-            raise ValueError(f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step anew")
+            raise ValueError(
+                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step anew"
+            )
         rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
         tuples = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
         return cls(**values | {"collectives": tuple(rows)} | tuples)
@@ -136,15 +139,25 @@ class Plan:
     def save(self, path: str | Path) -> None:
         """Writes one self-contained HTML page with pictures and the whole table. Needs the extra `recipes`
         (`matplotlib`)."""
-        page: Any = importlib.import_module("spmd.planning.page")
-        Path(path).write_text(page.page_of(self), encoding="utf-8")
+        Path(path).write_text(_shown_by("page").page_of(self), encoding="utf-8")
 
     def __rich__(self) -> Any:
-        return importlib.import_module("spmd.planning.table").table_of(self)
+        return _shown_by("table").table_of(self)
 
     def __str__(self) -> str:
-        table: Any = importlib.import_module("spmd.planning.table")
-        return table.text_of(self)
+        return _shown_by("table").text_of(self)
+
+
+def _shown_by(name: str) -> Any:
+    """The file that draws or prints plans: what it needs is no part of the library's own needs."""
+    try:
+        return importlib.import_module(f"spmd.planning.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() need "
+            "nothing",
+            name=error.name,
+        ) from error
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,8 @@
 """A plan as a table on a terminal."""
 
 import io
+import re
+from collections.abc import Iterable
 from typing import Any
 
 from rich import box
@@ -8,6 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from ..core.metrics import Collective
 from .report import Plan
 
 SHOWN = 20  # rows of the collectives' table
@@ -85,18 +88,46 @@ def table_of(plan: Plan) -> Any:
     return Group(*said)
 
 
-def _collectives(plan: Plan) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title="collectives", title_justify="left", title_style="bold")
-    for heading in ("kind", "axes", "count", "bytes", "moved"):
-        table.add_column(heading, justify="left" if heading in ("kind", "axes") else "right", no_wrap=True)
-    table.add_column("from", overflow="fold")
-    for row in plan.collectives[:SHOWN]:
-        kind = f"{row.kind} + slice" if row.is_sliced else row.kind
-        came = "\n".join(part for part in (f"{row.path} {row.op}".strip(), row.line) if part)
+def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
+    """Rows that differ by the number of a layer alone, as one: (the first, where all are, how often, bytes moved)."""
+    groups: dict[Any, list[Collective]] = {}
+    for row in rows:
+        pattern = _NUMBER.sub("*", row.path)
+        groups.setdefault((row.kind, row.axes, row.bytes, row.is_sliced, row.op, row.line, pattern), []).append(row)
+    found = [
+        (
+            group[0],
+            key[-1] if len({row.path for row in group}) > 1 else group[0].path,
+            sum(row.count for row in group),
+            sum(row.moved_bytes for row in group),
+        )
+        for key, group in groups.items()
+    ]
+    return sorted(found, key=lambda one: -one[3])
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def _collectives(plan: Plan) -> Text:
+    """Two lines each, so that what it came from has room on a narrow terminal, too."""
+    found = alike(plan.collectives)
+    lines = [Text("\ncollectives", style="bold"), Text(_row("kind", "axes", "count", "bytes", "moved"), style="dim")]
+    for row, path, count, moved in found[:SHOWN]:
         axes = f"{' x '.join(row.axes)} ({row.devices})"
-        table.add_row(kind, axes, f"{row.count:,}", size(row.bytes), size(row.moved_bytes), came)
-    rest = plan.collectives[SHOWN:]
+        lines.append(Text(_row(kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))))
+        lines += [Text(f"    {part}", style="dim") for part in (f"{path} {row.op}".strip(), row.line) if part]
+    rest = found[SHOWN:]
     if rest:
-        moved = sum(row.moved_bytes for row in rest)
-        table.add_row(f"{len(rest)} more rows", "", f"{sum(row.count for row in rest):,}", "", size(moved), "")
-    return table
+        count, moved = sum(one[2] for one in rest), sum(one[3] for one in rest)
+        lines.append(Text(_row(f"{len(rest)} more", "", f"{count:,}", "", size(moved))))
+    return Text("\n").join(lines)
+
+
+def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
+    return f"{kind:<19} {axes:<18} {count:>7} {each:>12} {moved:>12}"
+
+
+def kind_of(row: Collective) -> str:
+    """What a collective is called here."""
+    return f"{row.kind} + slice" if row.is_sliced else row.kind

@@ -6,11 +6,11 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import numpy as np
 
-from ..ir.graph import Graph, Node, origin
+from ..ir.graph import Graph, Node, Pick, Value, origin
 from ..ir.source import Line, node_line
 from ..metrics import Collective
 from ..sharding.value import Sharding
@@ -23,7 +23,8 @@ KINDS = (
 _STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
 
 
-class Found(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Found:
     """One collective of a program. node: the index of the recorded op that it came from, None where XLA does not say.
 
     axes, size: the mesh axes over which a group of so many devices exchanges data; data: the bytes of what a group
@@ -45,13 +46,17 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
     names: dict[str, tuple[tuple[str, ...], int]] = {}
     found = []
+    chains: set[str] = set()
     for computation in module.computations.values():
         if not computation.count:
             continue
         for line in computation.lines:
             kind = _STARTS.get(line.opcode)
-            if kind is None:
+            chain = _CHAIN.search(line.rest)
+            if kind is None or (chain is not None and chain[0] in chains):
                 continue
+            if chain is not None:
+                chains.add(chain[0])
             groups = _groups_text(line)
             if groups not in names:
                 names[groups] = _axes(groups, meshes)
@@ -63,9 +68,33 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
             if is_sliced and computation.name.startswith("all-reduce-scatter"):
                 kind, is_sliced = "reduce-scatter", False  # as a TPU's compiler writes one
             data *= size if kind == "all-gather" else 1
-            node = node_index(line.scope, num_nodes)
+            node = node_index(_scope(computation, line), num_nodes)
             found.append(Found(kind, axes, size, data, computation.count, node, is_sliced))
     return found
+
+
+# A TPU's compiler spreads one collective over the fusions that it overlaps with: each has a line of it.
+_CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+def _scope(computation: Computation, line: Instruction) -> str:
+    """Where a line was traced; of one that the compiler has made by itself, where what it reads was."""
+    seen: set[tuple[str, str]] = set()
+    todo = [(computation, line)]
+    while todo and len(seen) < 64:
+        inside, one = todo.pop(0)
+        if node_index(one.scope, 1 << 60) is not None:
+            return one.scope
+        if (inside.name, one.name) in seen:
+            continue
+        seen.add((inside.name, one.name))
+        if one.opcode == "parameter" and inside.caller is not None:
+            outside, call = inside.caller
+            place = int(one.arguments) if call.opcode == "fusion" else 0
+            todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
+        else:
+            todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
+    return ""
 
 
 def _shape_of(operand: str, computation: Computation) -> str:
@@ -119,7 +148,7 @@ def _iota(found: re.Match[str]) -> np.ndarray:
 
 
 def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
-    """Of the form that names axes: those that a group spans; `'a':(2)4` is the part of size 4 of `a` behind one of 2."""
+    """Of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a` behind one of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
     parts: dict[str, list[tuple[int, bool]]] = {name: [(size, False)] for name, size in sizes.items()}
     for name, before, size in _AXIS.findall(axes_text):
@@ -128,13 +157,24 @@ def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[
         else:
             parts[name] = [(part, True) for part, _ in parts[name]]
     flat = [part for name in sizes for part in parts[name]]
-    iota = None if ids_text is None else _IOTA.search(ids_text)
-    ids = np.arange(math.prod(sizes.values())) if iota is None else _iota(iota).reshape(-1)
+    ids = np.arange(math.prod(sizes.values())) if ids_text is None else _order(ids_text)
     grid = ids.reshape([size for size, _ in flat])
     spanned = [i for i, (_, is_spanned) in enumerate(flat) if is_spanned]
     rest = [i for i in range(len(flat)) if i not in spanned]
     count = math.prod(flat[i][0] for i in spanned)
     return [tuple(row) for row in grid.transpose(rest + spanned).reshape(-1, count).tolist()]
+
+
+def _order(text: str) -> np.ndarray:
+    """The devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    found = _ORDER.search(text)
+    if found is None:
+        return np.array([int(number) for number in re.findall(r"\d+", text)])
+    sizes, axes = ([int(number) for number in part.split(",")] for part in found.groups())
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).reshape(-1)
+
+
+_ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
 
 
 def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tuple[int, bool]]:
@@ -222,12 +262,10 @@ def _slices(module: Module, reader: Instruction) -> bool:
 
 def source_of(node: Node) -> Node:
     """The op that made the value which an annotation is about; the annotation itself where that is data."""
-    while node.entry.name in ("mark_sharding", "spmd.renew"):
-        maker = origin(node.operands[-1])
-        if maker is None:
-            break
-        node = maker
-    return node
+    value: Value = node
+    while (maker := origin(value)) is not None and maker.entry.name in ("mark_sharding", "spmd.renew"):
+        value = maker.operands[value.index if type(value) is Pick else 0]
+    return node if maker is None else maker
 
 
 def line_of(node: Node, nodes: Sequence[Node]) -> Line:

@@ -11,7 +11,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
 def cycles(module: Module) -> tuple[int, int]:
-    """The estimated cycles of a run, and the same with each loop's body counted once; 0 where the compiler gives none."""
+    """The estimated cycles of a run, and the same with each loop's body once; 0 where there are no estimates."""
     total = once = 0
     for computation in module.computations.values():
         if computation.is_inner or not computation.count:

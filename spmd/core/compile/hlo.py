@@ -19,12 +19,7 @@ class Instruction:
     @functools.cached_property
     def arguments(self) -> str:
         """What stands between the parentheses."""
-        depth = 1
-        for end, letter in enumerate(self.rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                return self.rest[:end]
-        return self.rest
+        return self.rest[: _closing(self.rest)]
 
     @property
     def operands(self) -> list[str]:
@@ -62,12 +57,14 @@ _PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
 
 @dataclass
 class Computation:
-    """A function of the program. count: how often a run calls it; is_inner: it is part of one instruction."""
+    """A function of the program. count: how often a run calls it; is_inner: it is part of one instruction; caller: the
+    first that calls it, with the line."""
 
     name: str
     lines: list[Instruction] = field(default_factory=list)
     count: int = 0
     is_inner: bool = True
+    caller: "tuple[Computation, Instruction] | None" = None
 
     @functools.cached_property
     def by_name(self) -> dict[str, Instruction]:
@@ -125,6 +122,7 @@ class Module:
                 for kind, name in line.called:
                     called = self.computations[name]
                     called.count += computation.count * (turns + (kind == "condition"))
+                    called.caller = called.caller or (computation, line)
                     called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
 
     def _callers_first(self) -> list[Computation]:
@@ -150,16 +148,25 @@ class Module:
         return 1 if counted is None else counted
 
 
+def _closing(text: str) -> int:
+    """Where the parenthesis ends that stands open before a text."""
+    depth = 1
+    for found in _PARENTHESIS.finditer(text):
+        depth += 1 if found[0] == "(" else -1
+        if not depth:
+            return found.start()
+    return len(text)
+
+
+_PARENTHESIS = re.compile(r"[()]")
+
+
 def _instruction(line: str) -> Instruction | None:
     head, equals, rest = line.strip().removeprefix("ROOT ").partition(" = ")
     if not equals:
         return None
     if rest.startswith("("):
-        depth = end = 0
-        for end, letter in enumerate(rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                break
+        end = _closing(rest[1:]) + 1
         shape, rest = rest[: end + 1], rest[end + 2 :]
     else:
         shape, _, rest = rest.partition(" ")
