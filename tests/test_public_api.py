@@ -21,8 +21,8 @@ NAMES = {
         "timer trivial_dispatch_seconds"
     ),
     fsdp: (
-        "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
-        "size_based_auto_wrap_policy transformer_auto_wrap_policy"
+        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy lambda_auto_wrap_policy parameter_spec "
+        "plan_units size_based_auto_wrap_policy transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
 
@@ -70,7 +70,7 @@ SIGNATURES = {
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
-    spmd.use_sharding: "(tensors, mesh, partition_spec=None)",
+    spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
@@ -82,8 +82,11 @@ SIGNATURES = {
     spmd.metrics.timer: "(name)",
     fsdp.FullyShardedDataParallel: (
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
-        "ignored_modules=(), reshard_after_forward=True)"
+        "ignored_modules=(), reshard_after_forward=True, "
+        "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
+        "cast_forward_inputs=True))"
     ),
+    fsdp.MixedPrecisionPolicy: ("(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True)"),
     fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
     fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",
@@ -91,7 +94,7 @@ SIGNATURES = {
         "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, "
         "exclude_wrap_modules=None)"
     ),
-    fsdp.parameter_spec: "(shape, axis, size)",
+    fsdp.parameter_spec: "(shape, axis, size, held=())",
     fsdp.plan_units: "(module, policy, ignored_modules=())",
 }
 
