@@ -10,6 +10,9 @@ from ..ir.graph import Graph, Leaf, Node, Pick, Value
 from ..ir.meta import Meta
 from ..sharding.constrain import cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
+from .loops import lower_loop
+from .numbers import Numbers
+from .rows import Made, plain
 
 
 class LoweringError(RuntimeError):
@@ -28,25 +31,38 @@ def build(
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
+    loops = {loop.start: loop for loop in graph.loops}
+    place = {node: index for index, node in enumerate(graph.nodes)}
+
+    def layout_of(value: Value) -> Sharding | None:
+        """How a value is known to lie: a buffer as it does, an annotated value as asked."""
+        return lies[value] if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
+
+    def apply(
+        node: Node, operands: list[Made], numbers: Sequence[jax.Array], layouts: list[Sharding | None]
+    ) -> Sequence[Made]:
+        # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
+        with jax.named_scope(f"{node.entry.name}#{place[node]}"):
+            made = _apply(node, operands, numbers, layouts, describe)
+        if chosen is not None and node.entry.name == "mark_sharding":
+            made = (_reported(node, plain(made[0]), chosen),)
+        return made
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
-        values: dict[Value, tuple[jax.Array, ...]] = {}
+        values: dict[Value, Sequence[Made]] = {}
         for leaf, buffer in zip(graph.leaves, buffers, strict=True):
             values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
-        position = {"f": 0, "i": 0}
-        packed = {"f": floats, "i": integers}
+        packed = Numbers(floats, integers)
+        end = 0
         for index, node in enumerate(graph.nodes):
-            numbers = []
-            for kind in node.entry.numbers:
-                numbers.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
-                position[kind] += 1
-            operands = [_value(operand, values) for operand in node.operands]
-            # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
-            with jax.named_scope(f"{node.entry.name}#{index}"):
-                values[node] = _apply(node, operands, numbers, lies, describe)
-            if chosen is not None and node.entry.name == "mark_sharding":
-                values[node] = (_reported(node, values[node][0], chosen),)
+            if index in loops:
+                lower_loop(loops[index], values, packed, apply, layout_of)
+                end = loops[index].stop
+            if index >= end:
+                numbers = packed.of(node.entry.numbers)
+                operands = [_value(operand, values) for operand in node.operands]
+                values[node] = apply(node, operands, numbers, list(map(layout_of, node.operands)))
         return tuple(
             pad(_value(root, values), pinned, root.meta.shape)
             for root, pinned in zip(graph.roots, graph.pinned, strict=True)
@@ -55,19 +71,8 @@ def build(
     return program
 
 
-def _value(value: Value, values: dict[Value, tuple[jax.Array, ...]]) -> jax.Array:
-    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
-
-
-def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
-    """The lifted numbers of the nodes, in the order in which the program unpacks them."""
-    floats: list[float] = []
-    integers: list[int] = []
-    for node in nodes:
-        if node.numbers:
-            for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # as its kind says
-    return floats, integers
+def _value(value: Value, values: dict[Value, Sequence[Made]]) -> jax.Array:
+    return plain(values[value.node][value.index] if isinstance(value, Pick) else values[value][0])
 
 
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
@@ -76,16 +81,15 @@ _NARROW = frozenset({torch.bfloat16, torch.float16})
 
 def _apply(
     node: Node,
-    operands: list[jax.Array],
-    numbers: list[jax.Array],
-    lies: dict[Leaf, Sharding],
+    operands: list[Made],
+    numbers: Sequence[jax.Array],
+    layouts: list[Sharding | None],
     describe: Callable[[Node], str],
-) -> tuple[jax.Array, ...]:
+) -> Sequence[Made]:
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            layouts = [_known_sharding(value, lies) for value in node.operands]
             made = node.entry.lower(operands, numbers, layouts)
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
@@ -96,11 +100,6 @@ def _apply(
                 node,
             )
     return made
-
-
-def _known_sharding(value: Value, lies: dict[Leaf, Sharding]) -> Sharding | None:
-    """How a value is known to lie: a buffer as it does, an annotated value as asked."""
-    return lies[value] if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:

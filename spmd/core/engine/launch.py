@@ -8,18 +8,19 @@ import numpy as np
 
 from .. import metrics
 from ..compile import cache, failing
-from ..compile.lower import pack_numbers
+from ..compile.numbers import pack_numbers
 from ..compile.program import Program
 from ..ir.graph import Graph, Leaf
 from ..ir.source import Line
 from ..lazy.cell import unlocked
+from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line) -> None:
     """Has the cache compile a graph that it does not have, while other threads go on recording: see `unlocked`."""
     with unlocked():
-        cache.program_for(graph, name, line)
+        cache.program_for(roll.rolled(graph), name, line)
 
 
 def run(program: Program, graph: Graph) -> list[Leaf]:
