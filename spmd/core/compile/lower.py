@@ -8,11 +8,11 @@ import torch
 
 from ..ir.graph import Graph, Leaf, Node, Pick, Value
 from ..ir.meta import Meta
-from ..sharding.constrain import cut, on_device, pad
+from ..sharding.constrain import constrain, cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers
-from .rows import Made, plain
+from .rows import Made, Row, joined, plain, scalars
 
 
 class LoweringError(RuntimeError):
@@ -53,6 +53,8 @@ def build(
         values: dict[Value, Sequence[Made]] = {}
         for leaf, buffer in zip(graph.leaves, buffers, strict=True):
             values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
+        for column in graph.columns:
+            _stack([graph.leaves[i] for i in column], lies, values)
         packed = Numbers(floats, integers)
         end = 0
         for index, node in enumerate(graph.nodes):
@@ -61,18 +63,27 @@ def build(
                 end = loops[index].stop
             if index >= end:
                 numbers = packed.of(node.entry.numbers)
-                operands = [_value(operand, values) for operand in node.operands]
+                operands = [_made(operand, values) for operand in node.operands]
                 values[node] = apply(node, operands, numbers, list(map(layout_of, node.operands)))
         return tuple(
-            pad(_value(root, values), pinned, root.meta.shape)
+            pad(plain(_made(root, values)), pinned, root.meta.shape)
             for root, pinned in zip(graph.roots, graph.pinned, strict=True)
         )
 
     return program
 
 
-def _value(value: Value, values: dict[Value, Sequence[Made]]) -> jax.Array:
-    return plain(values[value.node][value.index] if isinstance(value, Pick) else values[value][0])
+def _stack(leaves: Sequence[Leaf], lies: dict[Leaf, Sharding], values: dict[Value, Sequence[Made]]) -> None:
+    """Makes one array of leaves that are alike, and them its rows."""
+    lay, shape = lies[leaves[0]], leaves[0].meta.shape
+    stack = joined([values[leaf][0] for leaf in leaves])
+    if lay.padded_shape(shape) == shape:
+        stack = constrain(stack, lay.with_spec(((), *lay.spec)))
+    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
+
+
+def _made(value: Value, values: dict[Value, Sequence[Made]]) -> Made:
+    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
@@ -90,16 +101,28 @@ def _apply(
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            made = node.entry.lower(operands, numbers, layouts)
+            if node.entry.lowering.elements:
+                made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
+            elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
+                made = (scalars(operands),)
+            else:
+                made = node.entry.lower(list(map(plain, operands)), numbers, layouts)
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
-    for array, meta in zip(made, node.entry.metas, strict=True):
-        if array.shape != meta.struct.shape or array.dtype != meta.struct.dtype:
+    for one, meta in zip(made, node.entry.metas, strict=True):
+        array = one.stack if isinstance(one, Row) else one
+        shape = array.shape[1:] if isinstance(one, Row) else array.shape
+        if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}",
+                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
                 node,
             )
     return made
+
+
+def _is_of_scalars(node: Node) -> bool:
+    """Whether an op makes a vector of numbers."""
+    return node.entry.name == "aten.stack" and not any(operand.meta.shape for operand in node.operands)
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 
 class Row:
@@ -90,3 +91,19 @@ def rows(found: Stretch, count: int) -> jax.Array:
     if step < 0:
         return jnp.flip(rows(Stretch(array, first - count + 1, 1), count), 0)
     return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
+
+
+def scalars(values: Sequence[Made]) -> jax.Array:
+    """These numbers as a vector."""
+    found = find_stretch(values)
+    if found is not None:
+        return rows(found, len(values))
+    pieces: dict[int, tuple[jax.Array, int]] = {}
+    places, size = [], 0
+    for value in values:
+        array, index = (value.stack, value.index) if isinstance(value, Row) else (value[None], 0)
+        if id(array) not in pieces:
+            pieces[id(array)] = (array, size)
+            size += array.shape[0]
+        places.append(pieces[id(array)][1] + index)
+    return jnp.concatenate([array for array, _ in pieces.values()])[np.array(places)]

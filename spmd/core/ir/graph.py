@@ -199,7 +199,8 @@ class Graph:
     nodes in order of recording; leaves in order of first use; lies: how each leaf lies in the program, wherever it is
     now; roots: the values wanted; pinned: the sharding each root must have, or None where the compiler may choose;
     donated: per leaf, whether its buffer may be overwritten; mesh: the devices, in the program's order; loops: the
-    stretches (`ir.loops.Loop`) that are loops of the program, too, in order.
+    stretches (`ir.loops.Loop`) that are loops of the program, too, in order; columns: the leaves that
+    the program stacks, a row for each layer.
     """
 
     nodes: list[Node]
@@ -210,6 +211,7 @@ class Graph:
     donated: tuple[bool, ...]
     mesh: Sharding
     loops: Sequence[Any] = ()
+    columns: Sequence[tuple[int, ...]] = ()
 
     def meshes(self) -> list[Sharding]:
         """Every mesh that an input, an annotation or a result names, as its replicated sharding; the first, first."""

@@ -27,8 +27,13 @@ class Slot:
 class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
-    regions: the graphs inside the op (`ir.graph.Graph`).
+    regions: the graphs inside the op (`ir.graph.Graph`). elements: of a list op, each element's own op; its
+    operands may be rows of one array (`compile.rows.Row`), and its results are then.
     """
+
+    @property
+    def elements(self) -> "tuple[Part, ...]":
+        return ()
 
     @property
     def opaque(self) -> bool:
@@ -141,6 +146,15 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+
+    entry: Entry
+    operands: tuple[int, ...]
+    numbers: tuple[int, ...]
 
 
 _alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()

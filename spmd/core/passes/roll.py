@@ -4,6 +4,7 @@ import dataclasses
 
 from ..config import config
 from ..ir.graph import Graph
+from .columns import leaf_columns
 from .repeats import find_loops
 
 
@@ -12,4 +13,4 @@ def rolled(graph: Graph) -> Graph:
     if config.roll_layers != "always":
         return graph
     loops = find_loops(graph.nodes, graph.roots)
-    return dataclasses.replace(graph, loops=loops) if loops else graph
+    return dataclasses.replace(graph, loops=loops, columns=leaf_columns(graph, loops)) if loops else graph
