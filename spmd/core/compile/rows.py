@@ -80,9 +80,7 @@ def joined(values: Sequence[Made]) -> jax.Array:
 
 
 def _goes_on(one: Made, other: Made) -> bool:
-    return (
-        isinstance(one, Row) and isinstance(other, Row) and one.stack is other.stack and other.index == one.index + 1
-    )
+    return isinstance(one, Row) and isinstance(other, Row) and one.stack is other.stack and other.index == one.index + 1
 
 
 def rows(found: Stretch, count: int) -> jax.Array:

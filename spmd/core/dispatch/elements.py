@@ -92,9 +92,7 @@ def _together(
     count, part = len(group.elements), group.part
     arrays = [_taken(operands[place], count) for place in part.operands]
     axes = [0 if isinstance(operands[place], Row) else None for place in part.operands]
-    lifted = [
-        _numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))
-    ]
+    lifted = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     known = [layouts[place] for place in part.operands]
 
     def element(arrays: list[jax.Array], lifted: list[jax.Array]) -> jax.Array:
