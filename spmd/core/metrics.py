@@ -18,7 +18,9 @@ class CompileRecord:
     Attributes:
         name: "step", "init" or what else the program is. cause: why it was compiled, or loaded from the disk, in words.
         line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together, or loading.
-        nodes: recorded ops in it. flops: XLA's own count, per device (0 where the backend gives none).
+        nodes: recorded ops in it. loops: where equal layers became a loop of the program, (turns, ops of a turn), which
+        were lowered once instead of once a turn (`config.roll_layers`). flops: XLA's own count, per device (0 where the
+        backend gives none).
         collectives: kind -> number in the optimized program.
     """
 
@@ -33,11 +35,15 @@ class CompileRecord:
     alias_bytes: int
     flops: float
     collectives: dict[str, int] = field(default_factory=dict)
+    loops: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        turns = ", ".join(f"{turns} times {ops}" for turns, ops in self.loops)
+        spared = sum((turns - 1) * ops for turns, ops in self.loops)
+        rolled = f" ({self.nodes - spared} lowered: {turns} in loops)" if self.loops else ""
         return (
-            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops, {moved} | per device: "
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{rolled}, {moved} | per device: "
             f"arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B ({self.alias_bytes:,} B in place), "
             f"temporary {self.temp_bytes:,} B"
         )

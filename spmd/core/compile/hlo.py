@@ -30,4 +30,5 @@ def record(program: Program, name: str, cause: str, line: Line, seconds: float) 
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
         flops=float(costs.get("flops", 0.0)),
         collectives=dict(collectives),
+        loops=program.loops,
     )

@@ -20,13 +20,13 @@ class Program:
 
     donated: per input, whether a run takes its buffer; foreign: the inputs whose mesh has the devices in another order
     than the program, and how they lie in it; respelled: the results of which that is so. calls_host: whether a run
-    calls Python, which may raise. smallest: which result takes least. bytes_needed: what a run allocates on the devices
+    calls Python, which may raise. smallest: which result takes least. loops: (turns, ops of a turn) of each. bytes_needed: what a run allocates on the devices
     of this process, over all of them. fingerprint: with several processes, what they compared.
     """
 
     __slots__ = (
         "__weakref__", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint", "foreign",
-        "leaves", "line", "lines", "name", "pinned", "record", "respelled", "results", "smallest",
+        "leaves", "line", "lines", "loops", "name", "pinned", "record", "respelled", "results", "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -39,6 +39,7 @@ class Program:
         self.leaves = [(leaf.meta, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True)]
         self.pinned = list(graph.pinned)
         self.donated = graph.donated
+        self.loops = tuple((loop.turns, loop.period) for loop in graph.loops)
         order = graph.mesh.device_ids
         self.foreign = [(i, s.over(order)) for i, s in enumerate(graph.lies) if s.device_ids != order]
         self.respelled = [i for i, sharding in enumerate(results) if sharding.device_ids != order]

@@ -225,7 +225,8 @@ class Graph:
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
         position: dict[Value, int] = {}
-        key: list[Any] = [config.partitioner, config.compiler_options, len(self.leaves), self.donated, self.mesh]
+        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers]
+        key += (len(self.leaves), self.donated, self.mesh)
         for i, leaf in enumerate(self.leaves):
             position[leaf] = ~i
             key.append(leaf.meta)
@@ -244,8 +245,8 @@ class Graph:
 
     @property
     def encoded(self) -> str:
-        """The key as text that is the same in every process (see `ir.encode`)."""
-        return digest(self.key())
+        """The key, with the loops, as text that is the same in every process (see `ir.encode`)."""
+        return digest((self.key(), [(loop.start, loop.period, loop.turns) for loop in self.loops]))
 
 
 def _place(value: Value, position: dict[Value, int]) -> int:

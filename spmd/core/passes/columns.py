@@ -1,6 +1,6 @@
-"""Which values of a graph stand beside each other, one for each layer: the weights of a kind, their moments, gradients.
+"""Which values of a graph stand beside each other, one for each layer: the weights of a kind, moments, gradients.
 
-A loop says so of what it reads and makes in its turns; a list op hands it on from its operands to its results, and back.
+A loop says so of what it reads and makes in its turns; a list op hands it on, from operands to results and back.
 """
 
 from collections import defaultdict

@@ -59,8 +59,10 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
 
 
 def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:
-    """The sum of squares of each array, and of each row of a stack of such, by one all-reduce of a vector. All cuts have
-    the same rows."""
+    """The sum of squares of each array, and of each row of a stack of such, by one all-reduce of a vector.
+
+    All cuts have the same rows.
+    """
     partial = []
     for array, cut in zip(arrays, cuts, strict=True):
 
