@@ -43,9 +43,9 @@ class CompileRecord:
         spared = sum((turns - 1) * ops for turns, ops in self.loops)
         rolled = f" ({self.nodes - spared} lowered: {turns} in loops)" if self.loops else ""
         return (
-            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{rolled}, {moved} | per device: "
-            f"arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B ({self.alias_bytes:,} B in place), "
-            f"temporary {self.temp_bytes:,} B"
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{rolled}, {moved} | "
+            f"per device: arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B "
+            f"({self.alias_bytes:,} B in place), temporary {self.temp_bytes:,} B"
         )
 
 

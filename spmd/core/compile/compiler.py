@@ -35,14 +35,17 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
     function.__name__ = "spmd"
     several = len(graph.meshes()) > 1
     with program_devices(graph.mesh.device_ids if several else None), compiler_context(), _first_lowering():
+        inputs = graph.inputs()
         jitted = jax.jit(
             function,
-            donate_argnums=tuple(i for i, donated in enumerate(graph.donated) if donated),
-            out_shardings=tuple(None if pinned is None else pinned.in_program() for pinned in graph.pinned),
+            donate_argnums=tuple(i for i, port in enumerate(inputs) if port.is_donated),
+            out_shardings=tuple(
+                None if port.sharding is None else port.sharding.in_program() for port in graph.outputs()
+            ),
             keep_unused=True,
         )
         floats, integers = pack_numbers(graph.nodes)
-        arguments = [argument_struct(leaf.meta, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True)]
+        arguments = list(map(argument_struct, inputs))
         vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
         lowered = jitted.lower(*arguments, *vectors)
         hide_complex_constants(graph, lowered.compiler_ir())

@@ -10,7 +10,7 @@ from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from .numbers import Numbers
-from .rows import Made, Row, Stretch, plain, rows, stretch
+from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
 
 # Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
 Apply = Callable[[Node, list[Made], Sequence[jax.Array], list[Sharding | None]], Sequence[Made]]
@@ -24,9 +24,9 @@ def lower_loop(
 ) -> None:
     """Adds what a loop makes, as far as others read it, to the values of a program."""
     layouts = [[_layout(loop, source, layout_of) for source in taken] for taken in loop.sources]
-    same = [plain(_made(value, values)) for value in loop.same]
-    stretches = [stretch([_made(value, values) for value in row]) for row in loop.rows]
-    initial = [plain(_made(value, values)) for _, value in loop.carried]
+    same = [plain(made_of(value, values)) for value in loop.same]
+    stretches = [stretch([made_of(value, values) for value in row]) for row in loop.rows]
+    initial = [plain(made_of(value, values)) for _, value in loop.carried]
     drawn = numbers.of_turns([node.entry.numbers for node in loop.body()], loop.turns)
 
     def run(turn: jax.Array, before: Sequence[jax.Array], rows: Sequence[jax.Array]) -> Callable[[Result], jax.Array]:
@@ -34,9 +34,9 @@ def lower_loop(
         made: list[Sequence[Made]] = []
 
         def operand(source: Source) -> jax.Array:
-            if type(source) is Inner:
+            if isinstance(source, Inner):
                 return plain(made[source.place][source.result])
-            return (before if type(source) is Carried else same if type(source) is Same else rows)[source.slot]
+            return (before if isinstance(source, Carried) else same if isinstance(source, Same) else rows)[source.slot]
 
         for place, node in enumerate(loop.body()):
             operands: list[Made] = [operand(source) for source in loop.sources[place]]
@@ -146,10 +146,6 @@ def _note_rows(loop: Loop, result: Result, array: jax.Array, made: dict[Node, li
         made[loop.node(turn, place)][index] = Row(array, loop.row(turn))
 
 
-def _made(value: Value, values: dict[Value, Sequence[Made]]) -> Made:
-    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
-
-
 def _set_value(value: Value, made: Made, values: dict[Value, Sequence[Made]]) -> None:
     node, index = (value.node, value.index) if isinstance(value, Pick) else (value, 0)
     values[node] = [made if i == index else old for i, old in enumerate(values[node])]
@@ -157,15 +153,15 @@ def _set_value(value: Value, made: Made, values: dict[Value, Sequence[Made]]) ->
 
 def _layout(loop: Loop, source: Source, layout_of: Layout) -> Sharding | None:
     """How an operand is known to lie in every turn."""
-    if type(source) is Same:
+    if isinstance(source, Same):
         return layout_of(loop.same[source.slot])
-    if type(source) is Rows:
+    if isinstance(source, Rows):
         known = set(map(layout_of, loop.rows[source.slot]))
     else:
-        place, index = loop.carried[source.slot][0] if type(source) is Carried else source
+        place, index = loop.carried[source.slot][0] if isinstance(source, Carried) else source
         node = loop.node(0, place)
         known = {layout_of(node if len(node.entry.metas) == 1 else Pick(node, index))}
-        if type(source) is Carried:
+        if isinstance(source, Carried):
             known.add(layout_of(loop.carried[source.slot][1]))
     return known.pop() if len(known) == 1 else None
 

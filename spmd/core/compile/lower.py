@@ -6,13 +6,12 @@ from typing import Any
 import jax
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Value
-from ..ir.meta import Meta
+from ..ir.graph import Graph, Leaf, Node, Port, Value
 from ..sharding.constrain import constrain, cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers
-from .rows import Made, Row, joined, plain, scalars
+from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
 
 
 class LoweringError(RuntimeError):
@@ -26,7 +25,8 @@ class LoweringError(RuntimeError):
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes.
+    """The graph as a function of (buffers of `graph.inputs()`..., float64 vector, int64 vector) -> `graph.outputs()`,
+    physical shapes.
 
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
@@ -51,8 +51,8 @@ def build(
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
         values: dict[Value, Sequence[Made]] = {}
-        for leaf, buffer in zip(graph.leaves, buffers, strict=True):
-            values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
+        for port, buffer in zip(graph.inputs(), buffers, strict=True):
+            _take_in(graph, port, buffer, values)
         for column in graph.columns:
             _stack([graph.leaves[i] for i in column], lies, values)
         packed = Numbers(floats, integers)
@@ -63,14 +63,21 @@ def build(
                 end = loops[index].stop
             if index >= end:
                 numbers = packed.of(node.entry.numbers)
-                operands = [_made(operand, values) for operand in node.operands]
+                operands = [made_of(operand, values) for operand in node.operands]
                 values[node] = apply(node, operands, numbers, list(map(layout_of, node.operands)))
-        return tuple(
-            pad(plain(_made(root, values)), pinned, root.meta.shape)
-            for root, pinned in zip(graph.roots, graph.pinned, strict=True)
-        )
+        return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
+
+
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: dict[Value, Sequence[Made]]) -> None:
+    """An argument as the values that it is, logical shapes."""
+    assert port.sharding is not None, "every input lies somewhere"
+    array = cut(on_device(buffer, port.sharding), port.meta.shape)
+    if isinstance(port.places, int):
+        values[graph.leaves[port.places]] = (array,)
+    else:
+        values.update({graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)})
 
 
 def _stack(leaves: Sequence[Leaf], lies: dict[Leaf, Sharding], values: dict[Value, Sequence[Made]]) -> None:
@@ -78,12 +85,18 @@ def _stack(leaves: Sequence[Leaf], lies: dict[Leaf, Sharding], values: dict[Valu
     lay, shape = lies[leaves[0]], leaves[0].meta.shape
     stack = joined([values[leaf][0] for leaf in leaves])
     if lay.padded_shape(shape) == shape:
-        stack = constrain(stack, lay.with_spec(((), *lay.spec)))
+        stack = constrain(stack, lay.behind_rows())
     values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
 
 
-def _made(value: Value, values: dict[Value, Sequence[Made]]) -> Made:
-    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
+def _give_out(graph: Graph, port: Port, values: dict[Value, Sequence[Made]]) -> jax.Array:
+    """A result of the program, physical shape."""
+    if isinstance(port.places, int):
+        array = plain(made_of(graph.roots[port.places], values))
+    else:
+        wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
+        array = as_stack([made_of(value, values) for value in wanted])
+    return pad(array, port.sharding, port.meta.shape)
 
 
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
@@ -134,6 +147,8 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 
-def argument_struct(meta: Meta, lies: Sharding) -> jax.ShapeDtypeStruct:
+def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     """What jax must know of an input to compile for it: physical shape, dtype, sharding."""
+    meta, lies = port.meta, port.sharding
+    assert lies is not None, "every input lies somewhere"
     return jax.ShapeDtypeStruct(lies.padded_shape(meta.shape), meta.struct.dtype, sharding=lies.in_program())

@@ -1,11 +1,15 @@
 """Values of a program that are rows of one array, and arrays made of such rows."""
 
-from collections.abc import Sequence
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+
+from ..ir.graph import Pick, Value
 
 
 class Row:
@@ -33,6 +37,11 @@ Made = jax.Array | Row
 def plain(made: Made) -> jax.Array:
     """A value as an array of its own."""
     return made.array() if isinstance(made, Row) else made
+
+
+def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
+    """What a program has for a value of its graph."""
+    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
 class Stretch(NamedTuple):
@@ -77,6 +86,26 @@ def joined(values: Sequence[Made]) -> jax.Array:
             pieces.append(plain(one)[None])
         start = stop
     return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+
+
+def as_stack(values: Sequence[Made]) -> jax.Array:
+    """These values as one array: the one that most of them are in their places, the others set into it."""
+    homes = Counter(
+        id(value.stack)
+        for i, value in enumerate(values)
+        if isinstance(value, Row) and value.index == i and value.stack.shape[0] == len(values)
+    )
+    if not homes:
+        return joined(values)
+    ((name, _),) = homes.most_common(1)
+    stack = home = next(value.stack for value in values if isinstance(value, Row) and id(value.stack) == name)
+    at_home = [isinstance(one, Row) and one.stack is home and one.index == i for i, one in enumerate(values)]
+    for is_there, group in itertools.groupby(range(len(values)), key=at_home.__getitem__):
+        if not is_there:
+            places = list(group)
+            piece = joined([values[i] for i in places])
+            stack = jax.lax.dynamic_update_slice_in_dim(stack, piece, places[0], 0)
+    return stack
 
 
 def _goes_on(one: Made, other: Made) -> bool:

@@ -7,8 +7,8 @@ from ..compile import compiler
 from ..ir.graph import Leaf, topological
 from ..ir.source import user_line
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
-from ..passes import roll
 from ..pjrt import processes, runs
+from . import launch
 from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .placement import meshes_met
@@ -65,4 +65,4 @@ def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
                 f"{list(others[0].device_ids)}; pass the tensors of one of them"
             )
         graph = graph_of(roots, mesh, dies=lambda leaf: cells is None)
-        return str(compiler.lower_graph(roll.rolled(graph)).as_text())
+        return str(compiler.lower_graph(launch.formed(graph)).as_text())

@@ -16,7 +16,7 @@ from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import launch
 from .init import give_birth
-from .placement import bring, check_here, is_overwritten, lies_in, pinned_sharding
+from .placement import bring, check_here, lies_in, pinned_sharding, written_over
 from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
 
 
@@ -112,7 +112,7 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
         graph = graph_now()
-        program = cache.program_for(graph, "step", line)
+        program = launch.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = _run_program(program, graph, line)
     flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
@@ -142,8 +142,8 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]
     try:
         leaves = launch.run(program, graph)
     except BaseException:
-        for leaf, donated in zip(graph.leaves, program.donated, strict=True):
-            if donated and leaf.is_lost():
+        for leaf in graph.leaves:
+            if leaf.is_lost():
                 leaf.give_up(f"its buffer was donated to the run at {line}, which did not finish")
         raise
     for leaf, donated in zip(graph.leaves, program.donated, strict=True):
@@ -156,7 +156,7 @@ def _run_watched(piece: Piece, roots: list[Root], flow: Flow, line: Line, kinds:
     """Runs a piece inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
     graph = graph_of(roots, piece.where)
     watched, values = nans.watch(graph)
-    program = cache.program_for(watched, "step", line)
+    program = launch.program_for(watched, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = launch.run(program, watched)
     if values:
@@ -197,13 +197,14 @@ def graph_of(
         if leaf.host is None and leaf.sharding is not to and leaf.holder is not None
     }
     pinned = [pinned_sharding(cell, mesh, joins=cell in joining) for cell in cells]
-    asked = dict(zip(cells, pinned, strict=True))
-    donated = [
-        dies(leaf) and leaf not in aside and is_overwritten(leaf, to, asked)
+    asked = {cell: (place, lie) for place, (cell, lie) in enumerate(zip(cells, pinned, strict=True))}
+    onto = [
+        written_over(leaf, to, asked) if dies(leaf) and leaf not in aside else None
         for leaf, to in zip(leaves, lies, strict=True)
     ]
+    donated = [place is not None for place in onto]
     _donate_passed(donated, leaves, lies, {leaf for leaf in passed if dies(leaf)}, values, pinned)
-    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh)
+    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh, onto=onto)
 
 
 def _donate_passed(
@@ -222,7 +223,7 @@ def _donate_passed(
         if is_taken:
             free.remove((leaf.meta.struct, to))
     for i, (leaf, to) in enumerate(zip(leaves, lies, strict=True)):
-        if not donated[i] and leaf in dead and not leaf.shared and (leaf.meta.struct, to) in free:
+        if not donated[i] and leaf in dead and not leaf.is_held() and (leaf.meta.struct, to) in free:
             free.remove((leaf.meta.struct, to))
             donated[i] = True
 

@@ -4,28 +4,40 @@ A loop says so of what it reads and makes in its turns; a list op hands it on, f
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 from ..ir.graph import Graph, Node, value_name
 from ..ir.loops import Loop
+from ..ir.store import Family
 
 _Place = tuple[int, int]  # a column, a row of it
 
 
-def leaf_columns(graph: Graph, loops: Sequence[Loop]) -> list[tuple[int, ...]]:
-    """The inputs of a graph (by index) that are alike and belong together, each column row by row."""
-    index = {leaf: i for i, leaf in enumerate(graph.leaves)}
-    columns: defaultdict[int, dict[int, int | None]] = defaultdict(dict)
+class Columns(NamedTuple):
+    """Leaves and roots of a graph, by their places in it, that are alike and belong together, row by row."""
+
+    leaves: list[Family]
+    roots: list[Family]
+
+
+def columns_of(graph: Graph, loops: Sequence[Loop]) -> Columns:
+    """What stands beside each other among the leaves and among the roots."""
+    leaves = {leaf: i for i, leaf in enumerate(graph.leaves)}
+    roots = {value_name(root): i for i, root in enumerate(graph.roots)}
+    columns: defaultdict[int, dict[int, Any]] = defaultdict(dict)
     for name, (column, row) in _places(graph, loops).items():
-        columns[column][row] = index.get(name)
-    found = []
-    for rows in columns.values():
-        places = [place for _, place in sorted(rows.items()) if place is not None]
-        alike = {(graph.leaves[i].meta, graph.lies[i], graph.donated[i]) for i in places}
-        if len(places) == len(rows) > 1 and len(alike) == 1:
-            found.append(tuple(places))
-    return found
+        columns[column][row] = name
+    named = [[name for _, name in sorted(rows.items())] for rows in columns.values()]
+
+    def within(places: dict[Any, int], what: Callable[[int], Hashable]) -> list[Family]:
+        found = [tuple([places[name] for name in names]) for names in named if all(name in places for name in names)]
+        return [family for family in found if len(family) > 1 and len(set(map(what, family))) == 1]
+
+    return Columns(
+        within(leaves, lambda i: (graph.leaves[i].meta, graph.lies[i])),
+        within(roots, lambda i: (graph.roots[i].meta, graph.pinned[i])),
+    )
 
 
 def _places(graph: Graph, loops: Sequence[Loop]) -> dict[Any, _Place]:
@@ -40,9 +52,9 @@ def _places(graph: Graph, loops: Sequence[Loop]) -> dict[Any, _Place]:
 
     for loop in loops:
         for values in loop.rows:
-            names = list(map(value_name, values))
-            if found.keys().isdisjoint(names) and len(set(names)) == len(names):
-                add({loop.row(turn): name for turn, name in enumerate(names)})
+            read = list(map(value_name, values))
+            if found.keys().isdisjoint(read) and len(set(read)) == len(read):
+                add({loop.row(turn): name for turn, name in enumerate(read)})
         for result in loop.kept:
             add(dict(enumerate(loop.names(result))))
     lists = [node for node in graph.nodes if node.entry.lowering.elements]
@@ -63,9 +75,9 @@ def _aligned(node: Node, known: dict[Any, _Place]) -> Iterator[dict[int, Any]]:
         names = [*(value_name(node.operands[place]) for place in part.operands), (node, i) if several else node]
         first = next(((k, known[name]) for k, name in enumerate(names) if name in known), None)
         if first is not None:
-            k, (column, row) = first
-            groups[part.entry, k, column][row] = names
+            k, (known_column, row) = first
+            groups[part.entry, k, known_column][row] = names
     for rows in groups.values():
-        for names in zip(*rows.values(), strict=True):
-            if len(set(names)) == len(names) > 1 and known.keys().isdisjoint(names):
-                yield dict(zip(rows, names, strict=True))
+        for column in zip(*rows.values(), strict=True):
+            if len(set(column)) == len(column) > 1 and known.keys().isdisjoint(column):
+                yield dict(zip(rows, column, strict=True))

@@ -105,6 +105,10 @@ class Sharding:
         """Another layout on the same mesh."""
         return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target)
 
+    def behind_rows(self) -> "Sharding":
+        """How a stack of arrays that lie so lies: each row so, the rows not split."""
+        return self.with_spec(((), *self.spec), self.memory)
+
     def replicated(self) -> "Sharding":
         """Whole in the memory of every device of the same mesh."""
         return self.with_spec(())

@@ -124,7 +124,9 @@ def same(rolled: Trained, unrolled: Trained) -> None:
     for one, other in zip(rolled.values, unrolled.values, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
     for name, one in rolled.parameters.items():
-        torch.testing.assert_close(one, unrolled.parameters[name], rtol=2e-5, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}")
+        torch.testing.assert_close(
+            one, unrolled.parameters[name], rtol=2e-5, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
 
 
 def both(make: Callable[[], nn.Module], **given: Any) -> Trained:
@@ -281,7 +283,9 @@ class TestStacks:
 
     @settings(max_examples=6, deadline=None, derandomize=True)
     @given(
-        kinds=st.lists(st.sampled_from(["layer", "linear", "norm", "shared", "frozen", "tanh"]), min_size=1, max_size=3),
+        kinds=st.lists(
+            st.sampled_from(["layer", "linear", "norm", "shared", "frozen", "tanh"]), min_size=1, max_size=3
+        ),
         repeats=st.integers(3, 5),
         extra=st.booleans(),
         foreach=st.booleans(),
