@@ -225,7 +225,8 @@ class TestOneOwner:
         makers = {
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Plan\(", line)
         }
-        assert makers == {"spmd.core.dispatch.resolve"}
+        # what `spmd.plan` answers has the same name
+        assert makers - {"spmd.planning.report"} == {"spmd.core.dispatch.resolve"}
 
     def test_no_file_spells_shardings(self) -> None:
         spellers = {

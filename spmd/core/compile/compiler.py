@@ -18,10 +18,10 @@ from ..pjrt import agreement, processes
 from ..sharding.value import as_chosen, compiler_context, program_devices
 from . import failing, notice
 from .constants import hide_complex_constants
-from .hlo import record
+from .ledger import record
 from .lower import argument_struct, build
 from .numbers import pack_numbers
-from .options import options_of
+from .options import options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare
 
@@ -111,10 +111,21 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
 
 
 def compile_for(graph: Graph) -> Any:
-    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data."""
-    lowered = lower_graph(graph)
-    with compiler_context():
-        return lowered.compile()
+    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data; on the
+    CPU the very program that a run would have.
+
+    Raises jax's JaxRuntimeError where it does not fit, LoweringError where an op cannot be lowered.
+    """
+    # Only the CPU's partitioner can be asked how it laid out a value; what asks is in the way of some passes.
+    asks = config.check_shardings and platform_of(graph) == "cpu"
+    lowered = lower_graph(graph, [] if asks else None)
+    try:
+        with compiler_context():
+            return lowered.compile(compiler_options=options_of(graph))
+    except ValueError as error:
+        if type(error).__name__ != "IndivisibleError":
+            raise
+        return compile_for(_evenly(graph))
 
 
 # Where the partitioner's report goes is an address of this process (see `sharding.value.report_sharding`).

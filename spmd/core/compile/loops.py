@@ -13,7 +13,7 @@ from .numbers import Numbers
 from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
 
 # Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
-Apply = Callable[[Node, list[Made], Sequence[jax.Array], list[Sharding | None]], Sequence[Made]]
+Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None]], Sequence[Made]]
 Layout = Callable[[Value], Sharding | None]
 # One turn of (its number, carried values, rows read), lowered: what it makes.
 Run = Callable[[jax.Array, Sequence[jax.Array], Sequence[jax.Array]], Callable[[Result], jax.Array]]
@@ -27,7 +27,7 @@ def lower_loop(
     same = [plain(made_of(value, values)) for value in loop.same]
     stretches = [stretch([made_of(value, values) for value in row]) for row in loop.rows]
     initial = [plain(made_of(value, values)) for _, value in loop.carried]
-    drawn = numbers.of_turns([node.entry.numbers for node in loop.body()], loop.turns)
+    drawn = numbers.of_turns([node.entry for node in loop.body()], loop.turns)
 
     def run(turn: jax.Array, before: Sequence[jax.Array], rows: Sequence[jax.Array]) -> Callable[[Result], jax.Array]:
         """Lowers one turn; where it is one of many, these are the carried values and the rows that it reads."""

@@ -1,16 +1,20 @@
 """From nodes to one JAX function: the graph's ops in order, lifted numbers unpacked, paddings cut off and put on."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Port, Value
+from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
+from ..ir.loops import Loop
+from ..ir.op import Layouts
 from ..sharding.constrain import constrain, cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
 from .loops import lower_loop
-from .numbers import Numbers
+from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
 
 
@@ -22,6 +26,9 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
+Values = dict[Value, Sequence[Made]]
+
+
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
@@ -31,65 +38,32 @@ def build(
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
-    loops = {loop.start: loop for loop in graph.loops}
-    place = {node: index for index, node in enumerate(graph.nodes)}
-
-    def layout_of(value: Value) -> Sharding | None:
-        """How a value is known to lie: a buffer as it does, an annotated value as asked."""
-        return lies[value] if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
-
-    def apply(
-        node: Node, operands: list[Made], numbers: Sequence[jax.Array], layouts: list[Sharding | None]
-    ) -> Sequence[Made]:
-        # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
-        with jax.named_scope(f"{node.entry.name}#{place[node]}"):
-            made = _apply(node, operands, numbers, layouts, describe)
-        if chosen is not None and node.entry.name == "mark_sharding":
-            made = (_reported(node, plain(made[0]), chosen),)
-        return made
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
-        values: dict[Value, Sequence[Made]] = {}
+        values: Values = {}
         for port, buffer in zip(graph.inputs(), buffers, strict=True):
             _take_in(graph, port, buffer, values)
-        for column in graph.columns:
-            _stack([graph.leaves[i] for i in column], lies, values)
-        packed = Numbers(floats, integers)
-        end = 0
-        for index, node in enumerate(graph.nodes):
-            if index in loops:
-                lower_loop(loops[index], values, packed, apply, layout_of)
-                end = loops[index].stop
-            if index >= end:
-                numbers = packed.of(node.entry.numbers)
-                operands = [made_of(operand, values) for operand in node.operands]
-                values[node] = apply(node, operands, numbers, list(map(layout_of, node.operands)))
+        with _telling(_Told(describe, chosen)):
+            for column in graph.columns:
+                _stack([graph.leaves[i] for i in column], lies, values)
+            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops)
         return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
 
 
-def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: dict[Value, Sequence[Made]]) -> None:
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
     """An argument as the values that it is, logical shapes."""
     assert port.sharding is not None, "every input lies somewhere"
     array = cut(on_device(buffer, port.sharding), port.meta.shape)
     if isinstance(port.places, int):
         values[graph.leaves[port.places]] = (array,)
     else:
-        values.update({graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)})
+        values |= {graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)}
 
 
-def _stack(leaves: Sequence[Leaf], lies: dict[Leaf, Sharding], values: dict[Value, Sequence[Made]]) -> None:
-    """Makes one array of leaves that are alike, and them its rows."""
-    lay, shape = lies[leaves[0]], leaves[0].meta.shape
-    stack = joined([values[leaf][0] for leaf in leaves])
-    if lay.padded_shape(shape) == shape:
-        stack = constrain(stack, lay.behind_rows())
-    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
-
-
-def _give_out(graph: Graph, port: Port, values: dict[Value, Sequence[Made]]) -> jax.Array:
+def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     """A result of the program, physical shape."""
     if isinstance(port.places, int):
         array = plain(made_of(graph.roots[port.places], values))
@@ -99,6 +73,85 @@ def _give_out(graph: Graph, port: Port, values: dict[Value, Sequence[Made]]) -> 
     return pad(array, port.sharding, port.meta.shape)
 
 
+def _stack(leaves: Sequence[Leaf], lies: Mapping[Leaf, Sharding], values: Values) -> None:
+    """Makes one array of leaves that are alike, and them its rows."""
+    lay, shape = lies[leaves[0]], leaves[0].meta.shape
+    stack = joined([values[leaf][0] for leaf in leaves])
+    if lay.padded_shape(shape) == shape:
+        stack = constrain(stack, lay.behind_rows())
+    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
+
+
+class _Told(NamedTuple):
+    """Who is told what while one program is traced (see `build`)."""
+
+    describe: Callable[[Node], str]
+    chosen: list[tuple[Node, Any]] | None
+
+
+_tracing = threading.local()  # .told
+
+
+@contextlib.contextmanager
+def _telling(told: _Told) -> Iterator[None]:
+    before, _tracing.told = getattr(_tracing, "told", None), told
+    try:
+        yield
+    finally:
+        _tracing.told = before
+
+
+def lower_nodes(
+    nodes: Sequence[Node],
+    values: Values,
+    numbers: Vectors,
+    lies: Mapping[Leaf, Sharding | None],
+    loops: Sequence[Loop] = (),
+) -> None:
+    """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
+
+    numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
+    which one turn is lowered; of their values those are added that others read.
+    """
+    told: _Told = _tracing.told
+    packed = Numbers(*numbers)
+    position = {node: index for index, node in enumerate(nodes)}
+
+    def apply(node: Node, operands: list[Made], own: list[jax.Array], layouts: Layouts) -> Sequence[Made]:
+        # The index lets an error that XLA raises late be traced back to this node (see `failing`).
+        with jax.named_scope(f"{node.entry.name}#{position[node]}"):
+            made = _apply(node, operands, own, layouts, told.describe)
+        if told.chosen is not None and node.entry.name == "mark_sharding":
+            made = (_reported(node, plain(made[0]), told.chosen),)
+        return made
+
+    def layout_of(value: Value) -> Sharding | None:
+        return _known_sharding(value, lies)
+
+    starts = {loop.start: loop for loop in loops}
+    end = 0
+    for index, node in enumerate(nodes):
+        if index in starts:
+            lower_loop(starts[index], values, packed, apply, layout_of)
+            end = starts[index].stop
+        if index >= end:
+            operands = [made_of(operand, values) for operand in node.operands]
+            values[node] = apply(node, operands, packed.of(node.entry), list(map(layout_of, node.operands)))
+
+
+def lower_region(
+    region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
+) -> list[jax.Array]:
+    """What a region makes of these arrays, one for each of its leaves. index: which of its op's regions it is.
+
+    layouts: how each array is known to lie (None: unknown).
+    """
+    values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
+    with jax.named_scope(f"region{index}"):
+        lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
+    return [plain(made_of(root, values)) for root in region.roots]
+
+
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
 _NARROW = frozenset({torch.bfloat16, torch.float16})
 
@@ -106,8 +159,8 @@ _NARROW = frozenset({torch.bfloat16, torch.float16})
 def _apply(
     node: Node,
     operands: list[Made],
-    numbers: Sequence[jax.Array],
-    layouts: list[Sharding | None],
+    numbers: list[jax.Array],
+    layouts: Layouts,
     describe: Callable[[Node], str],
 ) -> Sequence[Made]:
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
@@ -120,6 +173,8 @@ def _apply(
                 made = (scalars(operands),)
             else:
                 made = node.entry.lower(list(map(plain, operands)), numbers, layouts)
+    except LoweringError as error:  # of an op in a region of this one, which it names
+        raise LoweringError(str(error), node) from error
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for one, meta in zip(made, node.entry.metas, strict=True):
@@ -136,6 +191,13 @@ def _apply(
 def _is_of_scalars(node: Node) -> bool:
     """Whether an op makes a vector of numbers."""
     return node.entry.name == "aten.stack" and not any(operand.meta.shape for operand in node.operands)
+
+
+def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:
+    """How a value is known to lie: a buffer as it does, an annotated value as asked."""
+    if isinstance(value, Leaf):
+        return lies[value]
+    return value.entry.sharding if isinstance(value, Node) and not value.entry.lowering.regions else None
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:

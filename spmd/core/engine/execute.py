@@ -15,6 +15,7 @@ from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import launch
+from .abstract import recording
 from .init import give_birth
 from .placement import bring, check_here, lies_in, pinned_sharding, written_over
 from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
@@ -23,7 +24,7 @@ from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
     """Runs these cells: as one program, or several where they lie on different devices, or where there is no program
     and more, shorter ones do. What they overwrite is donated where `donate` allows it."""
-    if donate and not nans.looked_for():  # a guard must see initial values made, too
+    if donate and not _watches():  # a guard must see initial values made, too
         give_birth(list(cells), line)
     roots = roots_of(cells)
     if roots:
@@ -84,9 +85,8 @@ def _run_on_host(piece: Piece, roots: Sequence[Root], flow: Flow) -> list[Piece]
 def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: Line, *, donate: bool) -> list[Piece]:
     """Runs one piece, or returns the finer ones to be run in its place."""
     roots = flow.roots_of(here)
-    kinds = nans.looked_for()
-    if kinds:
-        _run_watched(piece, roots, flow, line, kinds)
+    if _watches():
+        _run_watched(piece, roots, flow, line, nans.looked_for())
         return []
 
     def dies(leaf: Leaf) -> bool:
@@ -97,6 +97,12 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
 
     graph = graph_now()
     check_here(graph.mesh)
+    abstractly = recording()
+    if abstractly is not None:
+        pieces = [] if piece.is_whole or not donate else finer(piece, graph, [cell for _, cell in left])
+        if not pieces:
+            _take_all(roots, abstractly.run(graph), flow)
+        return pieces
     program = cache.find(graph)
     if program is None and not piece.is_whole:
         pieces = finer(piece, graph, [cell for _, cell in left]) if donate else []
@@ -114,11 +120,20 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         graph = graph_now()
         program = launch.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
-    leaves = _run_program(program, graph, line)
+    _take_all(roots, _run_program(program, graph, line), flow)
+    return []
+
+
+def _watches() -> bool:
+    """Whether a NaN guard looks at what is run."""
+    return bool(nans.looked_for()) and recording() is None
+
+
+def _take_all(roots: Sequence[Root], leaves: Sequence[Leaf], flow: Flow) -> None:
+    """Gives cells and later pieces the results of a run."""
     flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
     for (value, cell), leaf in zip(roots, leaves, strict=True):
         _take(cell, value, leaf)
-    return []
 
 
 def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
@@ -161,9 +176,7 @@ def _run_watched(piece: Piece, roots: list[Root], flow: Flow, line: Line, kinds:
     leaves = launch.run(program, watched)
     if values:
         nans.blame(graph, values, np.asarray(leaves.pop().placed()[0]), kinds)
-    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
-    for (value, cell), leaf in zip(roots, leaves, strict=True):
-        _take(cell, value, leaf)
+    _take_all(roots, leaves, flow)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
+from .abstract import recording
 
 
 class MeshesError(ValueError):
@@ -44,7 +45,7 @@ def meshes_met(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Le
 
 def check_here(mesh: Sharding) -> None:
     """Raises AbstractError where a program would run on devices that are not here."""
-    if mesh.target is not None:
+    if mesh.target is not None and recording() is None:
         raise AbstractError(
             f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
             "for them are only lowered and compiled"

@@ -1,7 +1,7 @@
-"""The recorded values: Leaf, Node, Pick, and the Graph of one program."""
+"""The recorded values: Leaf, Node, Pick; the Graph of one program, and the Region that is the body of an op."""
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
@@ -282,22 +282,9 @@ class Graph:
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
-        position: dict[Value, int] = {}
-        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers]
-        key += (len(self.leaves), self.donated, self.mesh)
-        for i, leaf in enumerate(self.leaves):
-            position[leaf] = ~i
-            key.append(leaf.meta)
+        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers, self.donated, self.mesh]
         key.extend(self.lies)
-        for i, node in enumerate(self.nodes):
-            position[node] = i
-            key.append(node.entry)
-            for operand in node.operands:
-                if type(operand) is Pick:
-                    key.append(position[operand.node] + (operand.index + 1 << 40))
-                else:
-                    key.append(position[operand])
-        key.append(tuple([_place(root, position) for root in self.roots]))
+        key.extend(_wiring(self.nodes, self.leaves, self.roots))
         key.append(tuple(self.pinned))
         key.append(self.families)
         key.append(self.stacked)
@@ -317,6 +304,81 @@ def _together(count: int, families: Sequence[Family]) -> list[int | Family]:
     """The places up to a count, those of each family in one."""
     taken = {place for family in families for place in family}
     return [*families, *(place for place in range(count) if place not in taken)]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A piece of the lazy graph that is the body of an op (see `Lowering.regions`). Nobody changes it.
+
+    nodes in order; leaves: they stand for what the body is given, in order, and hold no data; roots: what it makes.
+    """
+
+    nodes: list[Node]
+    leaves: list[Leaf]
+    roots: list[Value]
+
+    @staticmethod
+    def of(roots: Sequence[Value], given: Sequence[Value]) -> "Region":
+        """The ops between the values `given` and the roots, as a region of its own: nodes are copied.
+
+        ValueError where the roots need data that is not given; what is not needed of `given` has a leaf all the same.
+        """
+        leaves = [Leaf(value.meta, is_abstract=True) for value in given]
+        made: dict[Any, Value] = {}
+        for value, leaf in zip(given, leaves, strict=True):
+            made.setdefault(value_name(value), leaf)
+        copies: dict[Node, Node] = {}
+
+        def copied(value: Value) -> Value:
+            found = made.get(value_name(value))
+            if found is not None:
+                return found
+            if type(value) is Leaf:
+                raise ValueError(f"the region needs {value.meta!r}, which it is not given")
+            return Pick(copies[value.node], value.index) if type(value) is Pick else copies[value]  # type: ignore[index]
+
+        for node in between(roots, given):
+            operands = tuple([copied(operand) for operand in node.operands])
+            copies[node] = Node(node.entry, operands, node.numbers, node.code, node.instruction, node.sequence)
+        return Region(list(copies.values()), leaves, [copied(root) for root in roots])
+
+    @property
+    def encoded(self) -> str:
+        """What makes two regions the same, as text (see `ir.encode`); the lifted numbers are not in it."""
+        return digest(_wiring(self.nodes, self.leaves, self.roots))
+
+
+def between(roots: Sequence[Value], given: Iterable[Value]) -> list[Node]:
+    """The nodes that the roots need when these values are given, in the order of recording."""
+    known = {value_name(value) for value in given}
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        node = None if value_name(value) in known else origin(value)
+        if node is not None and node not in seen:
+            seen.add(node)
+            stack.extend(node.operands)
+    return sorted(seen, key=_serial)
+
+
+def _wiring(nodes: Sequence[Node], leaves: Sequence[Leaf], roots: Sequence[Value]) -> list[Any]:
+    """The ops, what each reads, and which values come out, by position."""
+    position: dict[Value, int] = {}
+    key: list[Any] = [len(leaves)]
+    for i, leaf in enumerate(leaves):
+        position[leaf] = ~i
+        key.append(leaf.meta)
+    for i, node in enumerate(nodes):
+        position[node] = i
+        key.append(node.entry)
+        for operand in node.operands:
+            if type(operand) is Pick:
+                key.append(position[operand.node] + (operand.index + 1 << 40))
+            else:
+                key.append(position[operand])
+    key.append(tuple([_place(root, position) for root in roots]))
+    return key
 
 
 def _place(value: Value, position: dict[Value, int]) -> int:

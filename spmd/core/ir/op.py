@@ -27,8 +27,9 @@ class Slot:
 class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
-    regions: the graphs inside the op (`ir.graph.Graph`). elements: of a list op, each element's own op; its
-    operands may be rows of one array (`compile.rows.Row`), and its results are then.
+    regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
+    the floats and the integers, and not one by one. elements: of a list op, each element's own op; its operands may be
+    rows of one array (`compile.rows.Row`), and its results are then.
     """
 
     @property
