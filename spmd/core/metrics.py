@@ -108,7 +108,7 @@ def counter_names() -> list[str]:
 
 def timer(name: str) -> float:
     """Total seconds of a timer: "key" (graph key at a barrier), "dispatch" (handing a program to PJRT), "compile", of
-    which "lower" (to StableHLO), "load" (of programs kept on disk)."""
+    which "lower" (to StableHLO), "roll" (finding equal layers), "load" (of programs kept on disk)."""
     return _timers[name]
 
 

@@ -9,6 +9,7 @@ from ..core import metrics
 from ..core.compile.compiler import compile_for
 from ..core.compile.cycles import cycles
 from ..core.compile.hlo import Module
+from ..core.engine.launch import formed
 from ..core.ir.graph import Graph
 from ..core.sharding.topology import Target
 
@@ -29,7 +30,7 @@ class Part:
 
 def part_of(graph: Graph, roles: dict[Any, str], target: Target) -> Part:
     started = metrics.now()
-    compiled = compile_for(graph)
+    compiled = compile_for(formed(graph))
     seconds = metrics.now() - started
     memory = compiled.memory_analysis()
     costs = compiled.cost_analysis() or {}

@@ -178,4 +178,4 @@ def _empty(loop: Loop, where: Result, *rows: int) -> jax.Array:
     array = jnp.zeros((*rows, *struct.shape), struct.dtype)
     if entry.sharding is None or len(entry.metas) > 1 or entry.sharding.padded_shape(struct.shape) != struct.shape:
         return array
-    return constrain(array, entry.sharding.with_spec((*((),) * len(rows), *entry.sharding.spec), entry.sharding.memory))
+    return constrain(array, entry.sharding.behind_rows() if rows else entry.sharding)
