@@ -19,7 +19,8 @@ from ..sharding.value import as_chosen, compiler_context, program_devices
 from . import failing, notice
 from .constants import hide_complex_constants
 from .ledger import record
-from .lower import argument_struct, build, pack_numbers
+from .lower import argument_struct, build
+from .numbers import pack_numbers
 from .options import options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare

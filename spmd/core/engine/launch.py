@@ -8,26 +8,24 @@ import numpy as np
 
 from .. import metrics
 from ..compile import cache, failing, families
-from ..compile.lower import pack_numbers
+from ..compile.numbers import pack_numbers
 from ..compile.program import Program
 from ..ir.graph import Graph, Leaf
 from ..ir.source import Line
 from ..lazy.cell import unlocked
+from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
-
-# Finds the leaves and results of a graph that are to be rows of stacks.
-form: families.Form = families.none
 
 
 def formed(graph: Graph) -> Graph:
     """The graph as it is compiled."""
-    return families.formed(graph, form)[0]
+    return families.formed(graph, roll.rolled)[0]
 
 
 def program_for(graph: Graph, name: str, line: Line) -> Program:
     """The compiled program of a graph."""
-    return cache.program_for(graph, name, line, form)
+    return cache.program_for(graph, name, line, roll.rolled)
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line) -> None:
