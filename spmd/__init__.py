@@ -8,11 +8,17 @@ from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
 from .annotate import use_sharding as use_sharding
 from .core.config import config as config
+from .core.control.alike import LayersDifferError as LayersDifferError
+from .core.control.cond import cond as cond
+from .core.control.layers import scan_layers as scan_layers
+from .core.control.scan import scan as scan
+from .core.control.while_loop import while_loop as while_loop
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
+from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding

@@ -10,10 +10,10 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec ProcessError Shard Sharding call_jax check clear_sharding config device device_ids eager "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed "
-        "mark_sharding mark_step nan_guard no_host_transfer process_count process_index register_lowering simulate "
-        "sync use_sharding"
+        "BodyError LayersDifferError Mesh P PartitionSpec ProcessError Shard Sharding call_jax check clear_sharding cond "
+        "config device device_ids eager from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed "
+        "mark_sharding mark_step nan_guard no_host_transfer process_count process_index register_lowering scan "
+        "scan_layers simulate sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer "

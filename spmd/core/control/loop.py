@@ -104,9 +104,8 @@ class _Loop:
                 stand_ins.append(capture.swapped(row.tensors[0], requires_grad=needs))
         self.row_given = capture.given[len(carry) :]
         fresh = [*carry, *(tensor for tensor, row in zip(stand_ins, rows, strict=True) if row.is_whole)]
-        versions = [tensor._version for tensor in fresh]
         self.carried, self.stacked = body(carry, stand_ins)
-        if [tensor._version for tensor in fresh] != versions:
+        if not all(map(capture.is_unwritten, fresh)):
             raise NotImplementedError(
                 f"{self.name}: the body writes in place into what it is given; make a new tensor instead (x = x + 1)"
             )
