@@ -31,6 +31,8 @@ from .launch import process_index as process_index
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
+from .planning import Plan as Plan
+from .planning import plan as plan
 from .runtime import device as device
 from .runtime import device_ids as device_ids
 from .runtime import get_stablehlo as get_stablehlo

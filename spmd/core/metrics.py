@@ -1,8 +1,10 @@
 """Counters, timers and the compile ledger: what the library did, and why it compiled."""
 
+import contextlib
 import threading
 import time
 from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import jax
@@ -123,6 +125,22 @@ def clear() -> None:
         _timers.clear()
         _ledger.clear()
         _fallbacks.clear()
+
+
+@contextlib.contextmanager
+def unchanged() -> Iterator[None]:
+    """Counters, timers, ledger and fallbacks are at the end what they were."""
+    kept = [(box, box.copy()) for box in (_counters, _timers, _fallbacks)]
+    lines = list(_ledger)
+    try:
+        yield
+    finally:
+        with _lock:
+            for box, before in kept:
+                box.clear()
+                box.update(before)
+            _ledger.clear()
+            _ledger.extend(lines)
 
 
 def report() -> str:

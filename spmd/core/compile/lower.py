@@ -2,14 +2,16 @@
 
 import contextlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Region, Value
-from ..ir.meta import Meta
+from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
 from ..ir.op import Layouts
 from ..sharding.constrain import cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
@@ -23,10 +25,26 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Row:
+    """A value that is one row of an array in the program; an op that reads it takes the slice."""
+
+    stack: jax.Array
+    index: int
+
+    def array(self) -> jax.Array:
+        return jax.lax.index_in_dim(self.stack, self.index, keepdims=False)
+
+
+Made = jax.Array | Row
+Values = dict[Value, tuple[Made, ...]]
+
+
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes.
+    """The graph as a function of (buffers of `graph.inputs()`..., float64 vector, int64 vector) -> `graph.outputs()`,
+    physical shapes.
 
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
@@ -35,19 +53,57 @@ def build(
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
         values: Values = {}
-        for leaf, buffer in zip(graph.leaves, buffers, strict=True):
-            values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
+        for port, buffer in zip(graph.inputs(), buffers, strict=True):
+            _take_in(graph, port, buffer, values)
         with _telling(_Told(describe, chosen)):
             lower_nodes(graph.nodes, values, (floats, integers), lies)
-        return tuple(
-            pad(_value(root, values), pinned, root.meta.shape)
-            for root, pinned in zip(graph.roots, graph.pinned, strict=True)
-        )
+        return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
 
 
-Values = dict[Value, tuple[jax.Array, ...]]
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
+    """An argument as the values that it is, logical shapes."""
+    assert port.sharding is not None, "every input lies somewhere"
+    array = cut(on_device(buffer, port.sharding), port.meta.shape)
+    if isinstance(port.places, int):
+        values[graph.leaves[port.places]] = (array,)
+    else:
+        values |= {graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)}
+
+
+def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
+    """A result of the program, physical shape."""
+    if isinstance(port.places, int):
+        array = plain(made_of(graph.roots[port.places], values))
+    else:
+        wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
+        array = _stack([made_of(value, values) for value in wanted])
+    return pad(array, port.sharding, port.meta.shape)
+
+
+def _stack(rows: Sequence[Made]) -> jax.Array:
+    """The rows as one array: the stack that most of them are in their places, the others set into it."""
+    homes = [
+        (id(row.stack), row.stack)
+        for i, row in enumerate(rows)
+        if isinstance(row, Row) and row.index == i and len(row.stack) == len(rows)
+    ]
+    if not homes:
+        return jnp.stack([plain(row) for row in rows])
+    (most, _), *_ = Counter(name for name, _ in homes).most_common(1)
+    stack = home = dict(homes)[most]
+    for i, row in enumerate(rows):
+        if not (isinstance(row, Row) and row.stack is home and row.index == i):
+            stack = jax.lax.dynamic_update_index_in_dim(stack, plain(row), i, 0)
+    return stack
+
+
+def plain(made: Made) -> jax.Array:
+    """A value as an array of its own."""
+    return made.array() if isinstance(made, Row) else made
+
+
 Vectors = tuple[jax.Array, jax.Array]  # lifted numbers: float64 and int64
 
 
@@ -90,12 +146,12 @@ def lower_nodes(nodes: Sequence[Node], values: Values, numbers: Vectors, lies: M
             for kind in kinds:
                 own.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
                 position[kind] += 1
-        operands = [_value(operand, values) for operand in node.operands]
+        operands = [plain(made_of(operand, values)) for operand in node.operands]
         # The index lets an error that XLA raises late be traced back to this node (see `failing`).
         with jax.named_scope(f"{node.entry.name}#{index}"):
             values[node] = _apply(node, operands, own, lies, told.describe)
         if told.chosen is not None and node.entry.name == "mark_sharding":
-            values[node] = (_reported(node, values[node][0], told.chosen),)
+            values[node] = (_reported(node, plain(values[node][0]), told.chosen),)
 
 
 def lower_region(
@@ -108,10 +164,10 @@ def lower_region(
     values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
     with jax.named_scope(f"region{index}"):
         lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
-    return [_value(root, values) for root in region.roots]
+    return [plain(made_of(root, values)) for root in region.roots]
 
 
-def _value(value: Value, values: Values) -> jax.Array:
+def made_of(value: Value, values: Values) -> Made:
     return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
@@ -172,6 +228,8 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 
-def argument_struct(meta: Meta, lies: Sharding) -> jax.ShapeDtypeStruct:
+def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     """What jax must know of an input to compile for it: physical shape, dtype, sharding."""
+    meta, lies = port.meta, port.sharding
+    assert lies is not None, "every input lies somewhere"
     return jax.ShapeDtypeStruct(lies.padded_shape(meta.shape), meta.struct.dtype, sharding=lies.in_program())

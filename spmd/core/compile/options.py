@@ -16,10 +16,11 @@ def options_of(graph: Graph) -> dict[str, str]:
     if config.compiler_options != "auto":
         return dict(map(_parsed, config.compiler_options.split()))
     renews = any(node.entry.name == "spmd.renew" for node in walk(graph.nodes))
-    return _FREEING_ON_CPU if renews and _platform(graph) == "cpu" else {}
+    return _FREEING_ON_CPU if renews and platform_of(graph) == "cpu" else {}
 
 
-def _platform(graph: Graph) -> str:
+def platform_of(graph: Graph) -> str:
+    """What kind of devices a program is for: "cpu", "tpu", ..."""
     return next(iter(graph.mesh.jax.device_set)).platform  # type: ignore[attr-defined]  # jax has no type for devices
 
 

@@ -110,7 +110,7 @@ class Scan(Lowering):
         for stack, is_whole, root in zip(stacks, self.ys, roots, strict=True):
             # A row that is annotated in the body: the stack of them lies so, too.
             asked = root.entry.sharding if isinstance(root, Node) and not root.entry.lowering.regions else None
-            laid = stack if asked is None else constrain(stack, in_rows(asked))
+            laid = stack if asked is None else constrain(stack, asked.behind_rows())
             if is_whole:
                 yield laid
             else:
@@ -251,16 +251,11 @@ def mesh_in(regions: Sequence[Region]) -> Sharding | None:
     return None
 
 
-def in_rows(sharding: Sharding) -> Sharding:
-    """How a stack of arrays that lie so lies: split as they are, behind a dim that is not split."""
-    return sharding.with_spec(((), *sharding.spec), sharding.memory)
-
-
 def stacked(rows: Arrays, layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
     """Rows as one array, and the layout that all of them are known to have."""
     layout = layouts[0] if all(other is layouts[0] for other in layouts) else None
     stack = jnp.stack(rows)
-    return (stack if layout is None else constrain(stack, in_rows(layout))), layout
+    return (stack if layout is None else constrain(stack, layout.behind_rows())), layout
 
 
 def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:

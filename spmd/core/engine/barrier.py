@@ -9,6 +9,7 @@ from ..ir.source import user_line
 from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
 from ..pjrt import processes, runs
+from . import launch
 from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .placement import meshes_met
@@ -66,4 +67,4 @@ def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
                 f"{list(others[0].device_ids)}; pass the tensors of one of them"
             )
         graph = graph_of(roots, mesh, dies=lambda leaf: cells is None)
-        return str(compiler.lower_graph(graph).as_text())
+        return str(compiler.lower_graph(launch.formed(graph)).as_text())

@@ -7,6 +7,7 @@ from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
+from .abstract import recording
 
 
 class MeshesError(ValueError):
@@ -44,7 +45,7 @@ def meshes_met(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Le
 
 def check_here(mesh: Sharding) -> None:
     """Raises AbstractError where a program would run on devices that are not here."""
-    if mesh.target is not None:
+    if mesh.target is not None and recording() is None:
         raise AbstractError(
             f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
             "for them are only lowered and compiled"
@@ -141,14 +142,10 @@ def pinned_sharding(cell: Cell, mesh: Sharding, *, joins: bool = False) -> Shard
     return cell.home if cell.home is not None and cell.home.devices == mesh.devices else None
 
 
-def is_overwritten(leaf: Leaf, lies: Sharding, asked: dict[Cell, Sharding | None]) -> bool:
-    """Whether the only holder of this buffer gets a new value of the same layout from this program."""
+def written_over(leaf: Leaf, lies: Sharding, asked: dict[Cell, tuple[int, Sharding | None]]) -> int | None:
+    """The place of the result, of the same layout, that the only holder of this buffer gets from this program."""
     cell = leaf.holder() if leaf.holder is not None else None
-    return (
-        cell is not None
-        and cell in asked
-        and cell.value is not leaf
-        and cell.meta.struct == leaf.meta.struct
-        and asked[cell] is lies
-        and not leaf.shared
-    )
+    if cell is None or cell not in asked or cell.value is leaf or leaf.is_held():
+        return None
+    place, pinned = asked[cell]
+    return place if pinned is lies and cell.meta.struct == leaf.meta.struct else None

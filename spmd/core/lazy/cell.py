@@ -77,6 +77,8 @@ class Cell:
 
     def write(self, value: Value) -> None:
         """Replaces the value, as an in-place op does."""
+        if JOURNAL is not None:
+            JOURNAL.note(self)
         old = self.value
         if WRITES:
             WRITES[-1].append(Write(self, old, None if self.past is None else list(self.past), self.data))
@@ -97,6 +99,8 @@ class Cell:
 
     def settle(self, leaf: Leaf) -> None:
         """Takes the result of a run."""
+        if JOURNAL is not None:
+            JOURNAL.note(self)
         leaf.holder = self.ref
         self.stamp += 1
         self.value = leaf
@@ -124,6 +128,41 @@ class Write(NamedTuple):
 
 # While a function is recorded as the body of a loop: what it writes, to be taken back; a list for each body.
 WRITES: list[list[Write]] = []
+
+
+class Journal:
+    """What cells and leaves were before a step that is recorded and never run (see `engine.abstract`)."""
+
+    def __init__(self) -> None:
+        self.cells: dict[weakref.ref[Cell], tuple[Any, ...]] = {}  # what dies meanwhile must not live on here
+        self.leaves: dict[Leaf, Sharding | None] = {}
+
+    def note(self, cell: Cell) -> None:
+        """Remembers a cell as it is, unless it is known already."""
+        if cell.ref not in self.cells:
+            past = None if cell.past is None else list(cell.past)
+            self.cells[cell.ref] = (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, past, cell.data)
+
+    def note_leaf(self, leaf: Leaf) -> None:
+        """Remembers how a leaf lies, or is to lie."""
+        self.leaves.setdefault(leaf, leaf.sharding)
+
+    def undo(self) -> None:
+        """Makes cells and leaves what they were."""
+        for ref, before in self.cells.items():
+            cell = ref()
+            if cell is None:
+                continue
+            (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, cell.past, cell.data) = before
+            if type(cell.value) is Leaf:
+                cell.value.holder = cell.ref
+        for leaf, sharding in self.leaves.items():
+            leaf.sharding = sharding
+
+
+# Set while a step is recorded that is never to run.
+JOURNAL: Journal | None = None
+
 
 # Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
 LIVE: list["weakref.ref[Cell]"] = []

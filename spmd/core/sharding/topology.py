@@ -7,8 +7,10 @@ sorted by process and then by id, and so the same number in every process. A tar
 as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -17,6 +19,25 @@ from jax._src.lib import xla_client  # devices beside those that jax.devices() h
 from jax.experimental import topologies
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
+
+
+_thread = threading.local()  # .target: whose devices stand for those here
+
+
+@contextlib.contextmanager
+def standing_in(target: Target) -> Iterator[None]:
+    """What this thread lowers and compiles inside is for the devices of a target, ordinal by ordinal, wherever a
+    sharding names those of this machine. None: for those themselves."""
+    before, _thread.target = stand_in(), target
+    try:
+        yield
+    finally:
+        _thread.target = before
+
+
+def stand_in() -> Target:
+    """Whose devices stand for those of this machine (see `standing_in`)."""
+    return getattr(_thread, "target", None)
 
 
 @functools.cache
