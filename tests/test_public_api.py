@@ -10,11 +10,11 @@ import spmd
 
 NAMES = {
     spmd: (
-        "AbstractError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax check clear_sharding config "
-        "device device_ids eager from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize "
-        "local_shards manual_seed "
-        "mark_sharding mark_step nan_guard no_host_transfer plan process_count process_index register_lowering "
-        "simulate sync use_sharding"
+        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax check "
+        "checkpoint_policies clear_sharding cond config device device_ids eager from_process_local full_state_dict "
+        "full_tensor get_sharding get_stablehlo initialize local_shards manual_seed mark_sharding mark_step nan_guard "
+        "no_host_transfer plan process_count process_index register_lowering remat scan scan_layers simulate sync "
+        "use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -42,6 +42,7 @@ SIGNATURES = {
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
+    spmd.cond: "(pred, true_fn, false_fn, operands=())",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
     spmd.eager: "()",
@@ -68,9 +69,12 @@ SIGNATURES = {
     spmd.process_count: "()",
     spmd.process_index: "()",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
+    spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None)",
+    spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
+    spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
