@@ -24,6 +24,10 @@ from .launch import full_tensor as full_tensor
 from .launch import initialize as initialize
 from .launch import process_count as process_count
 from .launch import process_index as process_index
+from .memory import checkpoint_name as checkpoint_name
+from .memory import offload_optimizer as offload_optimizer
+from .memory import place_to_device as place_to_device
+from .memory import place_to_host as place_to_host
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec

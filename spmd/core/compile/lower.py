@@ -13,7 +13,7 @@ import torch
 
 from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
 from ..ir.op import Layouts
-from ..sharding.constrain import cut, on_device, pad
+from ..sharding.constrain import cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
 
 
@@ -80,9 +80,10 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     else:
         wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
         array = _stack([made_of(value, values) for value in wanted])
-    if port.sharding is not None and port.sharding.padded_shape(port.meta.shape) != port.meta.shape:
-        array = on_device(array)  # jit takes it to where it is to lie
-    return pad(array, port.sharding, port.meta.shape)
+    if port.sharding is None:
+        return array
+    # Placed by ourselves, as jit would pair results with donated arguments whatever memory these are in.
+    return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
 
 
 def _stack(rows: Sequence[Made]) -> jax.Array:
