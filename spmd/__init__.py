@@ -15,6 +15,7 @@ from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
+from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
