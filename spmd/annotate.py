@@ -20,12 +20,14 @@ from .core.pjrt import runs
 from .core.pjrt.host import leaving
 from .core.pjrt.transfer import host_tensor
 from .core.sharding.topology import ordinal
-from .core.sharding.value import Sharding
+from .core.sharding.value import DEVICE, HOST, Sharding
 from .mesh import Mesh
 from .partition_spec import PartitionSpec
 
 
-def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
+def mark_sharding(
+    tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any], *, memory_kind: str = DEVICE
+) -> torch.Tensor:
     """Says how a tensor lies on a mesh, in place, and returns the same tensor (still attached to autograd).
 
     Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
@@ -36,9 +38,11 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     Args:
         tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's.
         partition_spec: a `PartitionSpec` or tuple, one entry per dim.
+        memory_kind: "device", or "pinned_host" for the memory of each device's host. Ops read what lies there on the
+            device; what is written in place goes back.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a spec that does not fit the mesh or the tensor.
-    Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
+    Raises TypeError for a tensor that is not on xla, ValueError for a spec that does not fit the mesh or the tensor, or
+    another memory. Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -46,10 +50,13 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     >>> spmd.get_sharding(x).text(x.dim())
     '{replicated}'
     """
-    target = _on_device(tensor, "mark_sharding")
+    target = on_device(tensor, "mark_sharding")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
-    annotate.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
+    if memory_kind not in (DEVICE, HOST):
+        raise ValueError(f"mark_sharding: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+    layout = mesh.sharding(partition_spec, tensor.dim(), "mark_sharding")
+    annotate.annotate(target, layout.with_spec(layout.spec, memory_kind))
     _watch_gradient(target)
     return tensor
 
@@ -119,7 +126,7 @@ class use_sharding:
                 f"use_sharding: over={over!r} takes an axis of the mesh ({', '.join(mesh.axis_names)}) and no "
                 "partition_spec beside it"
             )
-        self._tensors = tuple(_on_device(tensor, "use_sharding") for tensor in tensors)
+        self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._runs, self._turn, self._first = runs.stamp(), -1, 0
         self._reads = self._bound()
@@ -161,7 +168,7 @@ class use_sharding:
         >>> z.sum().item()
         32.0
         """
-        after = _on_device(after, "use_sharding.renew")
+        after = on_device(after, "use_sharding.renew")
         if self._turn != latest_turn():
             self._bind()
             self._forget_what_ran()
@@ -218,21 +225,21 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
     True
     """
-    annotate.clear_annotation(_on_device(tensor, "clear_sharding"))
+    annotate.clear_annotation(on_device(tensor, "clear_sharding"))
     return tensor
 
 
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     """How a tensor lies: its annotation, else where the last run left it; None for what is not yet on a device.
 
-    The result has `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
+    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
     TypeError for a tensor that is not on xla.
 
     >>> import torch, spmd
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
     True
     """
-    return annotate.current_sharding(_on_device(tensor, "get_sharding"))
+    return annotate.current_sharding(on_device(tensor, "get_sharding"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +272,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     >>> [shard.data.shape for shard in spmd.local_shards(torch.ones(4, 2, device="xla"))]
     [torch.Size([4, 2])]
     """
-    target = _on_device(tensor, "local_shards")
+    target = on_device(tensor, "local_shards")
     if target._view is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
     leaving("local_shards", repr(target._meta))
@@ -281,7 +288,8 @@ def _shard(piece: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) ->
     return Shard(host_tensor(np.asarray(piece.data)), indices, ordinal(piece.device), piece.replica_id)
 
 
-def _on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+    """The tensor, where it is one of the device; else the error that a caller of this name raises."""
     if not isinstance(tensor, XlaTensor):
         where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
         raise TypeError(f'{caller}: expected a tensor on xla, got {where}; move it with .to("xla") first')

@@ -11,7 +11,7 @@ import torch
 from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
 from ..ir.loops import Loop
 from ..ir.op import Layouts
-from ..sharding.constrain import constrain, cut, on_device, pad
+from ..sharding.constrain import constrain, cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
@@ -71,9 +71,10 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     else:
         wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
         array = as_stack([made_of(value, values) for value in wanted])
-    if port.sharding is not None and port.sharding.padded_shape(port.meta.shape) != port.meta.shape:
-        array = on_device(array)  # jit takes it to where it is to lie
-    return pad(array, port.sharding, port.meta.shape)
+    if port.sharding is None:
+        return array
+    # Placed by ourselves, as jit would pair results with donated arguments whatever memory these are in.
+    return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
 
 
 def _stack(leaves: Sequence[Leaf], lies: Mapping[Leaf, Sharding], values: Values) -> None:
