@@ -10,11 +10,13 @@ from typing import Any
 import jax
 
 from ..core import metrics
+from ..core.compile import copies, families
 from ..core.compile.collectives import line_of, rows, source_of
 from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
+from ..core.config import config
 from ..core.engine import launch
 from ..core.ir.graph import Graph, Node
 from ..core.ir.source import node_line
@@ -48,7 +50,7 @@ _asked: "OrderedDict[Hashable, tuple[Figures, Module | None]]" = OrderedDict()
 
 def figures_of(graph: Graph, paths: Callable[[Node], str]) -> Figures:
     """The figures of a graph over the devices that stand for its mesh; what was asked lately is not compiled again."""
-    key = graph.key(), stand_in()
+    key = graph.key(), stand_in(), config.roll_layers
     found = _asked.get(key)
     if found is None:
         found = _asked[key] = _compiled(graph)
@@ -66,12 +68,16 @@ def _replaced(figures: Figures, table: tuple[Collective, ...]) -> Figures:
     return Figures(**values)
 
 
-def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
-    started = metrics.now()
+def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
+    """The figures of a graph as a run would compile it: see `cache.program_for`."""
+    started, graph = metrics.now(), recorded
     try:
         with metrics.silent():
-            graph = launch.formed(graph)
+            graph = launch.formed(recorded)
             compiled = compile_for(graph)
+            if config.roll_layers == "auto" and copies.costs_more(compiled, graph):
+                graph = families.formed(recorded, families.none)[0]
+                compiled = compile_for(graph)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
