@@ -92,8 +92,8 @@ def step_of(config: GPTConfig, args: argparse.Namespace, *, reshard: bool, clip:
     return compiled.call_args.args[0], program.record.temp_bytes
 
 
-def tpu_bytes(graph: Any, topology: str) -> int:
-    """Return the temporary bytes that the TPU compiler gives the same graph over the chips of a topology."""
+def tpu_memory(graph: Any, topology: str) -> Any:
+    """Return the TPU compiler's `memory_analysis` of the same graph over the chips of a topology."""
     devices = np.array(topologies.get_topology_desc(topology_name=topology, platform="tpu").devices).reshape(-1)
     shardings = [found for found in gc.get_objects() if type(found) is value.Sharding]
 
@@ -106,9 +106,9 @@ def tpu_bytes(graph: Any, topology: str) -> int:
     with mock.patch.object(value, "grid", lambda ids, shape, target: devices[np.array(ids)].reshape(shape)):
         lowered = compiler.lower_graph(graph)
         with value.compiler_context():
-            size = lowered.compile().memory_analysis().temp_size_in_bytes
+            found = lowered.compile().memory_analysis()
     forget()
-    return int(size)
+    return found
 
 
 def main() -> None:
@@ -131,7 +131,7 @@ def main() -> None:
         for clip in (False, True):
             bar = activations + 4 * unit * 4 + (numel * 4 / args.devices if clip else 0)
             graph, found = step_of(config, args, reshard=reshard, clip=clip)
-            tpu = f"{tpu_bytes(graph, args.topology) / MIB:.1f}" if args.topology else "not asked"
+            tpu = f"{tpu_memory(graph, args.topology).temp_size_in_bytes / MIB:.1f}" if args.topology else "not asked"
             table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}", f"{found / MIB:.1f}", tpu)
     Console().print(table)
 
