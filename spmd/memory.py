@@ -94,4 +94,3 @@ def _offload_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
                 lies = current_sharding(value) or default_sharding()
                 if lies.memory != HOST:
                     annotate(value, lies.with_spec(lies.spec, HOST))
-

@@ -18,6 +18,8 @@ HOST = "pinned_host"
 def kind(tensor: Tensor) -> str:
     """The memory that the buffer itself says it is in; `get_sharding` says the same."""
     spmd.sync()
+    if tensor._cell.value.host is not None:
+        spmd.local_shards(tensor)  # uploads
     buffer, _ = tensor._cell.value.placed()
     kinds = {shard.data.sharding.memory_kind for shard in buffer.addressable_shards}
     lies = spmd.get_sharding(tensor)

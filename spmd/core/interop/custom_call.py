@@ -72,12 +72,16 @@ def stablehlo_custom_call(
         )
     is_text = isinstance(backend_config, str)
     version = api_version or (1 if is_text and backend_config else TYPED_FFI)
-    config = backend_config if isinstance(backend_config, str) else tuple(sorted(map(_attribute, backend_config.items())))
+    config = (
+        backend_config if isinstance(backend_config, str) else tuple(sorted(map(_attribute, backend_config.items())))
+    )
     if not is_text and version != TYPED_FFI:
         raise ValueError(f"stablehlo_custom_call: a dict as backend_config needs api_version 4, got {api_version}")
     said = tuple(sorted((frontend_attributes or {}).items()))
     call = CustomCall(call_target, has_side_effect, config, version, said)
-    results = tuple(dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True))
+    results = tuple(
+        dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
+    )
     made = _Apply.apply(call, results, *args)
     return made[0] if len(made) == 1 else made
 
