@@ -1,4 +1,4 @@
-"""The host's memory beside the device's: values placed there, marked so, gradients, optimizer state; what is counted."""
+"""The host's memory beside the device's: values placed there, marked so, gradients, optimizer state; the figures."""
 
 from typing import Any
 
@@ -108,7 +108,7 @@ class TestPlace:
         for call in (spmd.place_to_host, spmd.place_to_device):
             with pytest.raises(TypeError, match=rf"{call.__name__}: expected a tensor on xla, got one on cpu"):
                 call(torch.ones(1))
-        with pytest.raises(TypeError, match="offload_optimizer: expected a torch.optim.Optimizer, got Linear"):
+        with pytest.raises(TypeError, match=r"offload_optimizer: expected a torch\.optim\.Optimizer, got Linear"):
             spmd.offload_optimizer(nn.Linear(1, 1))  # type: ignore[arg-type]
 
 

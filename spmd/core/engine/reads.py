@@ -22,7 +22,6 @@ from .execute import run
 from .failed import FINAL, depends, give_up
 from .placement import wanted
 
-
 _IN_A_PLAN = (
     "which has no value: spmd.plan records the step and runs nothing. Give it the step alone, not the loop that prints "
     "or reads its results"

@@ -133,7 +133,7 @@ def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ..
         api_version=call.version,
     )
     if call.frontend:
-        said = {name: ir.StringAttr.get(text) for name, text in call.frontend}
+        said: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in call.frontend}
         made.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
     return made.results
 
