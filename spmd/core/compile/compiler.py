@@ -20,7 +20,8 @@ from . import failing, notice
 from .aliases import alias_by_memory
 from .constants import hide_complex_constants
 from .ledger import record
-from .lower import argument_struct, build, pack_numbers
+from .lower import argument_struct, build
+from .numbers import pack_numbers
 from .options import options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare
@@ -102,7 +103,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
     program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, name, cause, line, metrics.now() - started)
+    program.record = record(program, graph, name, cause, line, metrics.now() - started)
     program.bytes_needed = (program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes) * len(
         executable.runtime_executable().local_devices()
     )

@@ -8,16 +8,18 @@ import numpy as np
 
 from .. import metrics
 from ..compile import cache, failing, families
-from ..compile.lower import pack_numbers
+from ..compile.numbers import pack_numbers
 from ..compile.program import Program
 from ..ir.graph import Graph, Leaf
 from ..ir.source import Line
 from ..lazy.cell import unlocked
+from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
 
-# Finds the leaves and results of a graph that are to be rows of stacks.
-form: families.Form = families.none
+
+# Finds what is one loop of a program, and the leaves and results that are rows of stacks.
+form: families.Form = roll.rolled
 
 
 def formed(graph: Graph) -> Graph:
@@ -50,10 +52,10 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
-    buffers = stacks.arguments(program, graph)
-    for i, lies in program.foreign:
-        buffers[i] = transfer.respelled(buffers[i], lies)
     try:
+        buffers = stacks.arguments(program, graph)
+        for i, lies in program.foreign:
+            buffers[i] = transfer.respelled(buffers[i], lies)
         with jax.enable_x64(True):
             made = program.executable(*buffers, *vectors)
         if program.calls_host:
