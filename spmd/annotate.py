@@ -232,8 +232,8 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     """How a tensor lies: its annotation, else where the last run left it; None for what is not yet on a device.
 
-    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
-    TypeError for a tensor that is not on xla.
+    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)`
+    (GSPMD text). Raises TypeError for a tensor that is not on xla.
 
     >>> import torch, spmd
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None

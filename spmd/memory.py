@@ -1,4 +1,4 @@
-"""Where values are kept between their uses: names for a checkpoint's policy, and the host's memory beside the device's."""
+"""Where values are kept between uses: names for a checkpoint's policy, and the host's memory beside the device's."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
     """
     if not isinstance(name, str):
         raise TypeError(f"checkpoint_name: expected a name as text, got {name!r}")
-    return CHECKPOINT_NAME(tensor, name)  # type: ignore[no-any-return]
+    return CHECKPOINT_NAME(tensor, name)
 
 
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
@@ -45,7 +45,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory, x.tolist()
     ('pinned_host', [2.0, 2.0, 2.0, 2.0])
     """
-    return TO_HOST(on_device(tensor, "place_to_host"))  # type: ignore[no-any-return]
+    return TO_HOST(on_device(tensor, "place_to_host"))
 
 
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
@@ -59,7 +59,7 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(x).memory
     'device'
     """
-    return TO_DEVICE(on_device(tensor, "place_to_device"))  # type: ignore[no-any-return]
+    return TO_DEVICE(on_device(tensor, "place_to_device"))
 
 
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

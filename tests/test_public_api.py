@@ -10,11 +10,12 @@ import spmd
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax check "
-        "checkpoint_policies clear_sharding cond config device device_ids eager from_process_local full_state_dict "
-        "full_tensor get_sharding get_stablehlo initialize local_shards manual_seed mark_sharding mark_step nan_guard "
-        "no_host_transfer plan process_count process_index register_lowering remat scan scan_layers simulate sync "
-        "use_sharding while_loop"
+        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax "
+        "check checkpoint_name checkpoint_policies clear_sharding cond config device device_ids eager "
+        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards "
+        "manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
+        "place_to_host plan process_count process_index register_lowering remat scan scan_layers simulate "
+        "stablehlo_custom_call sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -57,7 +58,16 @@ SIGNATURES = {
     ),
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
-    spmd.mark_sharding: "(tensor, mesh, partition_spec)",
+    spmd.checkpoint_name: "(tensor, name)",
+    spmd.mark_sharding: "(tensor, mesh, partition_spec, *, memory_kind='device')",
+    spmd.offload_optimizer: "(optimizer)",
+    spmd.place_to_device: "(tensor)",
+    spmd.place_to_host: "(tensor)",
+    spmd.remat: "(function, *, policy=None)",
+    spmd.stablehlo_custom_call: (
+        "(args, call_target, output_shapes, output_dtypes, has_side_effect=False, backend_config='', api_version=0, "
+        "frontend_attributes=None)"
+    ),
     spmd.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",

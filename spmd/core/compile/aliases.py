@@ -25,7 +25,8 @@ def alias_by_memory(graph: Graph, module: Any) -> None:
     with module.context:
         number = ir.IntegerType.get_signless(32)
         for i, port in enumerate(inputs):
-            known = {named.name: named.attr for named in ir.DictAttr(arguments[i])}
+            given: Any = ir.DictAttr(arguments[i])  # jaxlib's stubs do not say that one iterates over it
+            known = {named.name: named.attr for named in given}
             known.pop(_ALIAS, None)
             known.pop(_DONOR, None)
             place = place_of.get(_written_over(graph, port)) if port.is_donated else None

@@ -67,7 +67,7 @@ def stablehlo_custom_call(
             raise TypeError(f'stablehlo_custom_call: expected tensors on xla, got {where}; move it with .to("xla")')
     if len(output_shapes) != len(output_dtypes) or not output_shapes:
         raise ValueError(
-            f"stablehlo_custom_call: expected a dtype for each result and at least one, got {len(output_shapes)} shapes "
+            f"stablehlo_custom_call: expected a dtype for each result, at least one; got {len(output_shapes)} shapes "
             f"and {len(output_dtypes)} dtypes"
         )
     is_text = isinstance(backend_config, str)
@@ -133,7 +133,7 @@ def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ..
         api_version=call.version,
     )
     if call.frontend:
-        said = {name: ir.StringAttr.get(text) for name, text in call.frontend}
+        said: dict[str, ir.Attribute] = {name: ir.StringAttr.get(text) for name, text in call.frontend}
         made.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
     return made.results
 
