@@ -19,7 +19,7 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.engine import launch
-from tests.stacking import alike
+from tests.alike import alike
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
 STEPS = 4

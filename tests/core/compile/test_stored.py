@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import torch
-from stacking import alike
+from alike import alike
 from support import run_script
 
 import spmd
