@@ -6,18 +6,17 @@ from typing import Any
 
 import jax
 import pytest
-from alike import alike
+from alike import WHERE, alike
 from stacking import Layers
 
 import spmd
-from spmd.core.engine import launch
 from spmd.core.sharding import rows
 
 
 @pytest.fixture
 def stores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Every program of a test takes its families as stacks."""
-    monkeypatch.setattr(launch, "form", alike)
+    monkeypatch.setattr(*WHERE, alike)
     yield
     spmd.sync()
 

@@ -11,14 +11,13 @@ import jax
 import numpy as np
 import pytest
 import torch
-from alike import alike
+from alike import WHERE, alike
 from stacking import LAYERS, Layers, leaf, live_bytes
 from support import check
 from torch import nn
 
 import spmd
 from spmd.core.compile import cache, families
-from spmd.core.engine import launch
 from spmd.core.sharding import rows
 
 pytestmark = pytest.mark.usefixtures("stores")
@@ -49,7 +48,7 @@ class TestLife:
     def test_memory_is_that_of_the_rows(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         layers = Layers(mesh8, 16, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(launch, "form", families.none)
+            patch.setattr(*WHERE, families.none)
             layers.step()
         gc.collect()
         allocated = torch.xla.memory_allocated()
@@ -115,7 +114,7 @@ class TestPrograms:
         """A program that ran on single leaves runs on stores as another one, and still on the leaves of another model:
         the average's, which is never trained."""
         layers, average = Layers(mesh8, 24, 4), Layers(mesh8, 24, 4)
-        monkeypatch.setattr(launch, "form", families.none)
+        monkeypatch.setattr(*WHERE, families.none)
 
         def evaluate(of: Layers) -> None:
             total = sum(layer.square().sum() for layer in of.layers)
@@ -123,10 +122,10 @@ class TestPrograms:
             check(total, sum(twin.square().sum() for twin in of.twins))
 
         evaluate(layers)
-        monkeypatch.setattr(launch, "form", alike)
+        monkeypatch.setattr(*WHERE, alike)
         layers.step()
         calls.since()
-        monkeypatch.setattr(launch, "form", families.none)
+        monkeypatch.setattr(*WHERE, families.none)
         count = len(spmd.metrics.compiles())
         for _ in range(2):
             evaluate(layers)
@@ -185,7 +184,7 @@ class TestFailing:
                 layer.cpu()
         check(other, torch.ones(8))
         monkeypatch.undo()
-        monkeypatch.setattr(launch, "form", alike)
+        monkeypatch.setattr(*WHERE, alike)
         for i, layer in enumerate(layers.layers):
             layer.data = layers.twins[i].to("xla")
         layers.step()

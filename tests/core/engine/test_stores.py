@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from alike import alike
+from alike import WHERE, alike
 from stacking import LAYERS, Layers, leaf, live_bytes
 from support import check, distinct
 from torch import nn
@@ -16,7 +16,6 @@ from torch import nn
 import fsdp
 import spmd
 from spmd.core.compile import families
-from spmd.core.engine import launch
 from spmd.core.ir.graph import Leaf
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.store import Store
@@ -107,7 +106,7 @@ class TestTraining:
         assert counts[1:] == counts[1:2] * 3
         stacked = spmd.metrics.compiles()[-1]
         assert f"{18 * LAYERS} of" in stacked.cause and "rows of 12 stores" in stacked.cause
-        monkeypatch.setattr(launch, "form", families.none)
+        monkeypatch.setattr(*WHERE, families.none)
         Pair(mesh8).step()
         plain = spmd.metrics.compiles()[-1]
         assert stacked.alias_bytes == plain.alias_bytes > 0
@@ -130,7 +129,7 @@ class TestShapes:
         assert store.placed().shape == (LAYERS, -(-shape[0] // 8) * 8, *shape[1:])
 
     def test_scalars(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(launch, "form", partial(alike, least=1))
+        monkeypatch.setattr(*WHERE, partial(alike, least=1))
         self.is_trained(Layers(None))
 
     def test_on_one_device(self) -> None:
@@ -301,7 +300,7 @@ class TestWriting:
 
     def test_one_is_frozen(self, layers: Layers, calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """A row that a program reads and does not write comes out as it went in; the store is overwritten in place."""
-        monkeypatch.setattr(launch, "form", families.none)
+        monkeypatch.setattr(*WHERE, families.none)
         for seed in range(3):
             for values in (layers.layers, layers.twins):
                 total = sum(value.sum() for value in values)
