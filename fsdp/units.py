@@ -193,8 +193,9 @@ class Exit:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         self.unit.leave()
-        self.annotate(output)
-        self.unit.watch(output)
+        if output is not None:  # else forward raised, as it does where a recomputation has all that it wants
+            self.annotate(output)
+            self.unit.watch(output)
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
