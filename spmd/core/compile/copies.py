@@ -1,4 +1,4 @@
-"""Whether a rolled program copies its stacks: XLA's CPU compiler at times does, which takes more than unrolled layers."""
+"""Whether a rolled program copies its stacks, as XLA's CPU compiler may: that would take more than unrolled layers."""
 
 import math
 
