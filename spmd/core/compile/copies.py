@@ -28,7 +28,7 @@ def costs_more(program: Program, graph: Graph) -> bool:
 
 
 def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:
-    """The bytes of the stacks (whose shapes are these before they are split) that a computation copies, and not fills."""
+    """The bytes of the stacks, of these shapes before they are split, that a computation copies and does not fill."""
     by_name = {line.name: line for line in computation.lines}
     copied = 0
     for line in computation.lines:

@@ -12,10 +12,10 @@ from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
 from ..ir.loops import Loop
 from ..ir.op import Layouts
 from ..sharding.constrain import constrain, cut, on_device, pad
-from ..sharding.value import Sharding, report_sharding
+from ..sharding.value import DEVICE, Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
-from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
+from .rows import Made, Row, as_stack, joined, made_of, plain, rows_on_device, scalars
 
 
 class LoweringError(RuntimeError):
@@ -56,7 +56,8 @@ def build(
 def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
     """An argument as the values that it is, logical shapes."""
     assert port.sharding is not None, "every input lies somewhere"
-    array = cut(on_device(buffer, port.sharding), port.meta.shape)
+    is_plain = isinstance(port.places, int) and buffer.shape == port.meta.shape
+    array = buffer if is_plain else cut(on_device(buffer), port.meta.shape)
     if isinstance(port.places, int):
         values[graph.leaves[port.places]] = (array,)
     else:
@@ -70,6 +71,8 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     else:
         wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
         array = as_stack([made_of(value, values) for value in wanted])
+    if port.sharding is not None and port.sharding.padded_shape(port.meta.shape) != port.meta.shape:
+        array = on_device(array)  # jit takes it to where it is to lie
     return pad(array, port.sharding, port.meta.shape)
 
 
@@ -167,6 +170,8 @@ def _apply(
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
+            if not node.entry.lowering.any_memory:
+                operands = rows_on_device(operands)
             if node.entry.lowering.elements:
                 made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
@@ -206,6 +211,8 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     assert asked is not None, "only annotations are asked for"
     if asked.padded_shape(array.shape) != array.shape or not array.ndim or len(asked.devices) == 1:
         return array
+    if asked.memory != DEVICE:
+        return array  # the partitioner is done before anything is placed in a memory
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 

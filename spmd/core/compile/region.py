@@ -5,6 +5,7 @@ and makes (carry, a row of each result). Rows come in one of two ways: as one op
 operand for each turn, as the weights of layers do; results leave likewise.
 """
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,10 @@ class Scan(Lowering):
     steps: tuple[Step, ...] = ()
     reverse: bool = False
 
+    def with_steps(self, steps: tuple[Step, ...]) -> "Scan":
+        """The same with other numbers."""
+        return dataclasses.replace(self, steps=steps)
+
     @property
     def regions(self) -> tuple[Region, ...]:
         return (self.body,)
@@ -70,6 +75,18 @@ class Scan(Lowering):
         )
         last, stacks = jax.lax.scan(turn, _strong(carry), (rows, per_turn), length=self.turns, reverse=self.reverse)
         return (*last, *self._results(stacks))
+
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        starts, start = [], 0
+        for step in self.steps:
+            starts.append(start)
+            start += self.turns if step is EACH else 1
+        counts = [self.turns if step is EACH else 1 for step in self.steps]
+        return [
+            (starts[seed] + turn % counts[seed], starts[count] + turn % counts[count])
+            for seed, count in draws_in(self.body.nodes)
+            for turn in range(max(counts[seed], counts[count]))
+        ]
 
     def _rows(self, operands: Arrays, layouts: Layouts) -> tuple[list[jax.Array], list[Sharding | None]]:
         """The rows of each x as one array, and how one row is known to lie."""
@@ -175,6 +192,15 @@ def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step
 
 def _kinds(nodes: Sequence[Node]) -> str:
     return "".join(node.entry.numbers for node in nodes)
+
+
+def draws_in(nodes: Sequence[Node]) -> list[tuple[int, int]]:
+    """Where the draws' seeds and counts are among the lifted numbers of a body (see `Lowering.draws`)."""
+    found, start = [], 0
+    for node in nodes:
+        found += [(start + seed, start + count) for seed, count in node.entry.lowering.draws(node.entry)]
+        start += len(node.entry.numbers)
+    return found
 
 
 def body_numbers(region: Region) -> list[float | int]:

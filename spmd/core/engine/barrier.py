@@ -6,6 +6,7 @@ from .. import interrupt, metrics, pace
 from ..compile import compiler
 from ..ir.graph import Leaf, topological
 from ..ir.source import user_line
+from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
 from ..pjrt import processes, runs
 from . import launch
@@ -20,6 +21,7 @@ def sync(*, wait: bool = False) -> None:
     State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
     `wait` it returns when the devices are done. Errors: see `spmd.sync`.
     """
+    refuse("spmd.sync()", "what is recorded there is run by nobody but the loop; call it outside")
     interrupt.watch()
     if processes.several():
         processes.collect_garbage()

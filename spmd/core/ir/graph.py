@@ -348,15 +348,15 @@ class Region:
         return digest(_wiring(self.nodes, self.leaves, self.roots))
 
 
-def between(roots: Sequence[Value], given: Iterable[Value]) -> list[Node]:
-    """The nodes that the roots need when these values are given, in the order of recording."""
+def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -> list[Node]:
+    """The nodes that the roots need when these values are given, in the order of recording; none before `since`."""
     known = {value_name(value) for value in given}
     seen: set[Node] = set()
     stack = list(roots)
     while stack:
         value = stack.pop()
         node = None if value_name(value) in known else origin(value)
-        if node is not None and node not in seen:
+        if node is not None and node not in seen and node.serial >= since:
             seen.add(node)
             stack.extend(node.operands)
     return sorted(seen, key=_serial)

@@ -42,6 +42,11 @@ class Lowering:
         return False
 
     @property
+    def any_memory(self) -> bool:
+        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
+        return False
+
+    @property
     def regions(self) -> tuple[Any, ...]:
         return ()
 
@@ -52,6 +57,10 @@ class Lowering:
     def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
         """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
         return None
+
+    def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
+        """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""
+        return ()
 
     def on_host(self, op: "Entry") -> OnHost | None:
         """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""
