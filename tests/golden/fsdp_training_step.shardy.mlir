@@ -926,8 +926,8 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %723 = stablehlo.broadcast_in_dim %722, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
     %724 = "stablehlo.scatter"(%721, %723, %720) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1604 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1604 : tensor<f32>
+      %1466 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1466 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<8x1xi32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %725 = sdy.sharding_constraint %724 <@mesh, [{}, {}]> : tensor<8x16xf32>
     %726 = sdy.sharding_constraint %725 <@mesh, [{}, {"fsdp"}]> : tensor<8x16xf32>
@@ -940,951 +940,796 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %732 = stablehlo.broadcast_in_dim %731, dims = [0] : (tensor<64xi32>) -> tensor<64x1xi32>
     %733 = "stablehlo.scatter"(%730, %732, %729) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1604 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1604 : tensor<f32>
+      %1466 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1466 : tensor<f32>
     }) : (tensor<32x16xf32>, tensor<64x1xi32>, tensor<64x16xf32>) -> tensor<32x16xf32>
     %734 = sdy.sharding_constraint %733 <@mesh, [{}, {}]> : tensor<32x16xf32>
     %735 = sdy.sharding_constraint %734 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
     %736 = stablehlo.optimization_barrier %735 : tensor<32x16xf32>
-    %737 = stablehlo.abs %736 : tensor<32x16xf32>
-    %738 = stablehlo.multiply %737, %737 : tensor<32x16xf32>
+    %737 = stablehlo.reshape %736 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %738 = stablehlo.reshape %737 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %739 = sdy.sharding_constraint %738 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
+    %740 = chlo.square %739 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_91 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %739 = stablehlo.reduce(%738 init: %cst_91) applies stablehlo.add across dimensions = [0, 1] : (tensor<32x16xf32>, tensor<f32>) -> tensor<f32>
-    %740 = stablehlo.sqrt %739 : tensor<f32>
-    %741 = stablehlo.abs %727 : tensor<8x16xf32>
-    %742 = stablehlo.multiply %741, %741 : tensor<8x16xf32>
+    %741 = stablehlo.reduce(%740 init: %cst_91) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %742 = stablehlo.broadcast_in_dim %741, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %743 = stablehlo.transpose %727, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %744 = stablehlo.reshape %743 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
+    %745 = stablehlo.reshape %744 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
+    %746 = sdy.sharding_constraint %745 <@mesh, [{"fsdp"}, {}]> : tensor<8x16xf32>
+    %747 = chlo.square %746 : tensor<8x16xf32> -> tensor<8x16xf32>
     %cst_92 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %743 = stablehlo.reduce(%742 init: %cst_92) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<f32>
-    %744 = stablehlo.sqrt %743 : tensor<f32>
-    %745 = stablehlo.abs %714 : tensor<16xf32>
-    %746 = stablehlo.multiply %745, %745 : tensor<16xf32>
+    %748 = stablehlo.reduce(%747 init: %cst_92) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
+    %749 = stablehlo.broadcast_in_dim %748, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %750 = stablehlo.reshape %714 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %751 = stablehlo.reshape %750 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %752 = stablehlo.reshape %751 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %753 = sdy.sharding_constraint %752 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %754 = chlo.square %753 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_93 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %747 = stablehlo.reduce(%746 init: %cst_93) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %748 = stablehlo.sqrt %747 : tensor<f32>
-    %749 = stablehlo.abs %717 : tensor<16xf32>
-    %750 = stablehlo.multiply %749, %749 : tensor<16xf32>
+    %755 = stablehlo.reduce(%754 init: %cst_93) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %756 = stablehlo.broadcast_in_dim %755, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %757 = stablehlo.reshape %717 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %758 = stablehlo.reshape %757 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %759 = stablehlo.reshape %758 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %760 = sdy.sharding_constraint %759 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %761 = chlo.square %760 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_94 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %751 = stablehlo.reduce(%750 init: %cst_94) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %752 = stablehlo.sqrt %751 : tensor<f32>
-    %753 = stablehlo.abs %681 : tensor<48x16xf32>
-    %754 = stablehlo.multiply %753, %753 : tensor<48x16xf32>
+    %762 = stablehlo.reduce(%761 init: %cst_94) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %763 = stablehlo.broadcast_in_dim %762, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %764 = stablehlo.reshape %681 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
+    %765 = stablehlo.reshape %764 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
+    %766 = sdy.sharding_constraint %765 <@mesh, [{"fsdp"}, {}]> : tensor<8x96xf32>
+    %767 = chlo.square %766 : tensor<8x96xf32> -> tensor<8x96xf32>
     %cst_95 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %755 = stablehlo.reduce(%754 init: %cst_95) applies stablehlo.add across dimensions = [0, 1] : (tensor<48x16xf32>, tensor<f32>) -> tensor<f32>
-    %756 = stablehlo.sqrt %755 : tensor<f32>
-    %757 = stablehlo.abs %684 : tensor<48xf32>
-    %758 = stablehlo.multiply %757, %757 : tensor<48xf32>
+    %768 = stablehlo.reduce(%767 init: %cst_95) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
+    %769 = stablehlo.broadcast_in_dim %768, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %770 = stablehlo.reshape %684 : (tensor<48xf32>) -> tensor<48x1xf32>
+    %771 = stablehlo.reshape %770 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
+    %772 = stablehlo.reshape %771 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
+    %773 = sdy.sharding_constraint %772 <@mesh, [{"fsdp"}, {}]> : tensor<8x6xf32>
+    %774 = chlo.square %773 : tensor<8x6xf32> -> tensor<8x6xf32>
     %cst_96 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %759 = stablehlo.reduce(%758 init: %cst_96) applies stablehlo.add across dimensions = [0] : (tensor<48xf32>, tensor<f32>) -> tensor<f32>
-    %760 = stablehlo.sqrt %759 : tensor<f32>
-    %761 = stablehlo.abs %625 : tensor<16x16xf32>
-    %762 = stablehlo.multiply %761, %761 : tensor<16x16xf32>
+    %775 = stablehlo.reduce(%774 init: %cst_96) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
+    %776 = stablehlo.broadcast_in_dim %775, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %777 = stablehlo.reshape %625 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
+    %778 = stablehlo.reshape %777 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
+    %779 = sdy.sharding_constraint %778 <@mesh, [{"fsdp"}, {}]> : tensor<8x32xf32>
+    %780 = chlo.square %779 : tensor<8x32xf32> -> tensor<8x32xf32>
     %cst_97 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %763 = stablehlo.reduce(%762 init: %cst_97) applies stablehlo.add across dimensions = [0, 1] : (tensor<16x16xf32>, tensor<f32>) -> tensor<f32>
-    %764 = stablehlo.sqrt %763 : tensor<f32>
-    %765 = stablehlo.abs %628 : tensor<16xf32>
-    %766 = stablehlo.multiply %765, %765 : tensor<16xf32>
+    %781 = stablehlo.reduce(%780 init: %cst_97) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
+    %782 = stablehlo.broadcast_in_dim %781, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %783 = stablehlo.reshape %628 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %784 = stablehlo.reshape %783 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %785 = stablehlo.reshape %784 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %786 = sdy.sharding_constraint %785 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %787 = chlo.square %786 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_98 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %767 = stablehlo.reduce(%766 init: %cst_98) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %768 = stablehlo.sqrt %767 : tensor<f32>
-    %769 = stablehlo.abs %612 : tensor<16xf32>
-    %770 = stablehlo.multiply %769, %769 : tensor<16xf32>
+    %788 = stablehlo.reduce(%787 init: %cst_98) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %789 = stablehlo.broadcast_in_dim %788, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %790 = stablehlo.reshape %612 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %791 = stablehlo.reshape %790 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %792 = stablehlo.reshape %791 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %793 = sdy.sharding_constraint %792 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %794 = chlo.square %793 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_99 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %771 = stablehlo.reduce(%770 init: %cst_99) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %772 = stablehlo.sqrt %771 : tensor<f32>
-    %773 = stablehlo.abs %615 : tensor<16xf32>
-    %774 = stablehlo.multiply %773, %773 : tensor<16xf32>
+    %795 = stablehlo.reduce(%794 init: %cst_99) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %796 = stablehlo.broadcast_in_dim %795, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %797 = stablehlo.reshape %615 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %798 = stablehlo.reshape %797 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %799 = stablehlo.reshape %798 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %800 = sdy.sharding_constraint %799 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %801 = chlo.square %800 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_100 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %775 = stablehlo.reduce(%774 init: %cst_100) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %776 = stablehlo.sqrt %775 : tensor<f32>
-    %777 = stablehlo.abs %579 : tensor<64x16xf32>
-    %778 = stablehlo.multiply %777, %777 : tensor<64x16xf32>
+    %802 = stablehlo.reduce(%801 init: %cst_100) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %803 = stablehlo.broadcast_in_dim %802, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %804 = stablehlo.reshape %579 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %805 = stablehlo.reshape %804 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %806 = sdy.sharding_constraint %805 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
+    %807 = chlo.square %806 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_101 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %779 = stablehlo.reduce(%778 init: %cst_101) applies stablehlo.add across dimensions = [0, 1] : (tensor<64x16xf32>, tensor<f32>) -> tensor<f32>
-    %780 = stablehlo.sqrt %779 : tensor<f32>
-    %781 = stablehlo.abs %582 : tensor<64xf32>
-    %782 = stablehlo.multiply %781, %781 : tensor<64xf32>
+    %808 = stablehlo.reduce(%807 init: %cst_101) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %809 = stablehlo.broadcast_in_dim %808, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %810 = stablehlo.reshape %582 : (tensor<64xf32>) -> tensor<64x1xf32>
+    %811 = stablehlo.reshape %810 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
+    %812 = stablehlo.reshape %811 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
+    %813 = sdy.sharding_constraint %812 <@mesh, [{"fsdp"}, {}]> : tensor<8x8xf32>
+    %814 = chlo.square %813 : tensor<8x8xf32> -> tensor<8x8xf32>
     %cst_102 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %783 = stablehlo.reduce(%782 init: %cst_102) applies stablehlo.add across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
-    %784 = stablehlo.sqrt %783 : tensor<f32>
-    %785 = stablehlo.abs %539 : tensor<16x64xf32>
-    %786 = stablehlo.multiply %785, %785 : tensor<16x64xf32>
+    %815 = stablehlo.reduce(%814 init: %cst_102) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    %816 = stablehlo.broadcast_in_dim %815, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %817 = stablehlo.transpose %539, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
+    %818 = stablehlo.reshape %817 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %819 = stablehlo.reshape %818 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %820 = sdy.sharding_constraint %819 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
+    %821 = chlo.square %820 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_103 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %787 = stablehlo.reduce(%786 init: %cst_103) applies stablehlo.add across dimensions = [0, 1] : (tensor<16x64xf32>, tensor<f32>) -> tensor<f32>
-    %788 = stablehlo.sqrt %787 : tensor<f32>
-    %789 = stablehlo.abs %542 : tensor<16xf32>
-    %790 = stablehlo.multiply %789, %789 : tensor<16xf32>
+    %822 = stablehlo.reduce(%821 init: %cst_103) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %823 = stablehlo.broadcast_in_dim %822, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %824 = stablehlo.reshape %542 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %825 = stablehlo.reshape %824 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %826 = stablehlo.reshape %825 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %827 = sdy.sharding_constraint %826 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %828 = chlo.square %827 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_104 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %791 = stablehlo.reduce(%790 init: %cst_104) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %792 = stablehlo.sqrt %791 : tensor<f32>
-    %793 = stablehlo.abs %440 : tensor<16xf32>
-    %794 = stablehlo.multiply %793, %793 : tensor<16xf32>
+    %829 = stablehlo.reduce(%828 init: %cst_104) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %830 = stablehlo.broadcast_in_dim %829, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %831 = stablehlo.reshape %440 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %832 = stablehlo.reshape %831 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %833 = stablehlo.reshape %832 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %834 = sdy.sharding_constraint %833 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %835 = chlo.square %834 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_105 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %795 = stablehlo.reduce(%794 init: %cst_105) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %796 = stablehlo.sqrt %795 : tensor<f32>
-    %797 = stablehlo.abs %443 : tensor<16xf32>
-    %798 = stablehlo.multiply %797, %797 : tensor<16xf32>
+    %836 = stablehlo.reduce(%835 init: %cst_105) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %837 = stablehlo.broadcast_in_dim %836, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %838 = stablehlo.reshape %443 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %839 = stablehlo.reshape %838 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %840 = stablehlo.reshape %839 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %841 = sdy.sharding_constraint %840 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %842 = chlo.square %841 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_106 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %799 = stablehlo.reduce(%798 init: %cst_106) applies stablehlo.add across dimensions = [0] : (tensor<16xf32>, tensor<f32>) -> tensor<f32>
-    %800 = stablehlo.sqrt %799 : tensor<f32>
-    %801 = stablehlo.abs %411 : tensor<32x16xf32>
-    %802 = stablehlo.multiply %801, %801 : tensor<32x16xf32>
+    %843 = stablehlo.reduce(%842 init: %cst_106) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %844 = stablehlo.broadcast_in_dim %843, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %845 = stablehlo.reshape %411 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %846 = stablehlo.reshape %845 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %847 = sdy.sharding_constraint %846 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
+    %848 = chlo.square %847 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_107 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %803 = stablehlo.reduce(%802 init: %cst_107) applies stablehlo.add across dimensions = [0, 1] : (tensor<32x16xf32>, tensor<f32>) -> tensor<f32>
-    %804 = stablehlo.sqrt %803 : tensor<f32>
-    %805 = stablehlo.reshape %736 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %806 = stablehlo.reshape %805 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %807 = sdy.sharding_constraint %806 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %808 = chlo.square %807 : tensor<8x64xf32> -> tensor<8x64xf32>
+    %849 = stablehlo.reduce(%848 init: %cst_107) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %850 = stablehlo.broadcast_in_dim %849, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %851 = stablehlo.concatenate %742, %749, %756, %763, %769, %776, %782, %789, %796, %803, %809, %816, %823, %830, %837, %844, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
+    %852 = stablehlo.concatenate %850, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
+    %853 = stablehlo.concatenate %851, %852, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
+    %854 = sdy.sharding_constraint %853 <@mesh, [{"fsdp"}, {}]> : tensor<8x17xf32>
     %cst_108 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %809 = stablehlo.reduce(%808 init: %cst_108) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %810 = stablehlo.transpose %727, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %811 = stablehlo.reshape %810 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
-    %812 = stablehlo.reshape %811 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
-    %813 = sdy.sharding_constraint %812 <@mesh, [{"fsdp"}, {}]> : tensor<8x16xf32>
-    %814 = chlo.square %813 : tensor<8x16xf32> -> tensor<8x16xf32>
+    %855 = stablehlo.reduce(%854 init: %cst_108) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
+    %856 = stablehlo.sqrt %855 : tensor<17xf32>
+    %857 = stablehlo.abs %856 : tensor<17xf32>
+    %858 = stablehlo.multiply %857, %857 : tensor<17xf32>
     %cst_109 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %815 = stablehlo.reduce(%814 init: %cst_109) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
-    %816 = stablehlo.reshape %714 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %817 = stablehlo.reshape %816 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %818 = stablehlo.reshape %817 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %819 = sdy.sharding_constraint %818 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %820 = chlo.square %819 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_110 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %821 = stablehlo.reduce(%820 init: %cst_110) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %822 = stablehlo.reshape %717 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %823 = stablehlo.reshape %822 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %824 = stablehlo.reshape %823 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %825 = sdy.sharding_constraint %824 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %826 = chlo.square %825 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_111 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %827 = stablehlo.reduce(%826 init: %cst_111) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %828 = stablehlo.reshape %681 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
-    %829 = stablehlo.reshape %828 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
-    %830 = sdy.sharding_constraint %829 <@mesh, [{"fsdp"}, {}]> : tensor<8x96xf32>
-    %831 = chlo.square %830 : tensor<8x96xf32> -> tensor<8x96xf32>
-    %cst_112 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %832 = stablehlo.reduce(%831 init: %cst_112) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
-    %833 = stablehlo.reshape %684 : (tensor<48xf32>) -> tensor<48x1xf32>
-    %834 = stablehlo.reshape %833 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
-    %835 = stablehlo.reshape %834 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
-    %836 = sdy.sharding_constraint %835 <@mesh, [{"fsdp"}, {}]> : tensor<8x6xf32>
-    %837 = chlo.square %836 : tensor<8x6xf32> -> tensor<8x6xf32>
-    %cst_113 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %838 = stablehlo.reduce(%837 init: %cst_113) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
-    %839 = stablehlo.reshape %625 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
-    %840 = stablehlo.reshape %839 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
-    %841 = sdy.sharding_constraint %840 <@mesh, [{"fsdp"}, {}]> : tensor<8x32xf32>
-    %842 = chlo.square %841 : tensor<8x32xf32> -> tensor<8x32xf32>
-    %cst_114 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %843 = stablehlo.reduce(%842 init: %cst_114) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
-    %844 = stablehlo.reshape %628 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %845 = stablehlo.reshape %844 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %846 = stablehlo.reshape %845 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %847 = sdy.sharding_constraint %846 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %848 = chlo.square %847 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_115 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %849 = stablehlo.reduce(%848 init: %cst_115) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %850 = stablehlo.reshape %612 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %851 = stablehlo.reshape %850 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %852 = stablehlo.reshape %851 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %853 = sdy.sharding_constraint %852 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %854 = chlo.square %853 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_116 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %855 = stablehlo.reduce(%854 init: %cst_116) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %856 = stablehlo.reshape %615 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %857 = stablehlo.reshape %856 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %858 = stablehlo.reshape %857 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %859 = sdy.sharding_constraint %858 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %860 = chlo.square %859 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_117 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %861 = stablehlo.reduce(%860 init: %cst_117) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %862 = stablehlo.reshape %579 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %863 = stablehlo.reshape %862 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %864 = sdy.sharding_constraint %863 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %865 = chlo.square %864 : tensor<8x128xf32> -> tensor<8x128xf32>
-    %cst_118 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %866 = stablehlo.reduce(%865 init: %cst_118) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %867 = stablehlo.reshape %582 : (tensor<64xf32>) -> tensor<64x1xf32>
-    %868 = stablehlo.reshape %867 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
-    %869 = stablehlo.reshape %868 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
-    %870 = sdy.sharding_constraint %869 <@mesh, [{"fsdp"}, {}]> : tensor<8x8xf32>
-    %871 = chlo.square %870 : tensor<8x8xf32> -> tensor<8x8xf32>
-    %cst_119 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %872 = stablehlo.reduce(%871 init: %cst_119) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-    %873 = stablehlo.transpose %539, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
-    %874 = stablehlo.reshape %873 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %875 = stablehlo.reshape %874 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %876 = sdy.sharding_constraint %875 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %877 = chlo.square %876 : tensor<8x128xf32> -> tensor<8x128xf32>
-    %cst_120 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %878 = stablehlo.reduce(%877 init: %cst_120) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %879 = stablehlo.reshape %542 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %880 = stablehlo.reshape %879 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %881 = stablehlo.reshape %880 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %882 = sdy.sharding_constraint %881 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %883 = chlo.square %882 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_121 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %884 = stablehlo.reduce(%883 init: %cst_121) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %885 = stablehlo.reshape %440 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %886 = stablehlo.reshape %885 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %887 = stablehlo.reshape %886 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %888 = sdy.sharding_constraint %887 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %889 = chlo.square %888 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_122 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %890 = stablehlo.reduce(%889 init: %cst_122) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %891 = stablehlo.reshape %443 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %892 = stablehlo.reshape %891 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %893 = stablehlo.reshape %892 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %894 = sdy.sharding_constraint %893 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %895 = chlo.square %894 : tensor<8x2xf32> -> tensor<8x2xf32>
-    %cst_123 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %896 = stablehlo.reduce(%895 init: %cst_123) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %897 = stablehlo.reshape %411 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %898 = stablehlo.reshape %897 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %899 = sdy.sharding_constraint %898 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %900 = chlo.square %899 : tensor<8x64xf32> -> tensor<8x64xf32>
-    %cst_124 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %901 = stablehlo.reduce(%900 init: %cst_124) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %902 = stablehlo.broadcast_in_dim %809, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %903 = stablehlo.broadcast_in_dim %815, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %904 = stablehlo.broadcast_in_dim %821, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %905 = stablehlo.broadcast_in_dim %827, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %906 = stablehlo.broadcast_in_dim %832, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %907 = stablehlo.broadcast_in_dim %838, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %908 = stablehlo.broadcast_in_dim %843, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %909 = stablehlo.broadcast_in_dim %849, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %910 = stablehlo.broadcast_in_dim %855, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %911 = stablehlo.broadcast_in_dim %861, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %912 = stablehlo.broadcast_in_dim %866, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %913 = stablehlo.broadcast_in_dim %872, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %914 = stablehlo.broadcast_in_dim %878, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %915 = stablehlo.broadcast_in_dim %884, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %916 = stablehlo.broadcast_in_dim %890, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %917 = stablehlo.broadcast_in_dim %896, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %918 = stablehlo.broadcast_in_dim %901, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %919 = stablehlo.concatenate %902, %903, %904, %905, %906, %907, %908, %909, %910, %911, %912, %913, %914, %915, %916, %917, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
-    %920 = stablehlo.concatenate %918, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
-    %921 = stablehlo.concatenate %919, %920, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
-    %922 = sdy.sharding_constraint %921 <@mesh, [{"fsdp"}, {}]> : tensor<8x17xf32>
-    %cst_125 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %923 = stablehlo.reduce(%922 init: %cst_125) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
-    %924 = stablehlo.slice %923 [0:1] : (tensor<17xf32>) -> tensor<1xf32>
-    %925 = stablehlo.reshape %924 : (tensor<1xf32>) -> tensor<f32>
-    %926 = stablehlo.sqrt %925 : tensor<f32>
-    %927 = stablehlo.slice %923 [1:2] : (tensor<17xf32>) -> tensor<1xf32>
-    %928 = stablehlo.reshape %927 : (tensor<1xf32>) -> tensor<f32>
-    %929 = stablehlo.sqrt %928 : tensor<f32>
-    %930 = stablehlo.slice %923 [2:3] : (tensor<17xf32>) -> tensor<1xf32>
-    %931 = stablehlo.reshape %930 : (tensor<1xf32>) -> tensor<f32>
-    %932 = stablehlo.sqrt %931 : tensor<f32>
-    %933 = stablehlo.slice %923 [3:4] : (tensor<17xf32>) -> tensor<1xf32>
-    %934 = stablehlo.reshape %933 : (tensor<1xf32>) -> tensor<f32>
-    %935 = stablehlo.sqrt %934 : tensor<f32>
-    %936 = stablehlo.slice %923 [4:5] : (tensor<17xf32>) -> tensor<1xf32>
-    %937 = stablehlo.reshape %936 : (tensor<1xf32>) -> tensor<f32>
-    %938 = stablehlo.sqrt %937 : tensor<f32>
-    %939 = stablehlo.slice %923 [5:6] : (tensor<17xf32>) -> tensor<1xf32>
-    %940 = stablehlo.reshape %939 : (tensor<1xf32>) -> tensor<f32>
-    %941 = stablehlo.sqrt %940 : tensor<f32>
-    %942 = stablehlo.slice %923 [6:7] : (tensor<17xf32>) -> tensor<1xf32>
-    %943 = stablehlo.reshape %942 : (tensor<1xf32>) -> tensor<f32>
-    %944 = stablehlo.sqrt %943 : tensor<f32>
-    %945 = stablehlo.slice %923 [7:8] : (tensor<17xf32>) -> tensor<1xf32>
-    %946 = stablehlo.reshape %945 : (tensor<1xf32>) -> tensor<f32>
-    %947 = stablehlo.sqrt %946 : tensor<f32>
-    %948 = stablehlo.slice %923 [8:9] : (tensor<17xf32>) -> tensor<1xf32>
-    %949 = stablehlo.reshape %948 : (tensor<1xf32>) -> tensor<f32>
-    %950 = stablehlo.sqrt %949 : tensor<f32>
-    %951 = stablehlo.slice %923 [9:10] : (tensor<17xf32>) -> tensor<1xf32>
-    %952 = stablehlo.reshape %951 : (tensor<1xf32>) -> tensor<f32>
-    %953 = stablehlo.sqrt %952 : tensor<f32>
-    %954 = stablehlo.slice %923 [10:11] : (tensor<17xf32>) -> tensor<1xf32>
-    %955 = stablehlo.reshape %954 : (tensor<1xf32>) -> tensor<f32>
-    %956 = stablehlo.sqrt %955 : tensor<f32>
-    %957 = stablehlo.slice %923 [11:12] : (tensor<17xf32>) -> tensor<1xf32>
-    %958 = stablehlo.reshape %957 : (tensor<1xf32>) -> tensor<f32>
-    %959 = stablehlo.sqrt %958 : tensor<f32>
-    %960 = stablehlo.slice %923 [12:13] : (tensor<17xf32>) -> tensor<1xf32>
-    %961 = stablehlo.reshape %960 : (tensor<1xf32>) -> tensor<f32>
-    %962 = stablehlo.sqrt %961 : tensor<f32>
-    %963 = stablehlo.slice %923 [13:14] : (tensor<17xf32>) -> tensor<1xf32>
-    %964 = stablehlo.reshape %963 : (tensor<1xf32>) -> tensor<f32>
-    %965 = stablehlo.sqrt %964 : tensor<f32>
-    %966 = stablehlo.slice %923 [14:15] : (tensor<17xf32>) -> tensor<1xf32>
-    %967 = stablehlo.reshape %966 : (tensor<1xf32>) -> tensor<f32>
-    %968 = stablehlo.sqrt %967 : tensor<f32>
-    %969 = stablehlo.slice %923 [15:16] : (tensor<17xf32>) -> tensor<1xf32>
-    %970 = stablehlo.reshape %969 : (tensor<1xf32>) -> tensor<f32>
-    %971 = stablehlo.sqrt %970 : tensor<f32>
-    %972 = stablehlo.slice %923 [16:17] : (tensor<17xf32>) -> tensor<1xf32>
-    %973 = stablehlo.reshape %972 : (tensor<1xf32>) -> tensor<f32>
-    %974 = stablehlo.sqrt %973 : tensor<f32>
-    %975 = stablehlo.broadcast_in_dim %926, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %976 = stablehlo.broadcast_in_dim %929, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %977 = stablehlo.broadcast_in_dim %932, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %978 = stablehlo.broadcast_in_dim %935, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %979 = stablehlo.broadcast_in_dim %938, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %980 = stablehlo.broadcast_in_dim %941, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %981 = stablehlo.broadcast_in_dim %944, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %982 = stablehlo.broadcast_in_dim %947, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %983 = stablehlo.broadcast_in_dim %950, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %984 = stablehlo.broadcast_in_dim %953, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %985 = stablehlo.broadcast_in_dim %956, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %986 = stablehlo.broadcast_in_dim %959, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %987 = stablehlo.broadcast_in_dim %962, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %988 = stablehlo.broadcast_in_dim %965, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %989 = stablehlo.broadcast_in_dim %968, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %990 = stablehlo.broadcast_in_dim %971, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %991 = stablehlo.broadcast_in_dim %974, dims = [] : (tensor<f32>) -> tensor<1xf32>
-    %992 = stablehlo.concatenate %975, %976, %977, %978, %979, %980, %981, %982, %983, %984, %985, %986, %987, %988, %989, %990, dim = 0 : (tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>) -> tensor<16xf32>
-    %993 = stablehlo.concatenate %991, dim = 0 : (tensor<1xf32>) -> tensor<1xf32>
-    %994 = stablehlo.concatenate %992, %993, dim = 0 : (tensor<16xf32>, tensor<1xf32>) -> tensor<17xf32>
-    %995 = stablehlo.abs %994 : tensor<17xf32>
-    %996 = stablehlo.multiply %995, %995 : tensor<17xf32>
-    %cst_126 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %997 = stablehlo.reduce(%996 init: %cst_126) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
-    %998 = stablehlo.sqrt %997 : tensor<f32>
-    %999 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
-    %1000 = stablehlo.reshape %999 : (tensor<1xf64>) -> tensor<f64>
-    %1001 = stablehlo.convert %1000 : (tensor<f64>) -> tensor<f32>
-    %1002 = stablehlo.add %998, %1001 : tensor<f32>
-    %cst_127 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1003 = stablehlo.divide %cst_127, %1002 : tensor<f32>
-    %1004 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
-    %1005 = stablehlo.reshape %1004 : (tensor<1xf64>) -> tensor<f64>
-    %1006 = stablehlo.convert %1005 : (tensor<f64>) -> tensor<f32>
-    %1007 = stablehlo.multiply %1003, %1006 : tensor<f32>
-    %1008 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
-    %1009 = stablehlo.reshape %1008 : (tensor<1xf64>) -> tensor<f64>
-    %1010 = stablehlo.convert %1009 : (tensor<f64>) -> tensor<f32>
-    %1011 = stablehlo.minimum %1007, %1010 : tensor<f32>
-    %1012 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1013 = stablehlo.multiply %736, %1012 : tensor<32x16xf32>
-    %1014 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1015 = stablehlo.multiply %727, %1014 : tensor<8x16xf32>
-    %1016 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1017 = stablehlo.multiply %714, %1016 : tensor<16xf32>
-    %1018 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1019 = stablehlo.multiply %717, %1018 : tensor<16xf32>
-    %1020 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1021 = stablehlo.multiply %681, %1020 : tensor<48x16xf32>
-    %1022 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1023 = stablehlo.multiply %684, %1022 : tensor<48xf32>
-    %1024 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1025 = stablehlo.multiply %625, %1024 : tensor<16x16xf32>
-    %1026 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1027 = stablehlo.multiply %628, %1026 : tensor<16xf32>
-    %1028 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1029 = stablehlo.multiply %612, %1028 : tensor<16xf32>
-    %1030 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1031 = stablehlo.multiply %615, %1030 : tensor<16xf32>
-    %1032 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1033 = stablehlo.multiply %579, %1032 : tensor<64x16xf32>
-    %1034 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1035 = stablehlo.multiply %582, %1034 : tensor<64xf32>
-    %1036 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1037 = stablehlo.multiply %539, %1036 : tensor<16x64xf32>
-    %1038 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1039 = stablehlo.multiply %542, %1038 : tensor<16xf32>
-    %1040 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1041 = stablehlo.multiply %440, %1040 : tensor<16xf32>
-    %1042 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1043 = stablehlo.multiply %443, %1042 : tensor<16xf32>
-    %1044 = stablehlo.broadcast_in_dim %1011, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1045 = stablehlo.multiply %411, %1044 : tensor<32x16xf32>
-    %1046 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
-    %1047 = stablehlo.reshape %1046 : (tensor<1xf64>) -> tensor<f64>
-    %1048 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1049 = stablehlo.broadcast_in_dim %1048, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1050 = stablehlo.multiply %arg0, %1049 : tensor<32x16xf32>
-    %1051 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1052 = stablehlo.broadcast_in_dim %1051, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1053 = stablehlo.multiply %arg1, %1052 : tensor<8x16xf32>
-    %1054 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1055 = stablehlo.broadcast_in_dim %1054, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1056 = stablehlo.multiply %arg6, %1055 : tensor<16xf32>
-    %1057 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1058 = stablehlo.broadcast_in_dim %1057, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1059 = stablehlo.multiply %arg7, %1058 : tensor<16xf32>
-    %1060 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1061 = stablehlo.broadcast_in_dim %1060, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1062 = stablehlo.multiply %arg8, %1061 : tensor<48x16xf32>
-    %1063 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1064 = stablehlo.broadcast_in_dim %1063, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1065 = stablehlo.multiply %arg9, %1064 : tensor<48xf32>
-    %1066 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1067 = stablehlo.broadcast_in_dim %1066, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1068 = stablehlo.multiply %arg10, %1067 : tensor<16x16xf32>
-    %1069 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1070 = stablehlo.broadcast_in_dim %1069, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1071 = stablehlo.multiply %arg11, %1070 : tensor<16xf32>
-    %1072 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1073 = stablehlo.broadcast_in_dim %1072, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1074 = stablehlo.multiply %arg12, %1073 : tensor<16xf32>
-    %1075 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1076 = stablehlo.broadcast_in_dim %1075, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1077 = stablehlo.multiply %arg13, %1076 : tensor<16xf32>
-    %1078 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1079 = stablehlo.broadcast_in_dim %1078, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1080 = stablehlo.multiply %arg14, %1079 : tensor<64x16xf32>
-    %1081 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1082 = stablehlo.broadcast_in_dim %1081, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1083 = stablehlo.multiply %arg15, %1082 : tensor<64xf32>
-    %1084 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1085 = stablehlo.broadcast_in_dim %1084, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1086 = stablehlo.multiply %arg16, %1085 : tensor<16x64xf32>
-    %1087 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1088 = stablehlo.broadcast_in_dim %1087, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1089 = stablehlo.multiply %arg17, %1088 : tensor<16xf32>
-    %1090 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1091 = stablehlo.broadcast_in_dim %1090, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1092 = stablehlo.multiply %arg2, %1091 : tensor<16xf32>
-    %1093 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1094 = stablehlo.broadcast_in_dim %1093, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1095 = stablehlo.multiply %arg3, %1094 : tensor<16xf32>
-    %1096 = stablehlo.convert %1047 : (tensor<f64>) -> tensor<f32>
-    %1097 = stablehlo.broadcast_in_dim %1096, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1098 = stablehlo.multiply %arg4, %1097 : tensor<32x16xf32>
-    %1099 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
-    %1100 = stablehlo.reshape %1099 : (tensor<1xf64>) -> tensor<f64>
-    %1101 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_128 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1102 = stablehlo.compare LT, %1101, %cst_128, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1103 = call @_where_9(%1102, %arg19, %1013) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
-    %cst_129 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1104 = stablehlo.subtract %1101, %cst_129 : tensor<f32>
-    %1105 = call @_where_10(%1102, %1101, %1104) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1106 = stablehlo.subtract %1013, %arg19 : tensor<32x16xf32>
-    %1107 = stablehlo.broadcast_in_dim %1105, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1108 = stablehlo.multiply %1107, %1106 : tensor<32x16xf32>
-    %1109 = stablehlo.add %1103, %1108 : tensor<32x16xf32>
-    %1110 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_130 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1111 = stablehlo.compare LT, %1110, %cst_130, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1112 = call @_where_11(%1111, %arg20, %1015) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %cst_131 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1113 = stablehlo.subtract %1110, %cst_131 : tensor<f32>
-    %1114 = call @_where_10(%1111, %1110, %1113) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1115 = stablehlo.subtract %1015, %arg20 : tensor<8x16xf32>
-    %1116 = stablehlo.broadcast_in_dim %1114, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1117 = stablehlo.multiply %1116, %1115 : tensor<8x16xf32>
-    %1118 = stablehlo.add %1112, %1117 : tensor<8x16xf32>
-    %1119 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_132 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1120 = stablehlo.compare LT, %1119, %cst_132, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1121 = call @_where_12(%1120, %arg21, %1017) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_133 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1122 = stablehlo.subtract %1119, %cst_133 : tensor<f32>
-    %1123 = call @_where_10(%1120, %1119, %1122) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1124 = stablehlo.subtract %1017, %arg21 : tensor<16xf32>
-    %1125 = stablehlo.broadcast_in_dim %1123, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1126 = stablehlo.multiply %1125, %1124 : tensor<16xf32>
-    %1127 = stablehlo.add %1121, %1126 : tensor<16xf32>
-    %1128 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_134 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1129 = stablehlo.compare LT, %1128, %cst_134, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1130 = call @_where_12(%1129, %arg22, %1019) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_135 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1131 = stablehlo.subtract %1128, %cst_135 : tensor<f32>
-    %1132 = call @_where_10(%1129, %1128, %1131) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1133 = stablehlo.subtract %1019, %arg22 : tensor<16xf32>
-    %1134 = stablehlo.broadcast_in_dim %1132, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1135 = stablehlo.multiply %1134, %1133 : tensor<16xf32>
-    %1136 = stablehlo.add %1130, %1135 : tensor<16xf32>
-    %1137 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_136 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1138 = stablehlo.compare LT, %1137, %cst_136, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1139 = call @_where_13(%1138, %arg23, %1021) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
-    %cst_137 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1140 = stablehlo.subtract %1137, %cst_137 : tensor<f32>
-    %1141 = call @_where_10(%1138, %1137, %1140) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1142 = stablehlo.subtract %1021, %arg23 : tensor<48x16xf32>
-    %1143 = stablehlo.broadcast_in_dim %1141, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1144 = stablehlo.multiply %1143, %1142 : tensor<48x16xf32>
-    %1145 = stablehlo.add %1139, %1144 : tensor<48x16xf32>
-    %1146 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_138 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1147 = stablehlo.compare LT, %1146, %cst_138, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1148 = call @_where_14(%1147, %arg24, %1023) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
-    %cst_139 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1149 = stablehlo.subtract %1146, %cst_139 : tensor<f32>
-    %1150 = call @_where_10(%1147, %1146, %1149) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1151 = stablehlo.subtract %1023, %arg24 : tensor<48xf32>
-    %1152 = stablehlo.broadcast_in_dim %1150, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1153 = stablehlo.multiply %1152, %1151 : tensor<48xf32>
-    %1154 = stablehlo.add %1148, %1153 : tensor<48xf32>
-    %1155 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_140 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1156 = stablehlo.compare LT, %1155, %cst_140, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1157 = call @_where_15(%1156, %arg25, %1025) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
-    %cst_141 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1158 = stablehlo.subtract %1155, %cst_141 : tensor<f32>
-    %1159 = call @_where_10(%1156, %1155, %1158) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1160 = stablehlo.subtract %1025, %arg25 : tensor<16x16xf32>
-    %1161 = stablehlo.broadcast_in_dim %1159, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1162 = stablehlo.multiply %1161, %1160 : tensor<16x16xf32>
-    %1163 = stablehlo.add %1157, %1162 : tensor<16x16xf32>
-    %1164 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_142 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1165 = stablehlo.compare LT, %1164, %cst_142, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1166 = call @_where_12(%1165, %arg26, %1027) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_143 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1167 = stablehlo.subtract %1164, %cst_143 : tensor<f32>
-    %1168 = call @_where_10(%1165, %1164, %1167) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1169 = stablehlo.subtract %1027, %arg26 : tensor<16xf32>
-    %1170 = stablehlo.broadcast_in_dim %1168, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1171 = stablehlo.multiply %1170, %1169 : tensor<16xf32>
-    %1172 = stablehlo.add %1166, %1171 : tensor<16xf32>
-    %1173 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_144 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1174 = stablehlo.compare LT, %1173, %cst_144, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1175 = call @_where_12(%1174, %arg27, %1029) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_145 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1176 = stablehlo.subtract %1173, %cst_145 : tensor<f32>
-    %1177 = call @_where_10(%1174, %1173, %1176) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1178 = stablehlo.subtract %1029, %arg27 : tensor<16xf32>
-    %1179 = stablehlo.broadcast_in_dim %1177, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1180 = stablehlo.multiply %1179, %1178 : tensor<16xf32>
-    %1181 = stablehlo.add %1175, %1180 : tensor<16xf32>
-    %1182 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_146 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1183 = stablehlo.compare LT, %1182, %cst_146, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1184 = call @_where_12(%1183, %arg28, %1031) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_147 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1185 = stablehlo.subtract %1182, %cst_147 : tensor<f32>
-    %1186 = call @_where_10(%1183, %1182, %1185) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1187 = stablehlo.subtract %1031, %arg28 : tensor<16xf32>
-    %1188 = stablehlo.broadcast_in_dim %1186, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1189 = stablehlo.multiply %1188, %1187 : tensor<16xf32>
-    %1190 = stablehlo.add %1184, %1189 : tensor<16xf32>
-    %1191 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_148 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1192 = stablehlo.compare LT, %1191, %cst_148, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1193 = call @_where_16(%1192, %arg29, %1033) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
-    %cst_149 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1194 = stablehlo.subtract %1191, %cst_149 : tensor<f32>
-    %1195 = call @_where_10(%1192, %1191, %1194) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1196 = stablehlo.subtract %1033, %arg29 : tensor<64x16xf32>
-    %1197 = stablehlo.broadcast_in_dim %1195, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1198 = stablehlo.multiply %1197, %1196 : tensor<64x16xf32>
-    %1199 = stablehlo.add %1193, %1198 : tensor<64x16xf32>
-    %1200 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_150 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1201 = stablehlo.compare LT, %1200, %cst_150, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1202 = call @_where_17(%1201, %arg30, %1035) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
-    %cst_151 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1203 = stablehlo.subtract %1200, %cst_151 : tensor<f32>
-    %1204 = call @_where_10(%1201, %1200, %1203) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1205 = stablehlo.subtract %1035, %arg30 : tensor<64xf32>
-    %1206 = stablehlo.broadcast_in_dim %1204, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1207 = stablehlo.multiply %1206, %1205 : tensor<64xf32>
-    %1208 = stablehlo.add %1202, %1207 : tensor<64xf32>
-    %1209 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_152 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1210 = stablehlo.compare LT, %1209, %cst_152, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1211 = call @_where_18(%1210, %arg31, %1037) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
-    %cst_153 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1212 = stablehlo.subtract %1209, %cst_153 : tensor<f32>
-    %1213 = call @_where_10(%1210, %1209, %1212) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1214 = stablehlo.subtract %1037, %arg31 : tensor<16x64xf32>
-    %1215 = stablehlo.broadcast_in_dim %1213, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1216 = stablehlo.multiply %1215, %1214 : tensor<16x64xf32>
-    %1217 = stablehlo.add %1211, %1216 : tensor<16x64xf32>
-    %1218 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_154 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1219 = stablehlo.compare LT, %1218, %cst_154, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1220 = call @_where_12(%1219, %arg32, %1039) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_155 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1221 = stablehlo.subtract %1218, %cst_155 : tensor<f32>
-    %1222 = call @_where_10(%1219, %1218, %1221) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1223 = stablehlo.subtract %1039, %arg32 : tensor<16xf32>
-    %1224 = stablehlo.broadcast_in_dim %1222, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1225 = stablehlo.multiply %1224, %1223 : tensor<16xf32>
-    %1226 = stablehlo.add %1220, %1225 : tensor<16xf32>
-    %1227 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_156 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1228 = stablehlo.compare LT, %1227, %cst_156, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1229 = call @_where_12(%1228, %arg33, %1041) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_157 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1230 = stablehlo.subtract %1227, %cst_157 : tensor<f32>
-    %1231 = call @_where_10(%1228, %1227, %1230) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1232 = stablehlo.subtract %1041, %arg33 : tensor<16xf32>
-    %1233 = stablehlo.broadcast_in_dim %1231, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1234 = stablehlo.multiply %1233, %1232 : tensor<16xf32>
-    %1235 = stablehlo.add %1229, %1234 : tensor<16xf32>
-    %1236 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_158 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1237 = stablehlo.compare LT, %1236, %cst_158, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1238 = call @_where_12(%1237, %arg34, %1043) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
-    %cst_159 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1239 = stablehlo.subtract %1236, %cst_159 : tensor<f32>
-    %1240 = call @_where_10(%1237, %1236, %1239) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1241 = stablehlo.subtract %1043, %arg34 : tensor<16xf32>
-    %1242 = stablehlo.broadcast_in_dim %1240, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1243 = stablehlo.multiply %1242, %1241 : tensor<16xf32>
-    %1244 = stablehlo.add %1238, %1243 : tensor<16xf32>
-    %1245 = stablehlo.convert %1100 : (tensor<f64>) -> tensor<f32>
-    %cst_160 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1246 = stablehlo.compare LT, %1245, %cst_160, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1247 = call @_where_9(%1246, %arg35, %1045) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
-    %cst_161 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1248 = stablehlo.subtract %1245, %cst_161 : tensor<f32>
-    %1249 = call @_where_10(%1246, %1245, %1248) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1250 = stablehlo.subtract %1045, %arg35 : tensor<32x16xf32>
-    %1251 = stablehlo.broadcast_in_dim %1249, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1252 = stablehlo.multiply %1251, %1250 : tensor<32x16xf32>
-    %1253 = stablehlo.add %1247, %1252 : tensor<32x16xf32>
-    %1254 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
-    %1255 = stablehlo.reshape %1254 : (tensor<1xf64>) -> tensor<f64>
-    %1256 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1257 = stablehlo.broadcast_in_dim %1256, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1258 = stablehlo.multiply %arg36, %1257 : tensor<32x16xf32>
-    %1259 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1260 = stablehlo.broadcast_in_dim %1259, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1261 = stablehlo.multiply %arg37, %1260 : tensor<8x16xf32>
-    %1262 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1263 = stablehlo.broadcast_in_dim %1262, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1264 = stablehlo.multiply %arg38, %1263 : tensor<16xf32>
-    %1265 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1266 = stablehlo.broadcast_in_dim %1265, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1267 = stablehlo.multiply %arg39, %1266 : tensor<16xf32>
-    %1268 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1269 = stablehlo.broadcast_in_dim %1268, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1270 = stablehlo.multiply %arg40, %1269 : tensor<48x16xf32>
-    %1271 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1272 = stablehlo.broadcast_in_dim %1271, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1273 = stablehlo.multiply %arg41, %1272 : tensor<48xf32>
-    %1274 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1275 = stablehlo.broadcast_in_dim %1274, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1276 = stablehlo.multiply %arg42, %1275 : tensor<16x16xf32>
-    %1277 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1278 = stablehlo.broadcast_in_dim %1277, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1279 = stablehlo.multiply %arg43, %1278 : tensor<16xf32>
-    %1280 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1281 = stablehlo.broadcast_in_dim %1280, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1282 = stablehlo.multiply %arg44, %1281 : tensor<16xf32>
-    %1283 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1284 = stablehlo.broadcast_in_dim %1283, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1285 = stablehlo.multiply %arg45, %1284 : tensor<16xf32>
-    %1286 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1287 = stablehlo.broadcast_in_dim %1286, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1288 = stablehlo.multiply %arg46, %1287 : tensor<64x16xf32>
-    %1289 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1290 = stablehlo.broadcast_in_dim %1289, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1291 = stablehlo.multiply %arg47, %1290 : tensor<64xf32>
-    %1292 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1293 = stablehlo.broadcast_in_dim %1292, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1294 = stablehlo.multiply %arg48, %1293 : tensor<16x64xf32>
-    %1295 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1296 = stablehlo.broadcast_in_dim %1295, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1297 = stablehlo.multiply %arg49, %1296 : tensor<16xf32>
-    %1298 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1299 = stablehlo.broadcast_in_dim %1298, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1300 = stablehlo.multiply %arg50, %1299 : tensor<16xf32>
-    %1301 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1302 = stablehlo.broadcast_in_dim %1301, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1303 = stablehlo.multiply %arg51, %1302 : tensor<16xf32>
-    %1304 = stablehlo.convert %1255 : (tensor<f64>) -> tensor<f32>
-    %1305 = stablehlo.broadcast_in_dim %1304, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1306 = stablehlo.multiply %arg52, %1305 : tensor<32x16xf32>
-    %1307 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
-    %1308 = stablehlo.reshape %1307 : (tensor<1xf64>) -> tensor<f64>
-    %1309 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1310 = stablehlo.broadcast_in_dim %1309, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1311 = stablehlo.multiply %1310, %1013 : tensor<32x16xf32>
-    %1312 = stablehlo.multiply %1311, %1013 : tensor<32x16xf32>
-    %1313 = stablehlo.add %1258, %1312 : tensor<32x16xf32>
-    %1314 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1315 = stablehlo.broadcast_in_dim %1314, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1316 = stablehlo.multiply %1315, %1015 : tensor<8x16xf32>
-    %1317 = stablehlo.multiply %1316, %1015 : tensor<8x16xf32>
-    %1318 = stablehlo.add %1261, %1317 : tensor<8x16xf32>
-    %1319 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1320 = stablehlo.broadcast_in_dim %1319, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1321 = stablehlo.multiply %1320, %1017 : tensor<16xf32>
-    %1322 = stablehlo.multiply %1321, %1017 : tensor<16xf32>
-    %1323 = stablehlo.add %1264, %1322 : tensor<16xf32>
-    %1324 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1325 = stablehlo.broadcast_in_dim %1324, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1326 = stablehlo.multiply %1325, %1019 : tensor<16xf32>
-    %1327 = stablehlo.multiply %1326, %1019 : tensor<16xf32>
-    %1328 = stablehlo.add %1267, %1327 : tensor<16xf32>
-    %1329 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1330 = stablehlo.broadcast_in_dim %1329, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1331 = stablehlo.multiply %1330, %1021 : tensor<48x16xf32>
-    %1332 = stablehlo.multiply %1331, %1021 : tensor<48x16xf32>
-    %1333 = stablehlo.add %1270, %1332 : tensor<48x16xf32>
-    %1334 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1335 = stablehlo.broadcast_in_dim %1334, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1336 = stablehlo.multiply %1335, %1023 : tensor<48xf32>
-    %1337 = stablehlo.multiply %1336, %1023 : tensor<48xf32>
-    %1338 = stablehlo.add %1273, %1337 : tensor<48xf32>
-    %1339 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1340 = stablehlo.broadcast_in_dim %1339, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1341 = stablehlo.multiply %1340, %1025 : tensor<16x16xf32>
-    %1342 = stablehlo.multiply %1341, %1025 : tensor<16x16xf32>
-    %1343 = stablehlo.add %1276, %1342 : tensor<16x16xf32>
-    %1344 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1345 = stablehlo.broadcast_in_dim %1344, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1346 = stablehlo.multiply %1345, %1027 : tensor<16xf32>
-    %1347 = stablehlo.multiply %1346, %1027 : tensor<16xf32>
-    %1348 = stablehlo.add %1279, %1347 : tensor<16xf32>
-    %1349 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
+    %859 = stablehlo.reduce(%858 init: %cst_109) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
+    %860 = stablehlo.sqrt %859 : tensor<f32>
+    %861 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
+    %862 = stablehlo.reshape %861 : (tensor<1xf64>) -> tensor<f64>
+    %863 = stablehlo.convert %862 : (tensor<f64>) -> tensor<f32>
+    %864 = stablehlo.add %860, %863 : tensor<f32>
+    %cst_110 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %865 = stablehlo.divide %cst_110, %864 : tensor<f32>
+    %866 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
+    %867 = stablehlo.reshape %866 : (tensor<1xf64>) -> tensor<f64>
+    %868 = stablehlo.convert %867 : (tensor<f64>) -> tensor<f32>
+    %869 = stablehlo.multiply %865, %868 : tensor<f32>
+    %870 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
+    %871 = stablehlo.reshape %870 : (tensor<1xf64>) -> tensor<f64>
+    %872 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %873 = stablehlo.minimum %869, %872 : tensor<f32>
+    %874 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %875 = stablehlo.multiply %736, %874 : tensor<32x16xf32>
+    %876 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %877 = stablehlo.multiply %727, %876 : tensor<8x16xf32>
+    %878 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %879 = stablehlo.multiply %714, %878 : tensor<16xf32>
+    %880 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %881 = stablehlo.multiply %717, %880 : tensor<16xf32>
+    %882 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %883 = stablehlo.multiply %681, %882 : tensor<48x16xf32>
+    %884 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %885 = stablehlo.multiply %684, %884 : tensor<48xf32>
+    %886 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %887 = stablehlo.multiply %625, %886 : tensor<16x16xf32>
+    %888 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %889 = stablehlo.multiply %628, %888 : tensor<16xf32>
+    %890 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %891 = stablehlo.multiply %612, %890 : tensor<16xf32>
+    %892 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %893 = stablehlo.multiply %615, %892 : tensor<16xf32>
+    %894 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %895 = stablehlo.multiply %579, %894 : tensor<64x16xf32>
+    %896 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %897 = stablehlo.multiply %582, %896 : tensor<64xf32>
+    %898 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %899 = stablehlo.multiply %539, %898 : tensor<16x64xf32>
+    %900 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %901 = stablehlo.multiply %542, %900 : tensor<16xf32>
+    %902 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %903 = stablehlo.multiply %440, %902 : tensor<16xf32>
+    %904 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %905 = stablehlo.multiply %443, %904 : tensor<16xf32>
+    %906 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %907 = stablehlo.multiply %411, %906 : tensor<32x16xf32>
+    %908 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
+    %909 = stablehlo.reshape %908 : (tensor<1xf64>) -> tensor<f64>
+    %910 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %911 = stablehlo.broadcast_in_dim %910, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %912 = stablehlo.multiply %arg0, %911 : tensor<32x16xf32>
+    %913 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %914 = stablehlo.broadcast_in_dim %913, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %915 = stablehlo.multiply %arg1, %914 : tensor<8x16xf32>
+    %916 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %917 = stablehlo.broadcast_in_dim %916, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %918 = stablehlo.multiply %arg6, %917 : tensor<16xf32>
+    %919 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %920 = stablehlo.broadcast_in_dim %919, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %921 = stablehlo.multiply %arg7, %920 : tensor<16xf32>
+    %922 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %923 = stablehlo.broadcast_in_dim %922, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %924 = stablehlo.multiply %arg8, %923 : tensor<48x16xf32>
+    %925 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %926 = stablehlo.broadcast_in_dim %925, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %927 = stablehlo.multiply %arg9, %926 : tensor<48xf32>
+    %928 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %929 = stablehlo.broadcast_in_dim %928, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %930 = stablehlo.multiply %arg10, %929 : tensor<16x16xf32>
+    %931 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %932 = stablehlo.broadcast_in_dim %931, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %933 = stablehlo.multiply %arg11, %932 : tensor<16xf32>
+    %934 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %935 = stablehlo.broadcast_in_dim %934, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %936 = stablehlo.multiply %arg12, %935 : tensor<16xf32>
+    %937 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %938 = stablehlo.broadcast_in_dim %937, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %939 = stablehlo.multiply %arg13, %938 : tensor<16xf32>
+    %940 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %941 = stablehlo.broadcast_in_dim %940, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %942 = stablehlo.multiply %arg14, %941 : tensor<64x16xf32>
+    %943 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %944 = stablehlo.broadcast_in_dim %943, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %945 = stablehlo.multiply %arg15, %944 : tensor<64xf32>
+    %946 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %947 = stablehlo.broadcast_in_dim %946, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %948 = stablehlo.multiply %arg16, %947 : tensor<16x64xf32>
+    %949 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %950 = stablehlo.broadcast_in_dim %949, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %951 = stablehlo.multiply %arg17, %950 : tensor<16xf32>
+    %952 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %953 = stablehlo.broadcast_in_dim %952, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %954 = stablehlo.multiply %arg2, %953 : tensor<16xf32>
+    %955 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %956 = stablehlo.broadcast_in_dim %955, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %957 = stablehlo.multiply %arg3, %956 : tensor<16xf32>
+    %958 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
+    %959 = stablehlo.broadcast_in_dim %958, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %960 = stablehlo.multiply %arg4, %959 : tensor<32x16xf32>
+    %961 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
+    %962 = stablehlo.reshape %961 : (tensor<1xf64>) -> tensor<f64>
+    %963 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_111 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %964 = stablehlo.compare LT, %963, %cst_111, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %965 = call @_where_9(%964, %arg19, %875) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %cst_112 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %966 = stablehlo.subtract %963, %cst_112 : tensor<f32>
+    %967 = call @_where_10(%964, %963, %966) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %968 = stablehlo.subtract %875, %arg19 : tensor<32x16xf32>
+    %969 = stablehlo.broadcast_in_dim %967, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %970 = stablehlo.multiply %969, %968 : tensor<32x16xf32>
+    %971 = stablehlo.add %965, %970 : tensor<32x16xf32>
+    %972 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_113 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %973 = stablehlo.compare LT, %972, %cst_113, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %974 = call @_where_11(%973, %arg20, %877) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %cst_114 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %975 = stablehlo.subtract %972, %cst_114 : tensor<f32>
+    %976 = call @_where_10(%973, %972, %975) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %977 = stablehlo.subtract %877, %arg20 : tensor<8x16xf32>
+    %978 = stablehlo.broadcast_in_dim %976, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %979 = stablehlo.multiply %978, %977 : tensor<8x16xf32>
+    %980 = stablehlo.add %974, %979 : tensor<8x16xf32>
+    %981 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_115 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %982 = stablehlo.compare LT, %981, %cst_115, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %983 = call @_where_12(%982, %arg21, %879) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_116 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %984 = stablehlo.subtract %981, %cst_116 : tensor<f32>
+    %985 = call @_where_10(%982, %981, %984) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %986 = stablehlo.subtract %879, %arg21 : tensor<16xf32>
+    %987 = stablehlo.broadcast_in_dim %985, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %988 = stablehlo.multiply %987, %986 : tensor<16xf32>
+    %989 = stablehlo.add %983, %988 : tensor<16xf32>
+    %990 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_117 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %991 = stablehlo.compare LT, %990, %cst_117, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %992 = call @_where_12(%991, %arg22, %881) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_118 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %993 = stablehlo.subtract %990, %cst_118 : tensor<f32>
+    %994 = call @_where_10(%991, %990, %993) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %995 = stablehlo.subtract %881, %arg22 : tensor<16xf32>
+    %996 = stablehlo.broadcast_in_dim %994, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %997 = stablehlo.multiply %996, %995 : tensor<16xf32>
+    %998 = stablehlo.add %992, %997 : tensor<16xf32>
+    %999 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_119 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1000 = stablehlo.compare LT, %999, %cst_119, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1001 = call @_where_13(%1000, %arg23, %883) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
+    %cst_120 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1002 = stablehlo.subtract %999, %cst_120 : tensor<f32>
+    %1003 = call @_where_10(%1000, %999, %1002) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1004 = stablehlo.subtract %883, %arg23 : tensor<48x16xf32>
+    %1005 = stablehlo.broadcast_in_dim %1003, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1006 = stablehlo.multiply %1005, %1004 : tensor<48x16xf32>
+    %1007 = stablehlo.add %1001, %1006 : tensor<48x16xf32>
+    %1008 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_121 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1009 = stablehlo.compare LT, %1008, %cst_121, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1010 = call @_where_14(%1009, %arg24, %885) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
+    %cst_122 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1011 = stablehlo.subtract %1008, %cst_122 : tensor<f32>
+    %1012 = call @_where_10(%1009, %1008, %1011) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1013 = stablehlo.subtract %885, %arg24 : tensor<48xf32>
+    %1014 = stablehlo.broadcast_in_dim %1012, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1015 = stablehlo.multiply %1014, %1013 : tensor<48xf32>
+    %1016 = stablehlo.add %1010, %1015 : tensor<48xf32>
+    %1017 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_123 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1018 = stablehlo.compare LT, %1017, %cst_123, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1019 = call @_where_15(%1018, %arg25, %887) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+    %cst_124 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1020 = stablehlo.subtract %1017, %cst_124 : tensor<f32>
+    %1021 = call @_where_10(%1018, %1017, %1020) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1022 = stablehlo.subtract %887, %arg25 : tensor<16x16xf32>
+    %1023 = stablehlo.broadcast_in_dim %1021, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1024 = stablehlo.multiply %1023, %1022 : tensor<16x16xf32>
+    %1025 = stablehlo.add %1019, %1024 : tensor<16x16xf32>
+    %1026 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_125 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1027 = stablehlo.compare LT, %1026, %cst_125, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1028 = call @_where_12(%1027, %arg26, %889) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_126 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1029 = stablehlo.subtract %1026, %cst_126 : tensor<f32>
+    %1030 = call @_where_10(%1027, %1026, %1029) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1031 = stablehlo.subtract %889, %arg26 : tensor<16xf32>
+    %1032 = stablehlo.broadcast_in_dim %1030, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1033 = stablehlo.multiply %1032, %1031 : tensor<16xf32>
+    %1034 = stablehlo.add %1028, %1033 : tensor<16xf32>
+    %1035 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_127 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1036 = stablehlo.compare LT, %1035, %cst_127, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1037 = call @_where_12(%1036, %arg27, %891) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_128 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1038 = stablehlo.subtract %1035, %cst_128 : tensor<f32>
+    %1039 = call @_where_10(%1036, %1035, %1038) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1040 = stablehlo.subtract %891, %arg27 : tensor<16xf32>
+    %1041 = stablehlo.broadcast_in_dim %1039, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1042 = stablehlo.multiply %1041, %1040 : tensor<16xf32>
+    %1043 = stablehlo.add %1037, %1042 : tensor<16xf32>
+    %1044 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_129 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1045 = stablehlo.compare LT, %1044, %cst_129, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1046 = call @_where_12(%1045, %arg28, %893) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_130 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1047 = stablehlo.subtract %1044, %cst_130 : tensor<f32>
+    %1048 = call @_where_10(%1045, %1044, %1047) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1049 = stablehlo.subtract %893, %arg28 : tensor<16xf32>
+    %1050 = stablehlo.broadcast_in_dim %1048, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1051 = stablehlo.multiply %1050, %1049 : tensor<16xf32>
+    %1052 = stablehlo.add %1046, %1051 : tensor<16xf32>
+    %1053 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_131 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1054 = stablehlo.compare LT, %1053, %cst_131, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1055 = call @_where_16(%1054, %arg29, %895) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %cst_132 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1056 = stablehlo.subtract %1053, %cst_132 : tensor<f32>
+    %1057 = call @_where_10(%1054, %1053, %1056) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1058 = stablehlo.subtract %895, %arg29 : tensor<64x16xf32>
+    %1059 = stablehlo.broadcast_in_dim %1057, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1060 = stablehlo.multiply %1059, %1058 : tensor<64x16xf32>
+    %1061 = stablehlo.add %1055, %1060 : tensor<64x16xf32>
+    %1062 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_133 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1063 = stablehlo.compare LT, %1062, %cst_133, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1064 = call @_where_17(%1063, %arg30, %897) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+    %cst_134 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1065 = stablehlo.subtract %1062, %cst_134 : tensor<f32>
+    %1066 = call @_where_10(%1063, %1062, %1065) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1067 = stablehlo.subtract %897, %arg30 : tensor<64xf32>
+    %1068 = stablehlo.broadcast_in_dim %1066, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1069 = stablehlo.multiply %1068, %1067 : tensor<64xf32>
+    %1070 = stablehlo.add %1064, %1069 : tensor<64xf32>
+    %1071 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_135 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1072 = stablehlo.compare LT, %1071, %cst_135, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1073 = call @_where_18(%1072, %arg31, %899) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
+    %cst_136 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1074 = stablehlo.subtract %1071, %cst_136 : tensor<f32>
+    %1075 = call @_where_10(%1072, %1071, %1074) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1076 = stablehlo.subtract %899, %arg31 : tensor<16x64xf32>
+    %1077 = stablehlo.broadcast_in_dim %1075, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1078 = stablehlo.multiply %1077, %1076 : tensor<16x64xf32>
+    %1079 = stablehlo.add %1073, %1078 : tensor<16x64xf32>
+    %1080 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_137 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1081 = stablehlo.compare LT, %1080, %cst_137, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1082 = call @_where_12(%1081, %arg32, %901) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_138 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1083 = stablehlo.subtract %1080, %cst_138 : tensor<f32>
+    %1084 = call @_where_10(%1081, %1080, %1083) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1085 = stablehlo.subtract %901, %arg32 : tensor<16xf32>
+    %1086 = stablehlo.broadcast_in_dim %1084, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1087 = stablehlo.multiply %1086, %1085 : tensor<16xf32>
+    %1088 = stablehlo.add %1082, %1087 : tensor<16xf32>
+    %1089 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_139 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1090 = stablehlo.compare LT, %1089, %cst_139, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1091 = call @_where_12(%1090, %arg33, %903) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_140 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1092 = stablehlo.subtract %1089, %cst_140 : tensor<f32>
+    %1093 = call @_where_10(%1090, %1089, %1092) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1094 = stablehlo.subtract %903, %arg33 : tensor<16xf32>
+    %1095 = stablehlo.broadcast_in_dim %1093, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1096 = stablehlo.multiply %1095, %1094 : tensor<16xf32>
+    %1097 = stablehlo.add %1091, %1096 : tensor<16xf32>
+    %1098 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_141 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1099 = stablehlo.compare LT, %1098, %cst_141, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1100 = call @_where_12(%1099, %arg34, %905) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %cst_142 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1101 = stablehlo.subtract %1098, %cst_142 : tensor<f32>
+    %1102 = call @_where_10(%1099, %1098, %1101) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1103 = stablehlo.subtract %905, %arg34 : tensor<16xf32>
+    %1104 = stablehlo.broadcast_in_dim %1102, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1105 = stablehlo.multiply %1104, %1103 : tensor<16xf32>
+    %1106 = stablehlo.add %1100, %1105 : tensor<16xf32>
+    %1107 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %cst_143 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %1108 = stablehlo.compare LT, %1107, %cst_143, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1109 = call @_where_9(%1108, %arg35, %907) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %cst_144 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %1110 = stablehlo.subtract %1107, %cst_144 : tensor<f32>
+    %1111 = call @_where_10(%1108, %1107, %1110) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1112 = stablehlo.subtract %907, %arg35 : tensor<32x16xf32>
+    %1113 = stablehlo.broadcast_in_dim %1111, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1114 = stablehlo.multiply %1113, %1112 : tensor<32x16xf32>
+    %1115 = stablehlo.add %1109, %1114 : tensor<32x16xf32>
+    %1116 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
+    %1117 = stablehlo.reshape %1116 : (tensor<1xf64>) -> tensor<f64>
+    %1118 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1119 = stablehlo.broadcast_in_dim %1118, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1120 = stablehlo.multiply %arg36, %1119 : tensor<32x16xf32>
+    %1121 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1122 = stablehlo.broadcast_in_dim %1121, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1123 = stablehlo.multiply %arg37, %1122 : tensor<8x16xf32>
+    %1124 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1125 = stablehlo.broadcast_in_dim %1124, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1126 = stablehlo.multiply %arg38, %1125 : tensor<16xf32>
+    %1127 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1128 = stablehlo.broadcast_in_dim %1127, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1129 = stablehlo.multiply %arg39, %1128 : tensor<16xf32>
+    %1130 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1131 = stablehlo.broadcast_in_dim %1130, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1132 = stablehlo.multiply %arg40, %1131 : tensor<48x16xf32>
+    %1133 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1134 = stablehlo.broadcast_in_dim %1133, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1135 = stablehlo.multiply %arg41, %1134 : tensor<48xf32>
+    %1136 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1137 = stablehlo.broadcast_in_dim %1136, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1138 = stablehlo.multiply %arg42, %1137 : tensor<16x16xf32>
+    %1139 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1140 = stablehlo.broadcast_in_dim %1139, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1141 = stablehlo.multiply %arg43, %1140 : tensor<16xf32>
+    %1142 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1143 = stablehlo.broadcast_in_dim %1142, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1144 = stablehlo.multiply %arg44, %1143 : tensor<16xf32>
+    %1145 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1146 = stablehlo.broadcast_in_dim %1145, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1147 = stablehlo.multiply %arg45, %1146 : tensor<16xf32>
+    %1148 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1149 = stablehlo.broadcast_in_dim %1148, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1150 = stablehlo.multiply %arg46, %1149 : tensor<64x16xf32>
+    %1151 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1152 = stablehlo.broadcast_in_dim %1151, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1153 = stablehlo.multiply %arg47, %1152 : tensor<64xf32>
+    %1154 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1155 = stablehlo.broadcast_in_dim %1154, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1156 = stablehlo.multiply %arg48, %1155 : tensor<16x64xf32>
+    %1157 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1158 = stablehlo.broadcast_in_dim %1157, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1159 = stablehlo.multiply %arg49, %1158 : tensor<16xf32>
+    %1160 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1161 = stablehlo.broadcast_in_dim %1160, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1162 = stablehlo.multiply %arg50, %1161 : tensor<16xf32>
+    %1163 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1164 = stablehlo.broadcast_in_dim %1163, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1165 = stablehlo.multiply %arg51, %1164 : tensor<16xf32>
+    %1166 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1167 = stablehlo.broadcast_in_dim %1166, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1168 = stablehlo.multiply %arg52, %1167 : tensor<32x16xf32>
+    %1169 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
+    %1170 = stablehlo.reshape %1169 : (tensor<1xf64>) -> tensor<f64>
+    %1171 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1172 = stablehlo.broadcast_in_dim %1171, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1173 = stablehlo.multiply %1172, %875 : tensor<32x16xf32>
+    %1174 = stablehlo.multiply %1173, %875 : tensor<32x16xf32>
+    %1175 = stablehlo.add %1120, %1174 : tensor<32x16xf32>
+    %1176 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1177 = stablehlo.broadcast_in_dim %1176, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1178 = stablehlo.multiply %1177, %877 : tensor<8x16xf32>
+    %1179 = stablehlo.multiply %1178, %877 : tensor<8x16xf32>
+    %1180 = stablehlo.add %1123, %1179 : tensor<8x16xf32>
+    %1181 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1182 = stablehlo.broadcast_in_dim %1181, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1183 = stablehlo.multiply %1182, %879 : tensor<16xf32>
+    %1184 = stablehlo.multiply %1183, %879 : tensor<16xf32>
+    %1185 = stablehlo.add %1126, %1184 : tensor<16xf32>
+    %1186 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1187 = stablehlo.broadcast_in_dim %1186, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1188 = stablehlo.multiply %1187, %881 : tensor<16xf32>
+    %1189 = stablehlo.multiply %1188, %881 : tensor<16xf32>
+    %1190 = stablehlo.add %1129, %1189 : tensor<16xf32>
+    %1191 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1192 = stablehlo.broadcast_in_dim %1191, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1193 = stablehlo.multiply %1192, %883 : tensor<48x16xf32>
+    %1194 = stablehlo.multiply %1193, %883 : tensor<48x16xf32>
+    %1195 = stablehlo.add %1132, %1194 : tensor<48x16xf32>
+    %1196 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1197 = stablehlo.broadcast_in_dim %1196, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1198 = stablehlo.multiply %1197, %885 : tensor<48xf32>
+    %1199 = stablehlo.multiply %1198, %885 : tensor<48xf32>
+    %1200 = stablehlo.add %1135, %1199 : tensor<48xf32>
+    %1201 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1202 = stablehlo.broadcast_in_dim %1201, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1203 = stablehlo.multiply %1202, %887 : tensor<16x16xf32>
+    %1204 = stablehlo.multiply %1203, %887 : tensor<16x16xf32>
+    %1205 = stablehlo.add %1138, %1204 : tensor<16x16xf32>
+    %1206 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1207 = stablehlo.broadcast_in_dim %1206, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1208 = stablehlo.multiply %1207, %889 : tensor<16xf32>
+    %1209 = stablehlo.multiply %1208, %889 : tensor<16xf32>
+    %1210 = stablehlo.add %1141, %1209 : tensor<16xf32>
+    %1211 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1212 = stablehlo.broadcast_in_dim %1211, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1213 = stablehlo.multiply %1212, %891 : tensor<16xf32>
+    %1214 = stablehlo.multiply %1213, %891 : tensor<16xf32>
+    %1215 = stablehlo.add %1144, %1214 : tensor<16xf32>
+    %1216 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1217 = stablehlo.broadcast_in_dim %1216, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1218 = stablehlo.multiply %1217, %893 : tensor<16xf32>
+    %1219 = stablehlo.multiply %1218, %893 : tensor<16xf32>
+    %1220 = stablehlo.add %1147, %1219 : tensor<16xf32>
+    %1221 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1222 = stablehlo.broadcast_in_dim %1221, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1223 = stablehlo.multiply %1222, %895 : tensor<64x16xf32>
+    %1224 = stablehlo.multiply %1223, %895 : tensor<64x16xf32>
+    %1225 = stablehlo.add %1150, %1224 : tensor<64x16xf32>
+    %1226 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1227 = stablehlo.broadcast_in_dim %1226, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1228 = stablehlo.multiply %1227, %897 : tensor<64xf32>
+    %1229 = stablehlo.multiply %1228, %897 : tensor<64xf32>
+    %1230 = stablehlo.add %1153, %1229 : tensor<64xf32>
+    %1231 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1232 = stablehlo.broadcast_in_dim %1231, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1233 = stablehlo.multiply %1232, %899 : tensor<16x64xf32>
+    %1234 = stablehlo.multiply %1233, %899 : tensor<16x64xf32>
+    %1235 = stablehlo.add %1156, %1234 : tensor<16x64xf32>
+    %1236 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1237 = stablehlo.broadcast_in_dim %1236, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1238 = stablehlo.multiply %1237, %901 : tensor<16xf32>
+    %1239 = stablehlo.multiply %1238, %901 : tensor<16xf32>
+    %1240 = stablehlo.add %1159, %1239 : tensor<16xf32>
+    %1241 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1242 = stablehlo.broadcast_in_dim %1241, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1243 = stablehlo.multiply %1242, %903 : tensor<16xf32>
+    %1244 = stablehlo.multiply %1243, %903 : tensor<16xf32>
+    %1245 = stablehlo.add %1162, %1244 : tensor<16xf32>
+    %1246 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1247 = stablehlo.broadcast_in_dim %1246, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1248 = stablehlo.multiply %1247, %905 : tensor<16xf32>
+    %1249 = stablehlo.multiply %1248, %905 : tensor<16xf32>
+    %1250 = stablehlo.add %1165, %1249 : tensor<16xf32>
+    %1251 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1252 = stablehlo.broadcast_in_dim %1251, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1253 = stablehlo.multiply %1252, %907 : tensor<32x16xf32>
+    %1254 = stablehlo.multiply %1253, %907 : tensor<32x16xf32>
+    %1255 = stablehlo.add %1168, %1254 : tensor<32x16xf32>
+    %1256 = stablehlo.sqrt %1175 : tensor<32x16xf32>
+    %1257 = stablehlo.sqrt %1180 : tensor<8x16xf32>
+    %1258 = stablehlo.sqrt %1185 : tensor<16xf32>
+    %1259 = stablehlo.sqrt %1190 : tensor<16xf32>
+    %1260 = stablehlo.sqrt %1195 : tensor<48x16xf32>
+    %1261 = stablehlo.sqrt %1200 : tensor<48xf32>
+    %1262 = stablehlo.sqrt %1205 : tensor<16x16xf32>
+    %1263 = stablehlo.sqrt %1210 : tensor<16xf32>
+    %1264 = stablehlo.sqrt %1215 : tensor<16xf32>
+    %1265 = stablehlo.sqrt %1220 : tensor<16xf32>
+    %1266 = stablehlo.sqrt %1225 : tensor<64x16xf32>
+    %1267 = stablehlo.sqrt %1230 : tensor<64xf32>
+    %1268 = stablehlo.sqrt %1235 : tensor<16x64xf32>
+    %1269 = stablehlo.sqrt %1240 : tensor<16xf32>
+    %1270 = stablehlo.sqrt %1245 : tensor<16xf32>
+    %1271 = stablehlo.sqrt %1250 : tensor<16xf32>
+    %1272 = stablehlo.sqrt %1255 : tensor<32x16xf32>
+    %1273 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
+    %1274 = stablehlo.reshape %1273 : (tensor<1xf64>) -> tensor<f64>
+    %1275 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1276 = stablehlo.broadcast_in_dim %1275, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1277 = stablehlo.divide %1256, %1276 : tensor<32x16xf32>
+    %1278 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1279 = stablehlo.broadcast_in_dim %1278, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1280 = stablehlo.divide %1257, %1279 : tensor<8x16xf32>
+    %1281 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1282 = stablehlo.broadcast_in_dim %1281, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1283 = stablehlo.divide %1258, %1282 : tensor<16xf32>
+    %1284 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1285 = stablehlo.broadcast_in_dim %1284, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1286 = stablehlo.divide %1259, %1285 : tensor<16xf32>
+    %1287 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1288 = stablehlo.broadcast_in_dim %1287, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1289 = stablehlo.divide %1260, %1288 : tensor<48x16xf32>
+    %1290 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1291 = stablehlo.broadcast_in_dim %1290, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1292 = stablehlo.divide %1261, %1291 : tensor<48xf32>
+    %1293 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1294 = stablehlo.broadcast_in_dim %1293, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1295 = stablehlo.divide %1262, %1294 : tensor<16x16xf32>
+    %1296 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1297 = stablehlo.broadcast_in_dim %1296, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1298 = stablehlo.divide %1263, %1297 : tensor<16xf32>
+    %1299 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1300 = stablehlo.broadcast_in_dim %1299, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1301 = stablehlo.divide %1264, %1300 : tensor<16xf32>
+    %1302 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1303 = stablehlo.broadcast_in_dim %1302, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1304 = stablehlo.divide %1265, %1303 : tensor<16xf32>
+    %1305 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1306 = stablehlo.broadcast_in_dim %1305, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1307 = stablehlo.divide %1266, %1306 : tensor<64x16xf32>
+    %1308 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1309 = stablehlo.broadcast_in_dim %1308, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1310 = stablehlo.divide %1267, %1309 : tensor<64xf32>
+    %1311 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1312 = stablehlo.broadcast_in_dim %1311, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1313 = stablehlo.divide %1268, %1312 : tensor<16x64xf32>
+    %1314 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1315 = stablehlo.broadcast_in_dim %1314, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1316 = stablehlo.divide %1269, %1315 : tensor<16xf32>
+    %1317 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1318 = stablehlo.broadcast_in_dim %1317, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1319 = stablehlo.divide %1270, %1318 : tensor<16xf32>
+    %1320 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1321 = stablehlo.broadcast_in_dim %1320, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1322 = stablehlo.divide %1271, %1321 : tensor<16xf32>
+    %1323 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1324 = stablehlo.broadcast_in_dim %1323, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1325 = stablehlo.divide %1272, %1324 : tensor<32x16xf32>
+    %1326 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
+    %1327 = stablehlo.reshape %1326 : (tensor<1xf64>) -> tensor<f64>
+    %1328 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1329 = stablehlo.broadcast_in_dim %1328, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1330 = stablehlo.add %1277, %1329 : tensor<32x16xf32>
+    %1331 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1332 = stablehlo.broadcast_in_dim %1331, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1333 = stablehlo.add %1280, %1332 : tensor<8x16xf32>
+    %1334 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1335 = stablehlo.broadcast_in_dim %1334, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1336 = stablehlo.add %1283, %1335 : tensor<16xf32>
+    %1337 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1338 = stablehlo.broadcast_in_dim %1337, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1339 = stablehlo.add %1286, %1338 : tensor<16xf32>
+    %1340 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1341 = stablehlo.broadcast_in_dim %1340, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1342 = stablehlo.add %1289, %1341 : tensor<48x16xf32>
+    %1343 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1344 = stablehlo.broadcast_in_dim %1343, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1345 = stablehlo.add %1292, %1344 : tensor<48xf32>
+    %1346 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1347 = stablehlo.broadcast_in_dim %1346, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1348 = stablehlo.add %1295, %1347 : tensor<16x16xf32>
+    %1349 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
     %1350 = stablehlo.broadcast_in_dim %1349, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1351 = stablehlo.multiply %1350, %1029 : tensor<16xf32>
-    %1352 = stablehlo.multiply %1351, %1029 : tensor<16xf32>
-    %1353 = stablehlo.add %1282, %1352 : tensor<16xf32>
-    %1354 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1355 = stablehlo.broadcast_in_dim %1354, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1356 = stablehlo.multiply %1355, %1031 : tensor<16xf32>
-    %1357 = stablehlo.multiply %1356, %1031 : tensor<16xf32>
-    %1358 = stablehlo.add %1285, %1357 : tensor<16xf32>
-    %1359 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1360 = stablehlo.broadcast_in_dim %1359, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1361 = stablehlo.multiply %1360, %1033 : tensor<64x16xf32>
-    %1362 = stablehlo.multiply %1361, %1033 : tensor<64x16xf32>
-    %1363 = stablehlo.add %1288, %1362 : tensor<64x16xf32>
-    %1364 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1365 = stablehlo.broadcast_in_dim %1364, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1366 = stablehlo.multiply %1365, %1035 : tensor<64xf32>
-    %1367 = stablehlo.multiply %1366, %1035 : tensor<64xf32>
-    %1368 = stablehlo.add %1291, %1367 : tensor<64xf32>
-    %1369 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1370 = stablehlo.broadcast_in_dim %1369, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1371 = stablehlo.multiply %1370, %1037 : tensor<16x64xf32>
-    %1372 = stablehlo.multiply %1371, %1037 : tensor<16x64xf32>
-    %1373 = stablehlo.add %1294, %1372 : tensor<16x64xf32>
-    %1374 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1375 = stablehlo.broadcast_in_dim %1374, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1376 = stablehlo.multiply %1375, %1039 : tensor<16xf32>
-    %1377 = stablehlo.multiply %1376, %1039 : tensor<16xf32>
-    %1378 = stablehlo.add %1297, %1377 : tensor<16xf32>
-    %1379 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1380 = stablehlo.broadcast_in_dim %1379, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1381 = stablehlo.multiply %1380, %1041 : tensor<16xf32>
-    %1382 = stablehlo.multiply %1381, %1041 : tensor<16xf32>
-    %1383 = stablehlo.add %1300, %1382 : tensor<16xf32>
-    %1384 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1385 = stablehlo.broadcast_in_dim %1384, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1386 = stablehlo.multiply %1385, %1043 : tensor<16xf32>
-    %1387 = stablehlo.multiply %1386, %1043 : tensor<16xf32>
-    %1388 = stablehlo.add %1303, %1387 : tensor<16xf32>
-    %1389 = stablehlo.convert %1308 : (tensor<f64>) -> tensor<f32>
-    %1390 = stablehlo.broadcast_in_dim %1389, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1391 = stablehlo.multiply %1390, %1045 : tensor<32x16xf32>
-    %1392 = stablehlo.multiply %1391, %1045 : tensor<32x16xf32>
-    %1393 = stablehlo.add %1306, %1392 : tensor<32x16xf32>
-    %1394 = stablehlo.sqrt %1313 : tensor<32x16xf32>
-    %1395 = stablehlo.sqrt %1318 : tensor<8x16xf32>
-    %1396 = stablehlo.sqrt %1323 : tensor<16xf32>
-    %1397 = stablehlo.sqrt %1328 : tensor<16xf32>
-    %1398 = stablehlo.sqrt %1333 : tensor<48x16xf32>
-    %1399 = stablehlo.sqrt %1338 : tensor<48xf32>
-    %1400 = stablehlo.sqrt %1343 : tensor<16x16xf32>
-    %1401 = stablehlo.sqrt %1348 : tensor<16xf32>
-    %1402 = stablehlo.sqrt %1353 : tensor<16xf32>
-    %1403 = stablehlo.sqrt %1358 : tensor<16xf32>
-    %1404 = stablehlo.sqrt %1363 : tensor<64x16xf32>
-    %1405 = stablehlo.sqrt %1368 : tensor<64xf32>
-    %1406 = stablehlo.sqrt %1373 : tensor<16x64xf32>
-    %1407 = stablehlo.sqrt %1378 : tensor<16xf32>
-    %1408 = stablehlo.sqrt %1383 : tensor<16xf32>
-    %1409 = stablehlo.sqrt %1388 : tensor<16xf32>
-    %1410 = stablehlo.sqrt %1393 : tensor<32x16xf32>
-    %1411 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
-    %1412 = stablehlo.reshape %1411 : (tensor<1xf64>) -> tensor<f64>
-    %1413 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1414 = stablehlo.broadcast_in_dim %1413, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1415 = stablehlo.divide %1394, %1414 : tensor<32x16xf32>
-    %1416 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1417 = stablehlo.broadcast_in_dim %1416, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1418 = stablehlo.divide %1395, %1417 : tensor<8x16xf32>
-    %1419 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1420 = stablehlo.broadcast_in_dim %1419, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1421 = stablehlo.divide %1396, %1420 : tensor<16xf32>
-    %1422 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1423 = stablehlo.broadcast_in_dim %1422, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1424 = stablehlo.divide %1397, %1423 : tensor<16xf32>
-    %1425 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1426 = stablehlo.broadcast_in_dim %1425, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1427 = stablehlo.divide %1398, %1426 : tensor<48x16xf32>
-    %1428 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1429 = stablehlo.broadcast_in_dim %1428, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1430 = stablehlo.divide %1399, %1429 : tensor<48xf32>
-    %1431 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1432 = stablehlo.broadcast_in_dim %1431, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1433 = stablehlo.divide %1400, %1432 : tensor<16x16xf32>
-    %1434 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1435 = stablehlo.broadcast_in_dim %1434, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1436 = stablehlo.divide %1401, %1435 : tensor<16xf32>
-    %1437 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1438 = stablehlo.broadcast_in_dim %1437, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1439 = stablehlo.divide %1402, %1438 : tensor<16xf32>
-    %1440 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1441 = stablehlo.broadcast_in_dim %1440, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1442 = stablehlo.divide %1403, %1441 : tensor<16xf32>
-    %1443 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1444 = stablehlo.broadcast_in_dim %1443, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1445 = stablehlo.divide %1404, %1444 : tensor<64x16xf32>
-    %1446 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1447 = stablehlo.broadcast_in_dim %1446, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1448 = stablehlo.divide %1405, %1447 : tensor<64xf32>
-    %1449 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1450 = stablehlo.broadcast_in_dim %1449, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1451 = stablehlo.divide %1406, %1450 : tensor<16x64xf32>
-    %1452 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1453 = stablehlo.broadcast_in_dim %1452, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1454 = stablehlo.divide %1407, %1453 : tensor<16xf32>
-    %1455 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1456 = stablehlo.broadcast_in_dim %1455, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1457 = stablehlo.divide %1408, %1456 : tensor<16xf32>
-    %1458 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
-    %1459 = stablehlo.broadcast_in_dim %1458, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1460 = stablehlo.divide %1409, %1459 : tensor<16xf32>
-    %1461 = stablehlo.convert %1412 : (tensor<f64>) -> tensor<f32>
+    %1351 = stablehlo.add %1298, %1350 : tensor<16xf32>
+    %1352 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1353 = stablehlo.broadcast_in_dim %1352, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1354 = stablehlo.add %1301, %1353 : tensor<16xf32>
+    %1355 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1356 = stablehlo.broadcast_in_dim %1355, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1357 = stablehlo.add %1304, %1356 : tensor<16xf32>
+    %1358 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1359 = stablehlo.broadcast_in_dim %1358, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1360 = stablehlo.add %1307, %1359 : tensor<64x16xf32>
+    %1361 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1362 = stablehlo.broadcast_in_dim %1361, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1363 = stablehlo.add %1310, %1362 : tensor<64xf32>
+    %1364 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1365 = stablehlo.broadcast_in_dim %1364, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1366 = stablehlo.add %1313, %1365 : tensor<16x64xf32>
+    %1367 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1368 = stablehlo.broadcast_in_dim %1367, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1369 = stablehlo.add %1316, %1368 : tensor<16xf32>
+    %1370 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1371 = stablehlo.broadcast_in_dim %1370, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1372 = stablehlo.add %1319, %1371 : tensor<16xf32>
+    %1373 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1374 = stablehlo.broadcast_in_dim %1373, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1375 = stablehlo.add %1322, %1374 : tensor<16xf32>
+    %1376 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
+    %1377 = stablehlo.broadcast_in_dim %1376, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1378 = stablehlo.add %1325, %1377 : tensor<32x16xf32>
+    %1379 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
+    %1380 = stablehlo.reshape %1379 : (tensor<1xf64>) -> tensor<f64>
+    %1381 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1382 = stablehlo.broadcast_in_dim %1381, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1383 = stablehlo.multiply %1382, %971 : tensor<32x16xf32>
+    %1384 = stablehlo.divide %1383, %1330 : tensor<32x16xf32>
+    %1385 = stablehlo.add %912, %1384 : tensor<32x16xf32>
+    %1386 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1387 = stablehlo.broadcast_in_dim %1386, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1388 = stablehlo.multiply %1387, %980 : tensor<8x16xf32>
+    %1389 = stablehlo.divide %1388, %1333 : tensor<8x16xf32>
+    %1390 = stablehlo.add %915, %1389 : tensor<8x16xf32>
+    %1391 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1392 = stablehlo.broadcast_in_dim %1391, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1393 = stablehlo.multiply %1392, %989 : tensor<16xf32>
+    %1394 = stablehlo.divide %1393, %1336 : tensor<16xf32>
+    %1395 = stablehlo.add %918, %1394 : tensor<16xf32>
+    %1396 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1397 = stablehlo.broadcast_in_dim %1396, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1398 = stablehlo.multiply %1397, %998 : tensor<16xf32>
+    %1399 = stablehlo.divide %1398, %1339 : tensor<16xf32>
+    %1400 = stablehlo.add %921, %1399 : tensor<16xf32>
+    %1401 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1402 = stablehlo.broadcast_in_dim %1401, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1403 = stablehlo.multiply %1402, %1007 : tensor<48x16xf32>
+    %1404 = stablehlo.divide %1403, %1342 : tensor<48x16xf32>
+    %1405 = stablehlo.add %924, %1404 : tensor<48x16xf32>
+    %1406 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1407 = stablehlo.broadcast_in_dim %1406, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1408 = stablehlo.multiply %1407, %1016 : tensor<48xf32>
+    %1409 = stablehlo.divide %1408, %1345 : tensor<48xf32>
+    %1410 = stablehlo.add %927, %1409 : tensor<48xf32>
+    %1411 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1412 = stablehlo.broadcast_in_dim %1411, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1413 = stablehlo.multiply %1412, %1025 : tensor<16x16xf32>
+    %1414 = stablehlo.divide %1413, %1348 : tensor<16x16xf32>
+    %1415 = stablehlo.add %930, %1414 : tensor<16x16xf32>
+    %1416 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1417 = stablehlo.broadcast_in_dim %1416, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1418 = stablehlo.multiply %1417, %1034 : tensor<16xf32>
+    %1419 = stablehlo.divide %1418, %1351 : tensor<16xf32>
+    %1420 = stablehlo.add %933, %1419 : tensor<16xf32>
+    %1421 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1422 = stablehlo.broadcast_in_dim %1421, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1423 = stablehlo.multiply %1422, %1043 : tensor<16xf32>
+    %1424 = stablehlo.divide %1423, %1354 : tensor<16xf32>
+    %1425 = stablehlo.add %936, %1424 : tensor<16xf32>
+    %1426 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1427 = stablehlo.broadcast_in_dim %1426, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1428 = stablehlo.multiply %1427, %1052 : tensor<16xf32>
+    %1429 = stablehlo.divide %1428, %1357 : tensor<16xf32>
+    %1430 = stablehlo.add %939, %1429 : tensor<16xf32>
+    %1431 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1432 = stablehlo.broadcast_in_dim %1431, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1433 = stablehlo.multiply %1432, %1061 : tensor<64x16xf32>
+    %1434 = stablehlo.divide %1433, %1360 : tensor<64x16xf32>
+    %1435 = stablehlo.add %942, %1434 : tensor<64x16xf32>
+    %1436 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1437 = stablehlo.broadcast_in_dim %1436, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1438 = stablehlo.multiply %1437, %1070 : tensor<64xf32>
+    %1439 = stablehlo.divide %1438, %1363 : tensor<64xf32>
+    %1440 = stablehlo.add %945, %1439 : tensor<64xf32>
+    %1441 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1442 = stablehlo.broadcast_in_dim %1441, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1443 = stablehlo.multiply %1442, %1079 : tensor<16x64xf32>
+    %1444 = stablehlo.divide %1443, %1366 : tensor<16x64xf32>
+    %1445 = stablehlo.add %948, %1444 : tensor<16x64xf32>
+    %1446 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1447 = stablehlo.broadcast_in_dim %1446, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1448 = stablehlo.multiply %1447, %1088 : tensor<16xf32>
+    %1449 = stablehlo.divide %1448, %1369 : tensor<16xf32>
+    %1450 = stablehlo.add %951, %1449 : tensor<16xf32>
+    %1451 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1452 = stablehlo.broadcast_in_dim %1451, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1453 = stablehlo.multiply %1452, %1097 : tensor<16xf32>
+    %1454 = stablehlo.divide %1453, %1372 : tensor<16xf32>
+    %1455 = stablehlo.add %954, %1454 : tensor<16xf32>
+    %1456 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
+    %1457 = stablehlo.broadcast_in_dim %1456, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1458 = stablehlo.multiply %1457, %1106 : tensor<16xf32>
+    %1459 = stablehlo.divide %1458, %1375 : tensor<16xf32>
+    %1460 = stablehlo.add %957, %1459 : tensor<16xf32>
+    %1461 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
     %1462 = stablehlo.broadcast_in_dim %1461, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1463 = stablehlo.divide %1410, %1462 : tensor<32x16xf32>
-    %1464 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
-    %1465 = stablehlo.reshape %1464 : (tensor<1xf64>) -> tensor<f64>
-    %1466 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1467 = stablehlo.broadcast_in_dim %1466, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1468 = stablehlo.add %1415, %1467 : tensor<32x16xf32>
-    %1469 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1470 = stablehlo.broadcast_in_dim %1469, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1471 = stablehlo.add %1418, %1470 : tensor<8x16xf32>
-    %1472 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1473 = stablehlo.broadcast_in_dim %1472, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1474 = stablehlo.add %1421, %1473 : tensor<16xf32>
-    %1475 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1476 = stablehlo.broadcast_in_dim %1475, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1477 = stablehlo.add %1424, %1476 : tensor<16xf32>
-    %1478 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1479 = stablehlo.broadcast_in_dim %1478, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1480 = stablehlo.add %1427, %1479 : tensor<48x16xf32>
-    %1481 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1482 = stablehlo.broadcast_in_dim %1481, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1483 = stablehlo.add %1430, %1482 : tensor<48xf32>
-    %1484 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1485 = stablehlo.broadcast_in_dim %1484, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1486 = stablehlo.add %1433, %1485 : tensor<16x16xf32>
-    %1487 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1488 = stablehlo.broadcast_in_dim %1487, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1489 = stablehlo.add %1436, %1488 : tensor<16xf32>
-    %1490 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1491 = stablehlo.broadcast_in_dim %1490, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1492 = stablehlo.add %1439, %1491 : tensor<16xf32>
-    %1493 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1494 = stablehlo.broadcast_in_dim %1493, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1495 = stablehlo.add %1442, %1494 : tensor<16xf32>
-    %1496 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1497 = stablehlo.broadcast_in_dim %1496, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1498 = stablehlo.add %1445, %1497 : tensor<64x16xf32>
-    %1499 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1500 = stablehlo.broadcast_in_dim %1499, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1501 = stablehlo.add %1448, %1500 : tensor<64xf32>
-    %1502 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1503 = stablehlo.broadcast_in_dim %1502, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1504 = stablehlo.add %1451, %1503 : tensor<16x64xf32>
-    %1505 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1506 = stablehlo.broadcast_in_dim %1505, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1507 = stablehlo.add %1454, %1506 : tensor<16xf32>
-    %1508 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1509 = stablehlo.broadcast_in_dim %1508, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1510 = stablehlo.add %1457, %1509 : tensor<16xf32>
-    %1511 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1512 = stablehlo.broadcast_in_dim %1511, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1513 = stablehlo.add %1460, %1512 : tensor<16xf32>
-    %1514 = stablehlo.convert %1465 : (tensor<f64>) -> tensor<f32>
-    %1515 = stablehlo.broadcast_in_dim %1514, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1516 = stablehlo.add %1463, %1515 : tensor<32x16xf32>
-    %1517 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
-    %1518 = stablehlo.reshape %1517 : (tensor<1xf64>) -> tensor<f64>
-    %1519 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1520 = stablehlo.broadcast_in_dim %1519, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1521 = stablehlo.multiply %1520, %1109 : tensor<32x16xf32>
-    %1522 = stablehlo.divide %1521, %1468 : tensor<32x16xf32>
-    %1523 = stablehlo.add %1050, %1522 : tensor<32x16xf32>
-    %1524 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1525 = stablehlo.broadcast_in_dim %1524, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1526 = stablehlo.multiply %1525, %1118 : tensor<8x16xf32>
-    %1527 = stablehlo.divide %1526, %1471 : tensor<8x16xf32>
-    %1528 = stablehlo.add %1053, %1527 : tensor<8x16xf32>
-    %1529 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1530 = stablehlo.broadcast_in_dim %1529, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1531 = stablehlo.multiply %1530, %1127 : tensor<16xf32>
-    %1532 = stablehlo.divide %1531, %1474 : tensor<16xf32>
-    %1533 = stablehlo.add %1056, %1532 : tensor<16xf32>
-    %1534 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1535 = stablehlo.broadcast_in_dim %1534, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1536 = stablehlo.multiply %1535, %1136 : tensor<16xf32>
-    %1537 = stablehlo.divide %1536, %1477 : tensor<16xf32>
-    %1538 = stablehlo.add %1059, %1537 : tensor<16xf32>
-    %1539 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1540 = stablehlo.broadcast_in_dim %1539, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1541 = stablehlo.multiply %1540, %1145 : tensor<48x16xf32>
-    %1542 = stablehlo.divide %1541, %1480 : tensor<48x16xf32>
-    %1543 = stablehlo.add %1062, %1542 : tensor<48x16xf32>
-    %1544 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1545 = stablehlo.broadcast_in_dim %1544, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1546 = stablehlo.multiply %1545, %1154 : tensor<48xf32>
-    %1547 = stablehlo.divide %1546, %1483 : tensor<48xf32>
-    %1548 = stablehlo.add %1065, %1547 : tensor<48xf32>
-    %1549 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1550 = stablehlo.broadcast_in_dim %1549, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1551 = stablehlo.multiply %1550, %1163 : tensor<16x16xf32>
-    %1552 = stablehlo.divide %1551, %1486 : tensor<16x16xf32>
-    %1553 = stablehlo.add %1068, %1552 : tensor<16x16xf32>
-    %1554 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1555 = stablehlo.broadcast_in_dim %1554, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1556 = stablehlo.multiply %1555, %1172 : tensor<16xf32>
-    %1557 = stablehlo.divide %1556, %1489 : tensor<16xf32>
-    %1558 = stablehlo.add %1071, %1557 : tensor<16xf32>
-    %1559 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1560 = stablehlo.broadcast_in_dim %1559, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1561 = stablehlo.multiply %1560, %1181 : tensor<16xf32>
-    %1562 = stablehlo.divide %1561, %1492 : tensor<16xf32>
-    %1563 = stablehlo.add %1074, %1562 : tensor<16xf32>
-    %1564 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1565 = stablehlo.broadcast_in_dim %1564, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1566 = stablehlo.multiply %1565, %1190 : tensor<16xf32>
-    %1567 = stablehlo.divide %1566, %1495 : tensor<16xf32>
-    %1568 = stablehlo.add %1077, %1567 : tensor<16xf32>
-    %1569 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1570 = stablehlo.broadcast_in_dim %1569, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1571 = stablehlo.multiply %1570, %1199 : tensor<64x16xf32>
-    %1572 = stablehlo.divide %1571, %1498 : tensor<64x16xf32>
-    %1573 = stablehlo.add %1080, %1572 : tensor<64x16xf32>
-    %1574 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1575 = stablehlo.broadcast_in_dim %1574, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1576 = stablehlo.multiply %1575, %1208 : tensor<64xf32>
-    %1577 = stablehlo.divide %1576, %1501 : tensor<64xf32>
-    %1578 = stablehlo.add %1083, %1577 : tensor<64xf32>
-    %1579 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1580 = stablehlo.broadcast_in_dim %1579, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1581 = stablehlo.multiply %1580, %1217 : tensor<16x64xf32>
-    %1582 = stablehlo.divide %1581, %1504 : tensor<16x64xf32>
-    %1583 = stablehlo.add %1086, %1582 : tensor<16x64xf32>
-    %1584 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1585 = stablehlo.broadcast_in_dim %1584, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1586 = stablehlo.multiply %1585, %1226 : tensor<16xf32>
-    %1587 = stablehlo.divide %1586, %1507 : tensor<16xf32>
-    %1588 = stablehlo.add %1089, %1587 : tensor<16xf32>
-    %1589 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1590 = stablehlo.broadcast_in_dim %1589, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1591 = stablehlo.multiply %1590, %1235 : tensor<16xf32>
-    %1592 = stablehlo.divide %1591, %1510 : tensor<16xf32>
-    %1593 = stablehlo.add %1092, %1592 : tensor<16xf32>
-    %1594 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1595 = stablehlo.broadcast_in_dim %1594, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1596 = stablehlo.multiply %1595, %1244 : tensor<16xf32>
-    %1597 = stablehlo.divide %1596, %1513 : tensor<16xf32>
-    %1598 = stablehlo.add %1095, %1597 : tensor<16xf32>
-    %1599 = stablehlo.convert %1518 : (tensor<f64>) -> tensor<f32>
-    %1600 = stablehlo.broadcast_in_dim %1599, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1601 = stablehlo.multiply %1600, %1253 : tensor<32x16xf32>
-    %1602 = stablehlo.divide %1601, %1516 : tensor<32x16xf32>
-    %1603 = stablehlo.add %1098, %1602 : tensor<32x16xf32>
-    return %338, %1109, %1118, %1127, %1136, %1145, %1154, %1163, %1172, %1181, %1190, %1199, %1208, %1217, %1226, %1235, %1244, %1253, %1313, %1318, %1323, %1328, %1333, %1338, %1343, %1348, %1353, %1358, %1363, %1368, %1373, %1378, %1383, %1388, %1393, %1523, %1528, %1533, %1538, %1543, %1548, %1553, %1558, %1563, %1568, %1573, %1578, %1583, %1588, %1593, %1598, %1603 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
+    %1463 = stablehlo.multiply %1462, %1115 : tensor<32x16xf32>
+    %1464 = stablehlo.divide %1463, %1378 : tensor<32x16xf32>
+    %1465 = stablehlo.add %960, %1464 : tensor<32x16xf32>
+    return %338, %971, %980, %989, %998, %1007, %1016, %1025, %1034, %1043, %1052, %1061, %1070, %1079, %1088, %1097, %1106, %1115, %1175, %1180, %1185, %1190, %1195, %1200, %1205, %1210, %1215, %1220, %1225, %1230, %1235, %1240, %1245, %1250, %1255, %1385, %1390, %1395, %1400, %1405, %1410, %1415, %1420, %1425, %1430, %1435, %1440, %1445, %1450, %1455, %1460, %1465 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<48x16xf32>) -> tensor<48x16xf32> {
     return %arg0 : tensor<48x16xf32>

@@ -1,4 +1,4 @@
-"""Whether a rolled program copies its stacks: XLA's CPU compiler at times does, which takes more than unrolled layers."""
+"""Whether a rolled program copies its stacks, as XLA's CPU compiler may: that would take more than unrolled layers."""
 
 import math
 from typing import Any
@@ -14,18 +14,21 @@ def costs_more(executable: Any, graph: Graph) -> bool:
     """Whether a program over CPU devices copies more of its loops' stacks than one row of each family of weights."""
     if not graph.loops or platform_of(graph) != "cpu":
         return False
-    rows = {loop.turns + extra for loop in graph.loops for extra in (0, 1)}
+    stacks = {(len(family), *graph.leaves[family[0]].meta.shape) for family in graph.families}
+    for loop in graph.loops:
+        shapes = [loop.node(0, place).entry.metas[index].shape for place, index in loop.kept]
+        stacks.update((loop.turns + extra, *shape) for shape in shapes for extra in (0, 1))
     module = Module(executable.as_text())
     outer = [each for each in module.computations.values() if each.count and not each.is_inner]
     spare = 0
     for family in graph.families:
         leaf, lies = graph.leaves[family[0]], graph.lies[family[0]]
         spare += math.prod(lies.shard_shape(leaf.meta.shape)) * leaf.meta.struct.dtype.itemsize
-    return sum(_copied(each, rows) for each in outer) > spare
+    return sum(_copied(each, stacks) for each in outer) > spare
 
 
-def _copied(computation: Computation, rows: set[int]) -> int:
-    """The bytes of the stacks that a computation copies; not those that it fills anew."""
+def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:
+    """The bytes of the stacks, of these shapes before they are split, that a computation copies and does not fill."""
     by_name = {line.name: line for line in computation.lines}
     copied = 0
     for line in computation.lines:
@@ -34,6 +37,15 @@ def _copied(computation: Computation, rows: set[int]) -> int:
         made_by = by_name.get(line.operands[0])
         is_fill = made_by is not None and any(word in made_by.name for word in _FILLS)
         for _, dims, size in arrays(line.shape):
-            if not is_fill and len(dims) > 1 and dims[0] in rows:
+            if not is_fill and any(_is_part(dims, stack) for stack in stacks):
                 copied += size
     return copied
+
+
+def _is_part(dims: tuple[int, ...], stack: tuple[int, ...]) -> bool:
+    """Whether a shape is a stack's, on one device."""
+    return len(dims) == len(stack) and dims[0] == stack[0] and all(map(_divides, dims, stack))
+
+
+def _divides(part: int, whole: int) -> bool:
+    return part == whole or (part > 0 and whole % part == 0)

@@ -15,7 +15,7 @@ from ..sharding.constrain import constrain, cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
-from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
+from .rows import Made, Row, as_stack, joined, made_of, plain, rows_on_device, scalars
 
 
 class LoweringError(RuntimeError):
@@ -172,7 +172,7 @@ def _apply(
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             if not node.entry.lowering.any_memory:
-                operands = list(map(_on_device, operands))
+                operands = rows_on_device(operands)
             if node.entry.lowering.elements:
                 made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
@@ -192,14 +192,6 @@ def _apply(
                 node,
             )
     return made
-
-
-def _on_device(made: Made) -> Made:
-    """The value, or the stack of which it is a row, in the memory in which programs compute."""
-    if not isinstance(made, Row):
-        return on_device(made)
-    stack = on_device(made.stack)
-    return made if stack is made.stack else Row(stack, made.index)
 
 
 def _is_of_scalars(node: Node) -> bool:

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ir.graph import Pick, Value
+from ..sharding.constrain import on_device
 
 
 class Row:
@@ -118,6 +119,19 @@ def rows(found: Stretch, count: int) -> jax.Array:
     if step < 0:
         return jnp.flip(rows(Stretch(array, first - count + 1, 1), count), 0)
     return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
+
+
+def rows_on_device(values: Sequence[Made]) -> list[Made]:
+    """The values in the memory in which programs compute, those of one stack in one again."""
+    moved: dict[int, jax.Array] = {}
+    found: list[Made] = []
+    for value in values:
+        array = value.stack if isinstance(value, Row) else value
+        there = moved.get(id(array))
+        if there is None:
+            there = moved[id(array)] = on_device(array)
+        found.append(value if there is array else Row(there, value.index) if isinstance(value, Row) else there)
+    return found
 
 
 def scalars(values: Sequence[Made]) -> jax.Array:

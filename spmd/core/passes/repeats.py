@@ -25,6 +25,8 @@ _PERIODS = 16
 
 def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Loop]:
     """The loops of a graph, in order; they do not overlap."""
+    if len(nodes) < FEWEST_OPS:
+        return []
     position = {node: i for i, node in enumerate(nodes)}
     loops: list[Loop] = []
     taken = np.zeros(len(nodes), bool)

@@ -1,12 +1,16 @@
 """Equal layers of a graph become loops of its program, their weights and state the rows of stacks."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 from .. import metrics
 from ..compile.options import platform_of
 from ..config import config
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node, origin, value_name
+from ..ir.loops import Loop
 from ..ir.store import Family
+from ..sharding.value import DEVICE
 from .columns import columns_of
 from .repeats import find_loops
 from .turns import is_state
@@ -30,7 +34,7 @@ def rolled(graph: Graph) -> Graph:
 
 
 def _with_loops(graph: Graph) -> Graph:
-    loops = find_loops(graph.nodes, graph.roots)
+    loops = [loop for loop in find_loops(graph.nodes, graph.roots) if not any(map(_is_on_host, loop.body()))]
     if config.roll_layers == "auto":
         enough = _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
         loops = [loop for loop in loops if loop.turns >= enough or (loop.turns - 1) * loop.period >= _LARGE]
@@ -39,12 +43,41 @@ def _with_loops(graph: Graph) -> Graph:
         return graph
     columns = columns_of(graph, loops)
     families = tuple(family for family in columns.leaves if _stays(graph, family))
+    if config.roll_layers == "auto" and _stacked_bytes(loops, graph, families) > _row_bytes(graph, families):
+        return graph
     return dataclasses.replace(
         graph,
         loops=loops,
         families=families,
         stacked=tuple(columns.roots),
         columns=[family for family in columns.leaves if family not in families],
+    )
+
+
+def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> int:
+    """What the program would stack for the turns to read: values that no loop, list op or store has as rows."""
+    rows: set[Any] = {graph.leaves[i] for family in families for i in family}
+    for loop in loops:
+        rows.update(name for result in loop.kept for name in loop.names(result))
+        rows.update(value_name(initial) for _, initial in loop.carried)
+    lists = {node for node in graph.nodes if node.entry.lowering.elements}
+    read = {tuple(map(value_name, values)): values for loop in loops for values in loop.rows}
+    return sum(
+        sum(value.meta.nbytes for value in values)
+        for names, values in read.items()
+        if not all(name in rows or origin(value) in lists for name, value in zip(names, values, strict=True))
+    )
+
+
+def _row_bytes(graph: Graph, families: Sequence[Family]) -> int:
+    """One row of each family."""
+    return sum(graph.leaves[family[0]].meta.nbytes for family in families)
+
+
+def _is_on_host(node: Node) -> bool:
+    """Whether an op leaves its result on the host: what a loop keeps of its turns is in the memory of the devices."""
+    return node.entry.name == "spmd.place_to_host" or (
+        node.entry.sharding is not None and node.entry.sharding.memory != DEVICE
     )
 
 
