@@ -7,6 +7,8 @@ from .annotate import get_sharding as get_sharding
 from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
 from .annotate import use_sharding as use_sharding
+from .core import checkpoint_policies as checkpoint_policies
+from .core.backend.checkpoint import remat as remat
 from .core.config import config as config
 from .core.control.alike import LayersDifferError as LayersDifferError
 from .core.control.cond import cond as cond
@@ -18,6 +20,7 @@ from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
+from .core.ir.graph import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer

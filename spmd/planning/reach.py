@@ -99,9 +99,8 @@ def _globals_of(step: Any) -> dict[str, Any] | None:
         step = step.func
     if isinstance(step, types.MethodType):
         step = step.__func__
-    if not isinstance(step, types.FunctionType):
-        step = getattr(type(step), "__call__", None)
-    return getattr(step, "__globals__", None)
+    function = step if isinstance(step, types.FunctionType) else vars(type(step)).get("__call__")
+    return getattr(function, "__globals__", None)
 
 
 def _names(code: types.CodeType) -> list[str]:
@@ -117,7 +116,7 @@ class State:
         self._boxes, self._names, self._cells = boxes, names, cells
         self._grads = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
         self._own = [
-            (tensor, {name: value for name, value in tensor.__dict__.items() if name in OURS}, tensor.requires_grad)
+            (tensor, {name: value for name, value in tensor.__dict__.items() if name in OURS})
             for tensor in tensors
             if type(tensor) is XlaTensor and tensor.is_leaf
         ]
@@ -136,10 +135,10 @@ class State:
             names[name] = value
         for cell, content in self._cells:
             cell.cell_contents = content
-        for tensor, own, _ in self._own:
+        for ours, own in self._own:
             for name in OURS:
-                tensor.__dict__.pop(name, None)
-            tensor.__dict__.update(own)
+                ours.__dict__.pop(name, None)
+            ours.__dict__.update(own)
         for tensor, grad in self._grads:
             if tensor.grad is not grad:
                 tensor.grad = grad

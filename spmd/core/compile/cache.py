@@ -32,6 +32,7 @@ class _Known:
     programs: dict[tuple[Family, ...], Program] = field(default_factory=dict)
 
 
+_MOVED = "the same ops, on data that lies in other stores"
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _lock = threading.RLock()
 _last: Program | None = None
@@ -62,14 +63,15 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none)
     if found is not None:
         return found
     formed, single, stores = families.formed(graph, form)
-    cause = _cause(graph, line) + families.told(formed)
+    key = graph.key()
+    cause = (_cause(graph, line) if key not in _programs else _MOVED) + families.told(formed)
     program = stored.load(formed, name, line, cause)
     if program is None:
         metrics.add("programs_compiled")
         program = compile_graph(formed, name, line, cause)
         stored.keep(program, formed)
     with _lock:
-        _programs.setdefault(graph.key(), _Known(single)).programs[stores] = program
+        _programs.setdefault(key, _Known(single)).programs[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
@@ -143,7 +145,9 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
     with compiler_context():
         arguments = [
-            jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves
+            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            for port in program.inputs
+            if (s := port.sharding) is not None
         ]
         donated = tuple(range(len(arguments)))
         bump = jax.jit(

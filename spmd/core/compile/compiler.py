@@ -100,7 +100,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
     program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, name, cause, line, metrics.now() - started)
+    program.record = record(program, graph, name, cause, line, metrics.now() - started)
     program.bytes_needed = (program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes) * len(
         executable.runtime_executable().local_devices()
     )

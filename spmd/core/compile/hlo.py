@@ -4,8 +4,10 @@ import functools
 import re
 from dataclasses import dataclass, field
 
+from . import scalars
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True)
 class Instruction:
     """One line of a computation. shape: of the result, as text; rest: operands and attributes, as text."""
 
@@ -14,47 +16,82 @@ class Instruction:
     opcode: str
     rest: str
 
+    @functools.cached_property
+    def arguments(self) -> str:
+        """What stands between the parentheses."""
+        return self.rest[: _closing(self.rest)]
+
     @property
     def operands(self) -> list[str]:
         """The names of the operands."""
-        depth = 1
-        for end, letter in enumerate(self.rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                return _NAME.findall(self.rest[:end])
-        return []
+        return _NAME.findall(self.arguments)
 
     @property
-    def op_name(self) -> str:
-        """Where jax traced it: the names of the scopes around it, or ""."""
+    def scope(self) -> str:
+        """Where jax traced it: the names around it, or ""."""
         found = _OP_NAME.search(self.rest)
         return "" if found is None else found[1]
+
+    @functools.cached_property
+    def called(self) -> list[tuple[str, str]]:
+        """The computations that it calls, each with the name of the attribute."""
+        found = []
+        for match in _CALLED.finditer(self.rest):
+            rest = self.rest[match.end() :]
+            names = rest[: rest.index("}")] if rest.startswith("{") else _END.split(rest, maxsplit=1)[0]
+            found += [(match[1], name.strip().lstrip("%")) for name in names.strip("{}").split(",") if name.strip()]
+        return found
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
 _CALLED = re.compile(r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)=")
+_END = re.compile(r"[,\s]")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z\d]*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"\d+")
 
+# What calls a computation as lines of its own, not once for each element or inside a fusion.
+_PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
 
-@dataclass(slots=True)
+
+@dataclass
 class Computation:
-    """A function of the program. count: how often a run calls it; is_inner: it is inside a fusion or a reduction."""
+    """A function of the program. count: how often a run calls it; is_inner: it is part of one instruction; caller: the
+    first that calls it, with the line."""
 
     name: str
     lines: list[Instruction] = field(default_factory=list)
     count: int = 0
     is_inner: bool = True
+    caller: "tuple[Computation, Instruction] | None" = None
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        return {line.name: line for line in self.lines}
+
+    @functools.cached_property
+    def readers(self) -> dict[str, list[Instruction]]:
+        """The lines that read a line, by its name."""
+        found: dict[str, list[Instruction]] = {}
+        for line in self.lines:
+            for operand in line.operands:
+                found.setdefault(operand, []).append(line)
+        return found
 
 
 class Module:
-    """An optimised program, parsed."""
+    """An optimised program, parsed from its text.
+
+    Attributes:
+        computations: by name; the entry among them, under `entry`.
+        untold: the loops whose number of turns neither the compiler nor their own counter tells; counted as one turn.
+    """
 
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
+        self.untold: list[str] = []
         current: Computation | None = None
         for line in text.splitlines():
             if current is None:
@@ -74,32 +111,54 @@ class Module:
 
     def _count(self) -> None:
         """Follows the calls from the entry; what a loop calls is counted once for each of its turns."""
-        todo = [(self.entry, 1, False)]
-        while todo:
-            name, count, is_inner = todo.pop()
-            computation = self.computations[name]
-            computation.count += count
-            computation.is_inner &= is_inner
+        order = self._callers_first()
+        self.computations[self.entry].count = 1
+        self.computations[self.entry].is_inner = False
+        for computation in order:
             for line in computation.lines:
-                if line.opcode.endswith(("-done", "-update")):
-                    continue  # of what its start has called
-                trips = self.trips(computation, line) if line.opcode == "while" else 1
-                inside = is_inner or line.opcode not in _PLAIN_CALLS
-                for kind, called in _called(line):
-                    turns = count * (trips + 1 if kind == "condition" else trips)
-                    todo.append((called, turns, inside))
+                if not line.called or line.opcode.endswith(("-done", "-update")):
+                    continue  # those belong to what their start has called
+                turns = self._turns(computation, line) if line.opcode == "while" else 1
+                for kind, name in line.called:
+                    called = self.computations[name]
+                    called.count += computation.count * (turns + (kind == "condition"))
+                    called.caller = called.caller or (computation, line)
+                    called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
 
-    def trips(self, computation: Computation, loop: Instruction) -> int:
-        """How many turns a loop takes; 1 where the program does not say."""
+    def _callers_first(self) -> list[Computation]:
+        """Every computation that the entry leads to, callers before what they call."""
+        done: dict[str, None] = {}
+        stack: list[tuple[str, bool]] = [(self.entry, False)]
+        while stack:
+            name, is_left = stack.pop()
+            if is_left:
+                done[name] = None
+            elif name not in done:
+                stack.append((name, True))
+                stack += [(other, False) for line in self.computations[name].lines for _, other in line.called]
+        return [self.computations[name] for name in reversed(done)]
+
+    def _turns(self, computation: Computation, loop: Instruction) -> int:
         said = _TRIPS.search(loop.rest)
         if said is not None:
             return int(said[1])
-        condition = next((self.computations[name] for kind, name in _called(loop) if kind == "condition"), None)
-        return 1 if condition is None else _trips_of(self, computation, loop, condition)
+        counted = scalars.turns(self, computation, loop)
+        if counted is None:
+            self.untold.append(loop.name)
+        return 1 if counted is None else counted
 
 
-# What calls a computation as its own lines, not line by line inside an op.
-_PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
+def _closing(text: str) -> int:
+    """Where the parenthesis ends that stands open before a text."""
+    depth = 1
+    for found in _PARENTHESIS.finditer(text):
+        depth += 1 if found[0] == "(" else -1
+        if not depth:
+            return found.start()
+    return len(text)
+
+
+_PARENTHESIS = re.compile(r"[()]")
 
 
 def _instruction(line: str) -> Instruction | None:
@@ -107,69 +166,12 @@ def _instruction(line: str) -> Instruction | None:
     if not equals:
         return None
     if rest.startswith("("):
-        depth = 0
-        for end, letter in enumerate(rest):
-            depth += (letter == "(") - (letter == ")")
-            if not depth:
-                break
+        end = _closing(rest[1:]) + 1
         shape, rest = rest[: end + 1], rest[end + 2 :]
     else:
         shape, _, rest = rest.partition(" ")
     opcode, _, rest = rest.partition("(")
     return Instruction(head.lstrip("%"), shape, opcode, rest)
-
-
-def _called(line: Instruction) -> list[tuple[str, str]]:
-    """The computations that an instruction calls, each with the name of the attribute."""
-    found = []
-    for match in _CALLED.finditer(line.rest):
-        rest = line.rest[match.end() :]
-        names = rest[: rest.index("}")] if rest.startswith("{") else re.split(r"[,\s]", rest, maxsplit=1)[0]
-        found += [(match[1], name.strip().lstrip("%")) for name in names.strip("{}").split(",") if name.strip()]
-    return found
-
-
-def _trips_of(module: Module, computation: Computation, loop: Instruction, condition: Computation) -> int:
-    """The turns of a loop whose condition compares a counter with a constant; it starts at a constant, by steps of one.
-
-    1 for any other.
-    """
-    by_name = {line.name: line for line in condition.lines}
-    root = condition.lines[-1]
-    if root.opcode == "fusion":
-        inner = module.computations[_called(root)[0][1]]
-        given = dict(
-            zip([line.name for line in inner.lines if line.opcode == "parameter"], root.operands, strict=False)
-        )
-        by_name |= {line.name: line for line in inner.lines if line.name not in given}
-        by_name |= {name: by_name[operand] for name, operand in given.items() if operand in by_name}
-        root = inner.lines[-1]
-    if root.opcode != "compare" or "direction=LT" not in root.rest:
-        return 1
-    counter, limit = (by_name.get(name) for name in root.operands)
-    if counter is None or limit is None or counter.opcode != "get-tuple-element" or limit.opcode != "constant":
-        return 1
-    index = re.search(r"index=(\d+)", counter.rest)
-    carried = {line.name: line for line in computation.lines}
-    start = carried.get(loop.operands[0]) if loop.operands else None
-    begin = None
-    if index is not None and start is not None and start.opcode == "tuple":
-        begin = carried.get(start.operands[int(index[1])])
-        while begin is not None and begin.opcode in ("copy", "bitcast"):
-            begin = carried.get(begin.operands[0])
-    first = _constant(begin) if begin is not None else 0
-    last = _constant(limit)
-    return 1 if first is None or last is None else max(last - first, 0)
-
-
-def _constant(line: Instruction) -> int | None:
-    text = line.rest.partition(")")[0]
-    return int(text) if line.opcode == "constant" and re.fullmatch(r"-?\d+", text) else None
-
-
-def num_bytes(shape: str) -> int:
-    """The bytes of a result, all parts of a tuple together."""
-    return sum(size for _, _, size in arrays(shape))
 
 
 @functools.lru_cache(4096)
@@ -181,6 +183,11 @@ def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
         numel = 1
         for dim in dims:
             numel *= dim
-        bits = 8 if dtype == "pred" else int(_BITS.search(dtype)[0])  # type: ignore[index]  # every other name has one
-        found.append((dtype, dims, -(-numel * bits // 8)))
+        width = _BITS.search(dtype)
+        found.append((dtype, dims, -(-numel * (8 if width is None else int(width[0])) // 8)))
     return tuple(found)
+
+
+def num_bytes(shape: str) -> int:
+    """The bytes of a result, all parts of a tuple together."""
+    return sum(size for _, _, size in arrays(shape))

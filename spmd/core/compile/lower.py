@@ -14,7 +14,7 @@ import torch
 from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
 from ..ir.op import Layouts
 from ..sharding.constrain import cut, on_device, pad
-from ..sharding.value import Sharding, report_sharding
+from ..sharding.value import DEVICE, Sharding, report_sharding
 
 
 class LoweringError(RuntimeError):
@@ -65,7 +65,8 @@ def build(
 def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
     """An argument as the values that it is, logical shapes."""
     assert port.sharding is not None, "every input lies somewhere"
-    array = cut(on_device(buffer, port.sharding), port.meta.shape)
+    is_plain = isinstance(port.places, int) and buffer.shape == port.meta.shape
+    array = buffer if is_plain else cut(on_device(buffer), port.meta.shape)
     if isinstance(port.places, int):
         values[graph.leaves[port.places]] = (array,)
     else:
@@ -79,6 +80,8 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
     else:
         wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
         array = _stack([made_of(value, values) for value in wanted])
+    if port.sharding is not None and port.sharding.padded_shape(port.meta.shape) != port.meta.shape:
+        array = on_device(array)  # jit takes it to where it is to lie
     return pad(array, port.sharding, port.meta.shape)
 
 
@@ -147,6 +150,8 @@ def lower_nodes(nodes: Sequence[Node], values: Values, numbers: Vectors, lies: M
                 own.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
                 position[kind] += 1
         operands = [plain(made_of(operand, values)) for operand in node.operands]
+        if not node.entry.lowering.any_memory:
+            operands = [on_device(operand) for operand in operands]
         # The index lets an error that XLA raises late be traced back to this node (see `failing`).
         with jax.named_scope(f"{node.entry.name}#{index}"):
             values[node] = _apply(node, operands, own, lies, told.describe)
@@ -225,6 +230,8 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     assert asked is not None, "only annotations are asked for"
     if asked.padded_shape(array.shape) != array.shape or not array.ndim or len(asked.devices) == 1:
         return array
+    if asked.memory != DEVICE:
+        return array  # the partitioner is done before anything is placed in a memory
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 

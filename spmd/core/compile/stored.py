@@ -101,7 +101,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
             execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
-    program.record = metrics.CompileRecord(**facts["record"])
+    traffic = tuple(metrics.Collective(**row | {"axes": tuple(row["axes"])}) for row in facts["record"].pop("traffic"))
+    program.record = metrics.CompileRecord(**facts["record"], traffic=traffic)
     program.bytes_needed = facts["bytes_needed"]
     return program
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from .. import metrics, pace
-from ..ir.graph import Graph, Leaf, Node, next_serial, origin, topological
+from ..ir.graph import Graph, Leaf, Node, origin, topological
 from ..lazy import cell as cells
 from ..lazy.cell import ASIDE, BARRIER, LIVE, LOCK, READ, Journal, forget_reads
 from ..pjrt import devices, runs
@@ -64,7 +64,6 @@ def recorded(into: Recording) -> Iterator[None]:
         live, aside, read = LIVE[:], ASIDE[:], [(view, view.value, view.stamp, ref) for view, ref in READ]
         cells.JOURNAL = journal = Journal()
         before = _noted([*live, *aside], journal)
-        first = next_serial()
         READ.clear()
         _active = into
         try:
@@ -75,7 +74,7 @@ def recorded(into: Recording) -> Iterator[None]:
             journal.undo()
             for node, entry, operands, numbers in before:
                 node.entry, node.operands, node.numbers = entry, operands, numbers
-            _forsake([*LIVE, *ASIDE], first)
+            _forsake([*LIVE, *ASIDE], journal.first)
             LIVE[:], ASIDE[:] = live, aside
             for ref in live:
                 if (cell := ref()) is not None:

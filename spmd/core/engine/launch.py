@@ -50,10 +50,10 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
-    buffers = stacks.arguments(program, graph)
-    for i, lies in program.foreign:
-        buffers[i] = transfer.respelled(buffers[i], lies)
     try:
+        buffers = stacks.arguments(program, graph)
+        for i, lies in program.foreign:
+            buffers[i] = transfer.respelled(buffers[i], lies)
         with jax.enable_x64(True):
             made = program.executable(*buffers, *vectors)
         if program.calls_host:

@@ -89,7 +89,7 @@ def _settle_by_host(cell: Cell) -> None:
     """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
     with LOCK:
         nodes = dynamic.few_small(cell.value)
-        if nodes is not None and _is_more_pending(nodes):
+        if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
             cell.settle(dynamic.known(cell.value, nodes))
 
 

@@ -29,8 +29,9 @@ def _stack(leaves: Sequence[Leaf], family: Family) -> jax.Array:
     if store is None and all(leaf.store is None for leaf in members):
         store = Store.of(members)
     if store is None:
-        sharding = members[0].placed()[1]
-        return rows.stacked([leaf.placed()[0] for leaf in members], sharding.behind_rows().jax)
+        sharding = members[0].sharding
+        assert sharding is not None, "it has been brought to the devices"
+        return rows.stacked([leaf.placed()[0] for leaf in members], sharding)
     return store.placed()
 
 

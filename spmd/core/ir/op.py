@@ -37,6 +37,11 @@ class Lowering:
         return False
 
     @property
+    def any_memory(self) -> bool:
+        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
+        return False
+
+    @property
     def regions(self) -> tuple[Any, ...]:
         return ()
 

@@ -35,7 +35,7 @@ class Store:
         """A store of leaves of one shape and layout, which give up their own buffers; back when the devices are done,
         so that the next store finds those buffers free."""
         sharding = leaves[0].sharding
-        made = rows.stacked([leaf.placed()[0] for leaf in leaves], sharding.behind_rows().jax)
+        made = rows.stacked([leaf.placed()[0] for leaf in leaves], sharding)
         jax.block_until_ready(made)
         return Store(made, sharding, leaves)
 
@@ -57,12 +57,12 @@ class Store:
 
     def copy_of(self, index: int) -> jax.Array:
         """A buffer with one row."""
-        return rows.row(self.buffer, index, self.sharding.jax)
+        return rows.row(self.buffer, index, self.sharding)
 
     def put(self, index: int, leaf: Any) -> None:
         """Gives a leaf, which has a buffer of its own, a row that nobody has."""
         assert self.leaf(index) is None, "a row is one leaf's"
-        self.buffer = rows.with_row(self.buffer, index, leaf.placed()[0])
+        self.buffer = rows.with_row(self.buffer, index, leaf.placed()[0], self.sharding)
         self._leaves[index] = weakref.ref(leaf)
         leaf.lie_in(self, index)
 

@@ -108,38 +108,17 @@ class Cell:
         self.home = leaf.sharding
 
 
-class Write(NamedTuple):
-    """What a cell held before it was written."""
-
-    cell: Cell
-    value: Value
-    past: list[Value] | None
-    data: Leaf | None
-
-    def take_back(self) -> None:
-        """Gives the cell what it held; what views of it have kept meanwhile is read anew."""
-        cell = self.cell
-        cell.value, cell.past, cell.data = self.value, self.past, self.data
-        cell.stamp += 1
-        if type(self.value) is not Leaf and not cell.listed:
-            LIVE.append(cell.ref)
-            cell.listed = True
-
-
-# While a function is recorded as the body of a loop: what it writes, to be taken back; a list for each body.
-WRITES: list[list[Write]] = []
-
-
 class Journal:
     """What cells and leaves were before a step that is recorded and never run (see `engine.abstract`)."""
 
     def __init__(self) -> None:
+        self.first = next_serial()
         self.cells: dict[weakref.ref[Cell], tuple[Any, ...]] = {}  # what dies meanwhile must not live on here
         self.leaves: dict[Leaf, Sharding | None] = {}
 
     def note(self, cell: Cell) -> None:
-        """Remembers a cell as it is, unless it is known already."""
-        if cell.ref not in self.cells:
+        """Remembers a cell as it is, unless it is known already, or new."""
+        if cell.ref not in self.cells and value_serial(cell.value)[0] < self.first:
             past = None if cell.past is None else list(cell.past)
             self.cells[cell.ref] = (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, past, cell.data)
 
@@ -163,6 +142,27 @@ class Journal:
 # Set while a step is recorded that is never to run.
 JOURNAL: Journal | None = None
 
+
+class Write(NamedTuple):
+    """What a cell held before it was written."""
+
+    cell: Cell
+    value: Value
+    past: list[Value] | None
+    data: Leaf | None
+
+    def take_back(self) -> None:
+        """Gives the cell what it held; what views of it have kept meanwhile is read anew."""
+        cell = self.cell
+        cell.value, cell.past, cell.data = self.value, self.past, self.data
+        cell.stamp += 1
+        if type(self.value) is not Leaf and not cell.listed:
+            LIVE.append(cell.ref)
+            cell.listed = True
+
+
+# While a function is recorded as the body of a loop: what it writes, to be taken back; a list for each body.
+WRITES: list[list[Write]] = []
 
 # Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
 LIVE: list["weakref.ref[Cell]"] = []

@@ -9,36 +9,61 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .value import compiler_context
+from .value import Sharding, compiler_context
 
 
-def stacked(rows: Sequence[jax.Array], lies: NamedSharding) -> jax.Array:
-    """A new array with these, which all lie alike, as its rows; lies: so, behind an unsplit first dim."""
-    return _run("stack", len(rows), rows, (len(rows), *rows[0].shape), lies)
+def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
+    """A new array with these, each of which lies so, as its rows."""
+    shape = (len(rows), *rows[0].shape)
+    return _run(_stack, rows, [sharding.jax] * len(rows), shape, sharding.behind_rows().jax)
 
 
-def row(stack: jax.Array, index: int, lies: NamedSharding) -> jax.Array:
-    """A copy of one row; lies: as the stack, without the first dim."""
-    return _run("row", len(stack.shape), [stack], stack.shape[1:], lies, np.int32(index))
+def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
+    """A copy of one row of a stack; sharding: how rows lie."""
+    return _run(_row, [stack], [sharding.behind_rows().jax], stack.shape[1:], sharding.jax, np.int32(index))
 
 
-def with_row(stack: jax.Array, index: int, row: jax.Array) -> jax.Array:
-    """The stack with another row, in its own memory: what was given is gone."""
-    return _run("put", len(stack.shape), [stack, row], stack.shape, stack.sharding, np.int32(index))
+def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -> jax.Array:
+    """The stack with another row, in its own memory: what was given is gone; sharding: how rows lie."""
+    whole = sharding.behind_rows().jax
+    return _run(_put, [stack, row], [whole, sharding.jax], stack.shape, whole, np.int32(index))
+
+
+def _stack(*rows: jax.Array) -> jax.Array:
+    return jnp.stack(rows)
+
+
+def _row(stack: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
+
+
+def _put(stack: jax.Array, row: jax.Array, index: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(stack, row, index, 0)
+
+
+Body = Callable[..., jax.Array]
 
 
 def _run(
-    what: str, size: int, arrays: Sequence[jax.Array], shape: tuple[int, ...], lies: Any, *numbers: np.int32
+    body: Body,
+    arrays: Sequence[jax.Array],
+    lie: Sequence[NamedSharding],
+    shape: tuple[int, ...],
+    lies: NamedSharding,
+    *numbers: np.int32,
 ) -> jax.Array:
-    """Each device of this process makes its piece of the result of its pieces."""
-    pieces = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
-    devices = tuple(device for device in lies._device_assignment if device in pieces[0])
-    ranks = tuple(len(array.shape) for array in arrays)
+    """The result, of this shape and layout, each device's piece made of its pieces of arrays that lie so."""
     with compiler_context():
-        side_by_side = [_side_by_side([here[device] for device in devices], devices) for here in pieces]
-        made = _program(what, size, ranks, len(shape), devices)(*side_by_side, *numbers)
-    found = {shard.device: shard.data for shard in made.addressable_shards}
-    return jax.make_array_from_single_device_arrays(shape, lies, [found[device] for device in devices])
+        if arrays[0].is_fully_addressable:
+            return _program(body, lies.mesh, tuple(one.spec for one in lie), lies.spec, len(numbers))(*arrays, *numbers)
+        # A program over the devices of this process alone, which another process need not run at the same time.
+        pieces = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
+        devices = tuple(device for device in lies._device_assignment if device in pieces[0])
+        beside = [_side_by_side([here[device] for device in devices], devices) for here in pieces]
+        specs = tuple(_cut(len(array.shape)) for array in arrays)
+        made = _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers))(*beside, *numbers)
+        found = {shard.device: shard.data for shard in made.addressable_shards}
+        return jax.make_array_from_single_device_arrays(shape, lies, [found[device] for device in devices])
 
 
 def _side_by_side(pieces: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:
@@ -57,29 +82,10 @@ def _cut(rank: int) -> PartitionSpec:
     return PartitionSpec("device") if rank else PartitionSpec()
 
 
-def _stack(*rows: jax.Array) -> jax.Array:
-    return jnp.stack(rows)
-
-
-def _row(stack: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
-
-
-def _put(stack: jax.Array, row: jax.Array, index: jax.Array) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(stack, row, index, 0)
-
-
-_BODIES: dict[str, Callable[..., jax.Array]] = {"stack": _stack, "row": _row, "put": _put}
-
-
 @functools.lru_cache(256)
-def _program(what: str, size: int, ranks: tuple[int, ...], rank: int, devices: tuple[Any, ...]) -> Any:
-    numbers = () if what == "stack" else (PartitionSpec(),)
-    body = jax.shard_map(
-        _BODIES[what],
-        mesh=_mesh(devices),
-        in_specs=(*map(_cut, ranks), *numbers),
-        out_specs=_cut(rank),
-        check_vma=False,
-    )
-    return jax.jit(body, donate_argnums=(0,) if what == "put" else ())
+def _program(
+    body: Body, mesh: jax.sharding.Mesh, specs: tuple[PartitionSpec, ...], spec: PartitionSpec, num_numbers: int
+) -> Any:
+    numbers = (PartitionSpec(),) * num_numbers
+    mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False)
+    return jax.jit(mapped, donate_argnums=(0,) if body is _put else ())

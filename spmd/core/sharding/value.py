@@ -31,6 +31,7 @@ if _SWITCH is None:
 Spec = tuple[tuple[str, ...], ...]
 
 DEVICE = "device"  # the memory in which programs compute
+HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
 
 _INTERNED: "Interned[tuple, Sharding]" = Interned(4096)
 
@@ -123,7 +124,7 @@ class Sharding:
         known = next(iter(meshes), None)
         target = None if known is None else known.target
         there = target if target is not None else stand_in()
-        memory = _memory(chosen)
+        memory = memory_of(chosen)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
             return Sharding.single(ordinal(device, there), memory, target)
@@ -295,7 +296,7 @@ class Sharding:
         )  # fmt: skip
 
 
-def _memory(chosen: jax.sharding.Sharding) -> str:
+def memory_of(chosen: jax.sharding.Sharding) -> str:
     """In which memory jax says that an array lies: what it calls a device's default is "device" everywhere."""
     device: Any = chosen._device_assignment[0]
     kind = chosen.memory_kind
