@@ -13,7 +13,7 @@ import torch
 
 from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
 from ..ir.op import Layouts
-from ..sharding.constrain import cut, on_device, pad
+from ..sharding.constrain import body, cut, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
 
 
@@ -167,7 +167,7 @@ def lower_region(
     layouts: how each array is known to lie (None: unknown).
     """
     values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
-    with jax.named_scope(f"region{index}"):
+    with body(), jax.named_scope(f"region{index}"):
         lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
     return [plain(made_of(root, values)) for root in region.roots]
 
