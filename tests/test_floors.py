@@ -13,8 +13,8 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The floors of the core from the ground up. A file straight in `core` is ground, a folder is a floor.
 FLOORS = (
-    "ground", "ops", "sharding", "ir", "pjrt", "compile", "passes", "lazy", "engine", "dispatch", "debug", "control",
-    "interop", "backend",
+    "ground", "ops", "sharding", "ir", "pjrt", "compile", "passes", "lazy", "engine", "dispatch", "debug",
+    "interop", "backend", "control",
 )  # fmt: skip
 # What knows values and no tensors.
 BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]

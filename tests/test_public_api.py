@@ -79,7 +79,7 @@ SIGNATURES = {
     spmd.process_count: "()",
     spmd.process_index: "()",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
-    spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None)",
+    spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",

@@ -32,7 +32,7 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
 from ..pjrt import runs
-from ..sharding.constrain import on_device
+from ..sharding.constrain import barrier, on_device
 from ..tables import Interned
 from .kept import Keep, Kept, Recall
 
@@ -206,7 +206,7 @@ class _Hold(Lowering):
         return True  # what was offloaded is fetched behind the barrier
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = jax.lax.optimization_barrier(tuple(operands))
+        held = barrier(tuple(operands))
         return tuple(on_device(array) for array in held[: len(op.metas)])
 
 

@@ -11,7 +11,7 @@ import torch
 from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
 from ..ir.loops import Loop
 from ..ir.op import Layouts
-from ..sharding.constrain import constrain, cut, in_memory, on_device, pad
+from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
@@ -151,7 +151,7 @@ def lower_region(
     layouts: how each array is known to lie (None: unknown).
     """
     values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
-    with jax.named_scope(f"region{index}"):
+    with body(), jax.named_scope(f"region{index}"):
         lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
     return [plain(made_of(root, values)) for root in region.roots]
 

@@ -8,7 +8,8 @@ from ..ir.graph import Graph, walk
 _KEEPING_BARRIERS = {"xla_disable_hlo_passes": "cpu-all-reduce-combiner,cse_barrier_expander"}
 # It also runs gathers as early as it can. Where activations are computed again, its default order needs least all the
 # same, and the one that goes by memory puts off every product that makes a weight's gradient.
-_FREEING = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED", **_KEEPING_BARRIERS}
+_BY_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
+_FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
 
 
 def options_of(graph: Graph) -> dict[str, str]:
@@ -17,8 +18,13 @@ def options_of(graph: Graph) -> dict[str, str]:
         return dict(map(_parsed, config.compiler_options.split()))
     if platform_of(graph) != "cpu":
         return {}
-    names = {node.entry.name for node in walk(graph.nodes)}
-    return _KEEPING_BARRIERS if "spmd.recompute" in names else _FREEING if "spmd.renew" in names else {}
+    names = {node.entry.name for node in graph.nodes}
+    if "spmd.recompute" in names:
+        return _KEEPING_BARRIERS
+    if "spmd.renew" in names:
+        return _FREEING
+    # In the bodies of loops there are no barriers to keep.
+    return _BY_MEMORY if any(node.entry.name == "spmd.renew" for node in walk(graph.nodes)) else {}
 
 
 def platform_of(graph: Graph) -> str:

@@ -1,13 +1,11 @@
 """`spmd.scan_layers`: equal layers, one after the other, as one loop whose turns have each layer's own weights."""
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..lazy.cell import LOCK
 from ..lazy.tensor import XlaTensor
@@ -15,17 +13,7 @@ from ..lazy.views import read, write
 from .alike import LayersDifferError, Numbered, check_alike
 from .alike import Tensors as Own
 from .loop import Rows, Tensors, run_loop
-from .scan import carried, on_device
-
-aten = torch.ops.aten
-
-# What "dots" keeps: products, which cost most to compute again.
-DOTS = (
-    aten.mm.default, aten.bmm.default, aten.addmm.default, aten.baddbmm.default, aten.linear.default,
-    aten.convolution.default, aten._scaled_dot_product_fused_attention_overrideable.default,
-)  # fmt: skip
-
-Policy = str | Callable[..., Any] | Sequence[Any] | None
+from .scan import Policy, carried, on_device, with_policy
 
 
 def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy = None, **kwargs: Any) -> Any:
@@ -47,9 +35,9 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         layers: modules of one class and the same settings, of any number.
         x: a pytree of tensors; what a layer returns has the same structure, shapes and dtypes.
         args, kwargs: the same for each layer; gradients reach tensors among them.
-        policy: what of a turn is saved for its backward, the rest is computed again. None: what autograd saves;
-            "nothing": only what goes from layer to layer; "dots": products, too; a list of ops or a function as
-            `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it.
+        policy: what of a layer is kept for its backward, as `spmd.remat` takes it ("nothing": only what goes from layer
+            to layer; "dots": products, too; one of `spmd.checkpoint_policies`), or a list of ops or a function as
+            `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it. None: what autograd saves.
 
     Raises LayersDifferError (a ValueError) that names the first difference (path, class, shape, dtype, setting, buffer,
     hook); what `spmd.scan` raises. Source: `torch_xla.experimental.scan_layers`.
@@ -64,7 +52,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     chosen = list(layers)
     if not chosen or not on_device("scan_layers", x):
         for layer in chosen:
-            x = _call(layer, policy)(x, *args, **kwargs)
+            x = with_policy(layer, policy, "scan_layers")(x, *args, **kwargs)
         return x
     own, numbered = check_alike(chosen)
     for each in own:
@@ -82,7 +70,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         given = list(flat)
         for place, tensor in zip(places, carry, strict=True):
             given[place] = tensor
-        made = _call(chosen[0], policy)(tree_unflatten(given, tree), *args, **kwargs)
+        made = with_policy(chosen[0], policy, "scan_layers")(tree_unflatten(given, tree), *args, **kwargs)
         replaced[:] = [each for each in own if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
         return carried("spmd.scan_layers", x, made), [_now(chosen[0], each) for each in replaced]
 
@@ -100,21 +88,6 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
     for place, tensor in zip(places, last, strict=True):
         final[place] = tensor
     return tree_unflatten(final, tree)
-
-
-def _call(layer: nn.Module, policy: Policy) -> Callable[..., Any]:
-    """The layer with a policy of what is saved."""
-    if policy is None:
-        return layer
-    settings: dict[str, Any] = {"use_reentrant": False}
-    if isinstance(policy, str) and policy not in ("nothing", "dots"):
-        raise ValueError(
-            f"spmd.scan_layers: policy must be None, 'nothing', 'dots', a list of ops or a function, got {policy!r}"
-        )
-    if policy != "nothing":
-        kept: Any = list(DOTS) if policy == "dots" else policy
-        settings["context_fn"] = functools.partial(create_selective_checkpoint_contexts, kept)
-    return functools.partial(checkpoint, layer, **settings)
 
 
 def _owner(layer: nn.Module, each: Own) -> nn.Module:

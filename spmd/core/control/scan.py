@@ -1,11 +1,15 @@
 """`spmd.scan`: a function over the rows of tensors, recorded once."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from .. import checkpoint_policies
+from ..backend.checkpoint import remat
 from ..lazy.tensor import XlaTensor
 from .loop import Rows, Tensors, run_loop
 
@@ -18,6 +22,7 @@ def scan(
     dim: int = 0,
     reverse: bool = False,
     length: int | None = None,
+    policy: "Policy" = None,
 ) -> tuple[Any, Any]:
     """Applies a function to the rows of `xs` one after the other, as one loop of the program: (carry, stacked ys).
 
@@ -30,8 +35,8 @@ def scan(
         return carry, torch.stack(ys)    # of every tensor in the pytree
 
     but `fn` runs once in Python, and XLA compiles it once, whatever the number of rows. Gradients reach `init`, `xs`
-    and what `fn` closes over; backward is a loop, too, which gets what autograd saved of each turn. Wrap `fn` in
-    `torch.utils.checkpoint.checkpoint` to save less and compute it again. Random draws are those of the plain loop.
+    and what `fn` closes over; backward is a loop, too, which gets what autograd saved of each turn, or what
+    `policy` says, and computes the rest again. Random draws are those of the plain loop.
     What `fn` writes in place outside (a buffer) goes from turn to turn. Without a tensor on xla among the arguments it
     is the plain loop.
 
@@ -41,7 +46,7 @@ def scan(
         init: a pytree of tensors; what is no tensor in it stays the same in each turn.
         xs: a pytree of tensors of the same size along `dim`; None where `length` says how many turns there are.
         dim: along which rows lie, in `xs` and in the ys. reverse: the last row comes first; the ys lie as the rows do.
-        length: the number of turns.
+        length: the number of turns. policy: as in `spmd.scan_layers`.
 
     Raises ValueError for rows that differ in number and for a carry that changes its structure, shape or dtype,
     TypeError for tensors that are not on xla beside some that are, `BodyError` (a RuntimeError) for a value that is
@@ -58,6 +63,7 @@ def scan(
     [1.0, 1.0, 1.0, 1.0]
     """
     turns = _num_turns(xs, dim, length)
+    fn = with_policy(fn, policy, "scan")
     if not on_device("scan", (init, xs)):
         return _plain(fn, init, xs, dim, reverse, turns)
     flat_init, tree = tree_flatten(init)
@@ -89,6 +95,21 @@ def scan(
     for place, stack in zip(tensor_places, stacks, strict=True):
         ys[place] = stack.movedim(0, dim)
     return tree_unflatten(final, tree), tree_unflatten(ys, ys_tree)
+
+
+# What of a turn is kept for its backward.
+Policy = str | checkpoint_policies.Policy | Callable[..., Any] | Sequence[Any] | None
+
+
+def with_policy(function: Callable[..., Any], policy: Policy, caller: str) -> Callable[..., Any]:
+    """The function, of which so much is kept for its backward pass; None: all that autograd saves."""
+    if policy is None:
+        return function
+    if isinstance(policy, (str, checkpoint_policies.Policy)):
+        chosen = checkpoint_policies.as_policy(policy, caller)
+        return remat(lambda *args, **kwargs: function(*args, **kwargs), policy=chosen)
+    contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+    return functools.partial(checkpoint, function, use_reentrant=False, context_fn=contexts)
 
 
 def on_device(name: str, given: Any) -> bool:

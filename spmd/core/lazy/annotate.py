@@ -10,7 +10,7 @@ from ..ir.graph import Leaf, Node, origin
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..pjrt import transfer
-from ..sharding.constrain import constrain
+from ..sharding.constrain import barrier, constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
 from . import cell as cells
@@ -44,7 +44,7 @@ class _Mark(Lowering):
         if self.via is None:
             return (constrain(operands[0], self.sharding),)
         # Cut at once: XLA would rather cut where it is read, which may be after the norm of all, and keep it whole.
-        return (jax.lax.optimization_barrier(constrain(constrain(operands[0], self.via), self.sharding)),)
+        return barrier((constrain(constrain(operands[0], self.via), self.sharding),))
 
 
 @dataclass(frozen=True, slots=True)

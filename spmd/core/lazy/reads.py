@@ -16,7 +16,7 @@ from ..ir.graph import Leaf, Node, Value, results
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..sharding.buckets import Cut, cut_of, gather
-from ..sharding.constrain import constrain
+from ..sharding.constrain import barrier, constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
 from .annotate import annotate, mark_entry
@@ -298,7 +298,7 @@ class _Barrier(Lowering):
     stored: tuple[Sharding | None, ...]
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        held = jax.lax.optimization_barrier(tuple(operands))
+        held = barrier(tuple(operands))
         # Said of what comes out, or else the partitioner would gather what goes in.
         return tuple(
             array if sharding is None else constrain(array, sharding)

@@ -1,5 +1,8 @@
 """How a value inside a program is laid out: the constraint, and the padding of dims that a mesh does not divide."""
 
+import contextlib
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -20,6 +23,28 @@ def in_memory(array: jax.Array, memory: str) -> jax.Array:
     """The value in that memory."""
     space = jax.memory.Space.Host if memory == HOST else jax.memory.Space.Device
     return array if jax.typeof(array).memory_space == space else jax.device_put(array, space)
+
+
+_place = threading.local()  # .is_body: whether this thread traces the body of a loop
+
+
+@contextlib.contextmanager
+def body() -> Iterator[None]:
+    """What is traced inside is the body of a loop or a branch."""
+    before, _place.is_body = getattr(_place, "is_body", False), True
+    try:
+        yield
+    finally:
+        _place.is_body = before
+
+
+def barrier(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """The arrays, none of which is there before all are; in the body of a loop as they are.
+
+    There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a small loop, aborts
+    the process at a barrier in it (jaxlib 0.10.2).
+    """
+    return arrays if getattr(_place, "is_body", False) else jax.lax.optimization_barrier(arrays)
 
 
 def on_device(array: jax.Array) -> jax.Array:
