@@ -11,6 +11,7 @@ from .core.config import config as config
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
+from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.pjrt.agreement import ProcessError as ProcessError

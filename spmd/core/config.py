@@ -94,6 +94,12 @@ FLAGS = (
         "auto",
         "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
     ),
+    Flag(
+        "max_logits_bytes",
+        int,
+        256 << 20,
+        "logits that only a cross entropy reads and that would take more on a device are made in pieces of this; 0: never",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

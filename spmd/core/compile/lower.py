@@ -8,6 +8,7 @@ import torch
 
 from ..ir.graph import Graph, Leaf, Node, Pick, Value
 from ..ir.meta import Meta
+from ..ops import split
 from ..sharding.constrain import cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
 
@@ -31,9 +32,15 @@ def build(
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
+        placed = zip(graph.leaves, graph.lies, buffers, strict=True)
+        inputs = [cut(on_device(buffer, to), leaf.meta.shape) for leaf, to, buffer in placed]
+        with split.inputs_lie(inputs, [to.in_program() for to in graph.lies]):
+            return compute(inputs, floats, integers)
+
+    def compute(inputs: list[jax.Array], floats: jax.Array, integers: jax.Array) -> tuple[jax.Array, ...]:
         values: dict[Value, tuple[jax.Array, ...]] = {}
-        for leaf, buffer in zip(graph.leaves, buffers, strict=True):
-            values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
+        for leaf, array in zip(graph.leaves, inputs, strict=True):
+            values[leaf] = (array,)
         position = {"f": 0, "i": 0}
         packed = {"f": floats, "i": integers}
         for index, node in enumerate(graph.nodes):
