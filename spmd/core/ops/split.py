@@ -51,6 +51,11 @@ def layout(*asked: tuple[jax.Array, int], uneven: int | None = None) -> tuple[An
     return mesh, split
 
 
+def num_devices() -> int:
+    """How many devices the program's inputs lie on; 1 where none is told of."""
+    return max((lies.mesh.size for _, lies in getattr(_known, "inputs", {}).values()), default=1)
+
+
 def num_pieces(mesh: Any, axes: Axes) -> int:
     return math.prod(mesh.shape[axis] for axis in axes)
 
