@@ -11,6 +11,7 @@ from ..ir.meta import Meta
 from ..ops import split
 from ..sharding.constrain import cut, on_device, pad
 from ..sharding.value import Sharding, report_sharding
+from . import heads
 
 
 class LoweringError(RuntimeError):
@@ -29,6 +30,7 @@ def build(
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
+    by_head = heads.find(graph)
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
@@ -48,10 +50,15 @@ def build(
             for kind in node.entry.numbers:
                 numbers.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
                 position[kind] += 1
-            operands = [_value(operand, values) for operand in node.operands]
+            lower = None
+            if node in by_head:
+                lower = by_head[node].lowering(node, lambda value: _value(value, values))
+                if lower is None:
+                    continue
+            operands = [] if lower else [_value(operand, values) for operand in node.operands]
             # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
             with jax.named_scope(f"{node.entry.name}#{index}"):
-                values[node] = _apply(node, operands, numbers, lies, describe)
+                values[node] = _apply(node, operands, numbers, lies, describe, lower)
             if chosen is not None and node.entry.name == "mark_sharding":
                 values[node] = (_reported(node, values[node][0], chosen),)
         return tuple(
@@ -87,13 +94,15 @@ def _apply(
     numbers: list[jax.Array],
     lies: dict[Leaf, Sharding],
     describe: Callable[[Node], str],
+    lower: Callable[[], tuple[jax.Array, ...]] | None = None,
 ) -> tuple[jax.Array, ...]:
+    """The results of an op, by its own rule or by `lower`."""
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             layouts = [_known_sharding(value, lies) for value in node.operands]
-            made = node.entry.lower(operands, numbers, layouts)
+            made = lower() if lower is not None else node.entry.lower(operands, numbers, layouts)
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for array, meta in zip(made, node.entry.metas, strict=True):

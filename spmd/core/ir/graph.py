@@ -221,7 +221,8 @@ class Graph:
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
         position: dict[Value, int] = {}
-        key: list[Any] = [config.partitioner, config.compiler_options, len(self.leaves), self.donated, self.mesh]
+        settings = config.partitioner, config.compiler_options, config.max_logits_bytes
+        key: list[Any] = [*settings, len(self.leaves), self.donated, self.mesh]
         for i, leaf in enumerate(self.leaves):
             position[leaf] = ~i
             key.append(leaf.meta)
