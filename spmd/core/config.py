@@ -97,8 +97,8 @@ FLAGS = (
     Flag(
         "max_logits_bytes",
         int,
-        256 << 20,
-        "logits that only a cross entropy reads and that would take more on a device are made in pieces of this; 0: never",
+        1 << 30,
+        "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
     ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(

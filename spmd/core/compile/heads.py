@@ -106,7 +106,7 @@ class Head:
         given = _arguments(self.loss)
         logits = self.loss.operands[0].meta.struct
         names = "reduction", "ignore_index", "label_smoothing"
-        return *(given[name] for name in names), logits.dtype, config.max_logits_bytes
+        return *(given[name] for name in names), logits.dtype, config.max_logits_bytes // ops.PIECES
 
     def _rows_of(self, input: jax.Array) -> jax.Array:
         """What of the input becomes the rows of the logits that the loss reads."""

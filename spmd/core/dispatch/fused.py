@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..config import config
 from ..lazy.tensor import XlaTensor
-from ..ops.linear_cross_entropy import LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
+from ..ops.linear_cross_entropy import LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD, PIECES
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 
 aten = torch.ops.aten
@@ -130,15 +130,15 @@ def linear_cross_entropy(
 
     The classes are gone through in pieces, forward and again backward, on each device its own where the tensors are
     sharded. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)` within rounding. What is
-    more than memory is a fourth product of the size of the layer's, in the backward, beside its three. Under
-    `config.max_logits_bytes` the plain form, `F.cross_entropy` of an `nn.Linear`, becomes this by itself.
+    paid for it is a fourth product of the layer's size beside its three, in the backward. The plain form,
+    `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above `config.max_logits_bytes`.
 
     Args:
         input: [..., in_features]. linear_weight: [classes, in_features]. linear_bias: [classes].
         target: [...], class indices. weight: [classes], the classes' own weights.
         reduction, ignore_index, label_smoothing: as of `torch.nn.functional.cross_entropy`.
         max_bytes: what the logits of a piece may take on a device, in bytes (at least 1,024 classes are a piece); by
-            default `config.max_logits_bytes`.
+            default an eighth of `config.max_logits_bytes`.
 
     Returns the loss, in float32 at least. Tensors of other devices are computed by torch's own two ops.
 
@@ -165,7 +165,7 @@ def linear_cross_entropy(
     if reduction not in _REDUCTIONS:
         raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
     if max_bytes is None:
-        max_bytes = config.max_logits_bytes
+        max_bytes = config.max_logits_bytes // PIECES
     dtype = torch.promote_types(input.dtype, torch.float32)
     weight = None if weight is None else weight.to(dtype)
     operands = input, linear_weight, target, linear_bias, weight

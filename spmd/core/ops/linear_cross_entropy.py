@@ -39,6 +39,8 @@ _library.define(
 LINEAR_CROSS_ENTROPY = torch.ops.spmd.linear_cross_entropy.default
 LINEAR_CROSS_ENTROPY_BACKWARD = torch.ops.spmd.linear_cross_entropy_backward.default
 
+# Into how many pieces go logits that are as large as they may be.
+PIECES = 8
 # Fewer classes at a time would leave a matrix unit idle; their number is a multiple of its width.
 FEWEST, WIDTH = 1024, 128
 
