@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from .computed import Block
 from .floats import wide
 from .random import Draw, _mix, bits
 
@@ -103,7 +104,7 @@ class _Scores:
         scores = scores * jnp.asarray(self.scale, dtype)
         allowed = self._allowed(row, column)
         if self.bias is not None:
-            bias = self.columns(self.rows(self.bias, row), column, 4)
+            bias = Block(*self.start(row, column), *self.block).of(self.bias)
             if bias.dtype == jnp.bool_:
                 allowed = bias if allowed is None else allowed & bias
             else:
@@ -123,6 +124,10 @@ class _Scores:
         conditions += [rows >= row] if num_rows % shape[0] else []
         conditions += [columns >= column] if num_columns % shape[1] else []
         return functools.reduce(operator.and_, conditions) if conditions else None
+
+    def start(self, row: jax.Array, column: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where a block truly begins (see `_allowed`)."""
+        return jnp.minimum(row, self.lengths[0] - self.block[0]), self.first_column(column)
 
     def first_column(self, column: jax.Array) -> jax.Array:
         """Where the columns of a block truly begin."""
