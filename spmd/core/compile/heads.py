@@ -208,7 +208,9 @@ def _take_gradient(head: Head, node: Node, grad: Node, readers: dict[Any, list[N
         return True
     if name in _TRANSPOSES and len(node.meta.shape) == 2:
         head.back.append(node)
-        return all(reader is not _USER and _take_mm(head, reader, node, "T", 1) for reader in readers.get(node, [_USER]))
+        return all(
+            reader is not _USER and _take_mm(head, reader, node, "T", 1) for reader in readers.get(node, [_USER])
+        )
     return _take_mm(head, node, grad, 0, "T") and _name(product) == "aten.mm"
 
 

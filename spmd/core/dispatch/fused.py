@@ -80,7 +80,7 @@ def cross_entropy(
     return _CrossEntropy.apply(*args)
 
 
-# --- cross entropy of a linear layer's outputs -------------------------------------------------------------------------
+# --- cross entropy of a linear layer's outputs ------------------------------------------------------------------------
 
 
 class _LinearCrossEntropy(torch.autograd.Function):

@@ -80,7 +80,7 @@ def aten_attention_backward(
 
 
 def _by_platform(form, direction, case, how):
-    """`form`, or the kernel that the platform of the program has for it: whichever it is compiled for, not this host's."""
+    """`form`, or the kernel for it of the platform that the program is compiled for, which need not be this host's."""
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)

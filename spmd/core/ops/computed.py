@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax import lax
+
+from . import split
 
 # Operations on elements, whose operands have the result's shape, but for dims of size 1, or none.
 _ELEMENTWISE = frozenset((
@@ -118,7 +121,7 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _is_computed(matrix: Any) -> bool:
-    """Whether every part of a matrix with rows and columns is computed, or an array of the program to take blocks of."""
+    """Whether all of a matrix with rows and columns is computed, or an array of the program to take blocks of."""
     if not _is_whole(matrix) or _parts(matrix) is None:
         return False
     todo, seen = [matrix], set()
@@ -161,7 +164,11 @@ def _made(value: Any, block: Block) -> Any:
             return lax.reshape(_made(operands[0], block), shape)
         case "broadcast_in_dim":
             places = params["broadcast_dimensions"]
-            source = _made(operands[0], block) if _is_whole(operands[0]) else _cut_along(_full(operands[0]), places, len(shape), block)
+            source = (
+                _made(operands[0], block)
+                if _is_whole(operands[0])
+                else _cut_along(_full(operands[0]), places, len(shape), block)
+            )
             return lax.broadcast_in_dim(source, shape, places)
         case name if name in _SAME:
             return _made(operands[0], block)
@@ -169,6 +176,9 @@ def _made(value: Any, block: Block) -> Any:
 
 
 def _cut(array: Any, block: Block) -> Any:
+    if array.dtype == jnp.bool_ and _is_whole(array) and split.platform() == "tpu":
+        # XLA would lay all of the booleans out anew for each block; a cast to bytes it would move into the loop.
+        return _cut(array.view(jnp.int8), block) != 0
     rank = len(_shape(array))
     return _cut_along(array, range(rank), rank, block)
 

@@ -9,6 +9,7 @@ Batch and heads are batch dims of every operation in the loop, so a sharding of 
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,12 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from . import split
 from .computed import Block
 from .floats import wide
 from .random import Draw, _mix, bits
 
 # Rows and columns of one block.
 BLOCK = (256, 256)
+# On a TPU, as long as the scores of one block, of all heads of a device, are no more than this many bytes.
+TPU_BLOCK, _MOST = (512, 512), 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,11 @@ class _Scores:
     @property
     def block(self) -> tuple[int, int]:
         """Rows and columns of a block; where there are few of the one it has more of the other."""
-        (rows, columns), area = self.lengths, BLOCK[0] * BLOCK[1]
-        rows = min(rows, max(BLOCK[0], area // columns))
+        num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
+        is_large = split.platform() == "tpu" and num_bytes <= _MOST * split.num_devices()
+        largest = TPU_BLOCK if is_large else BLOCK
+        (rows, columns), area = self.lengths, largest[0] * largest[1]
+        rows = min(rows, max(largest[0], area // columns))
         return rows, min(columns, area // rows)
 
     def pairs(self) -> np.ndarray:

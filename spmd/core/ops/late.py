@@ -1,4 +1,4 @@
-"""A function that is traced when it is lowered: what only one platform's branch of a program needs costs others nothing.
+"""A function that is traced when it is lowered: what only one platform's branch of a program needs is free elsewhere.
 
 `jax.lax.platform_dependent` traces the branches of every platform and lowers one. A kernel takes long to trace, so a
 branch binds it here, and it is traced where that branch is lowered.

@@ -52,8 +52,14 @@ def layout(*asked: tuple[jax.Array, int], uneven: int | None = None) -> tuple[An
 
 
 def num_devices() -> int:
-    """How many devices the program's inputs lie on; 1 where none is told of."""
+    """How many devices its inputs lie on; 1 where it has none."""
     return max((lies.mesh.size for _, lies in getattr(_known, "inputs", {}).values()), default=1)
+
+
+def platform() -> str | None:
+    """What the program that is being traced is for, by its inputs' devices: "cpu", "tpu"; None where it has none."""
+    found = getattr(_known, "inputs", {}).values()
+    return next((lies.mesh.devices.flat[0].platform for _, lies in found), None)
 
 
 def num_pieces(mesh: Any, axes: Axes) -> int:

@@ -1,4 +1,4 @@
-"""Logits that only a cross entropy reads are made in pieces: which programs are recognised, and that nothing changes."""
+"""Logits that only a cross entropy reads are made in pieces: which programs are recognised, with the same numbers."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -139,9 +139,7 @@ class TestRecognised:
         layer, target = operands(torch.float32)
         expected = gradients(LOSSES[name], layer, target)
         specs = ("data", None, None), (by_class, None), (by_class,), ("data", None)
-        *moved, goals = (
-            spmd.mark_sharding(x.to("xla"), mesh, s) for x, s in zip((*layer, target), specs, strict=True)
-        )
+        *moved, goals = (spmd.mark_sharding(x.to("xla"), mesh, s) for x, s in zip((*layer, target), specs, strict=True))
         made = gradients(LOSSES[name], moved, goals)
         assert not has_logits(made)
         spmd.sync()
