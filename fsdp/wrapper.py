@@ -94,7 +94,7 @@ class FullyShardedDataParallel(nn.Module):
         self._reshard_after_forward = reshard_after_forward
         self._hooks: list[RemovableHandle] = []
         self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
-        _materialise(module)
+        _materialise(module, has_data=mesh.target is None)
         self._annotate()
         self._register_state_dict_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
@@ -271,11 +271,14 @@ def _tensors(output: Any) -> list[torch.Tensor]:
     return found
 
 
-def _materialise(module: nn.Module) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made."""
+def _materialise(module: nn.Module, *, has_data: bool) -> None:
+    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made.
+
+    Where it is only ever planned, over devices that are not here, what is on meta needs no initial values.
+    """
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
-    for child in unmade:
+    for child in unmade if has_data else ():
         reset = getattr(child, "reset_parameters", None)
         if reset is None:
             raise ValueError(

@@ -7,6 +7,8 @@ from .annotate import get_sharding as get_sharding
 from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
 from .annotate import use_sharding as use_sharding
+from .core import checkpoint_policies as checkpoint_policies
+from .core.backend.checkpoint import remat as remat
 from .core.config import config as config
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
@@ -14,6 +16,7 @@ from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
+from .core.ir.graph import AbstractError as AbstractError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
@@ -26,6 +29,8 @@ from .launch import process_index as process_index
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
+from .planning import Plan as Plan
+from .planning import plan as plan
 from .runtime import device as device
 from .runtime import device_ids as device_ids
 from .runtime import get_stablehlo as get_stablehlo

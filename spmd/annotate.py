@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,10 +11,8 @@ import torch
 
 from .core.engine import reads
 from .core.lazy import annotate
-from .core.lazy.cell import Cell
-from .core.lazy.reads import Read, join, read_in, renew
+from .core.lazy.reads import Read, join, latest_turn, lay_gradient, next_turn, read_in, renew
 from .core.lazy.tensor import XlaTensor
-from .core.lazy.views import read as value_of
 from .core.pjrt import runs
 from .core.pjrt.host import leaving
 from .core.pjrt.transfer import host_tensor
@@ -65,15 +63,9 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
 
 
 def _pin_gradient(parameter: torch.Tensor) -> None:
-    grad = parameter.grad
     assert isinstance(parameter, XlaTensor)
-    sharding = parameter._cell.sharding
-    if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
-        if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-            # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
-            grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
-        reads = parameter._cell.reads
-        annotate.annotate(grad, sharding, None if reads is None else reads.latest.layout)
+    if isinstance(parameter.grad, XlaTensor):
+        lay_gradient(parameter._cell, parameter.grad)
 
 
 class use_sharding:
@@ -99,8 +91,6 @@ class use_sharding:
     16.0
     """
 
-    _latest: ClassVar[int] = 0  # counts what was entered or renewed, of whichever object
-
     def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
         self._tensors = tuple(_on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec = mesh, partition_spec
@@ -111,8 +101,7 @@ class use_sharding:
         return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
 
     def __enter__(self) -> "use_sharding":
-        if not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = self._bound()
+        self._bind()
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             tensor._cell.reads.enter(read)
@@ -144,7 +133,8 @@ class use_sharding:
         32.0
         """
         after = _on_device(after, "use_sharding.renew")
-        if self._turn != use_sharding._latest:
+        if self._turn != latest_turn():
+            self._bind()
             self._forget_what_ran()
             renew(self._reads, after)
             self._take_turn()
@@ -157,8 +147,12 @@ class use_sharding:
 
     def _take_turn(self) -> None:
         if self._reads:
-            use_sharding._latest += 1
-            self._turn = use_sharding._latest
+            self._turn = next_turn()
+
+    def _bind(self) -> None:
+        """Finds the reads anew where a tensor has another cell by now."""
+        if not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = self._bound()
 
     def _bound(self) -> list[Read]:
         """How each tensor is read, of the cell that it has now."""

@@ -10,14 +10,15 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec ProcessError Shard Sharding call_jax check clear_sharding config device device_ids eager "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed "
-        "mark_sharding mark_step nan_guard no_host_transfer process_count process_index register_lowering simulate "
-        "sync use_sharding"
+        "AbstractError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax check clear_sharding config "
+        "device device_ids eager from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize "
+        "linear_cross_entropy local_shards manual_seed "
+        "mark_sharding mark_step nan_guard no_host_transfer plan process_count process_index register_lowering "
+        "simulate sync use_sharding"
     ),
     spmd.metrics: (
-        "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer "
-        "trivial_dispatch_seconds"
+        "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
+        "timer trivial_dispatch_seconds"
     ),
     fsdp: (
         "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
@@ -53,12 +54,21 @@ SIGNATURES = {
         "(coordinator_address=None, num_processes=None, process_id=None, *, local_device_count=None, "
         "heartbeat_timeout_seconds=30, initialization_timeout_seconds=300)"
     ),
+    spmd.linear_cross_entropy: (
+        "(input, linear_weight, target, *, linear_bias=None, weight=None, reduction='mean', ignore_index=-100, "
+        "label_smoothing=0.0, max_bytes=None)"
+    ),
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.mark_sharding: "(tensor, mesh, partition_spec)",
     spmd.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
+    spmd.plan: "(step, *args, target=None, **kwargs)",
+    spmd.Plan.diff: "(self, other)",
+    spmd.Plan.from_json: "(text)",
+    spmd.Plan.save: "(self, path)",
+    spmd.Plan.to_json: "(self)",
     spmd.process_count: "()",
     spmd.process_index: "()",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
@@ -69,6 +79,7 @@ SIGNATURES = {
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
     spmd.metrics.counter_names: "()",
+    spmd.metrics.explain: "()",
     spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",

@@ -170,6 +170,14 @@ def _known_to_xla(names: Sequence[str]) -> set[str]:
     return known
 
 
+def prepare_libtpu(*, has_tpu: bool) -> None:
+    """Says to libtpu, on a machine without a TPU, not to ask the network for one, nor to be the only process that has
+    it; what the user says stays."""
+    if not has_tpu:
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+
+
 def compiler_flags() -> tuple[str | None, ...]:
     """What the environment tells XLA's compilers."""
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))

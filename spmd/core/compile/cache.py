@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -11,12 +12,28 @@ from .. import metrics
 from ..config import config
 from ..ir.graph import Graph
 from ..ir.source import Line
+from ..ir.store import Family, whole_stores
 from ..sharding.value import compiler_context
-from . import notice, stored
+from . import families, notice, stored
 from .compiler import compile_graph
+from .families import Form
 from .program import MANY, Program, changed_input, difference
 
-_programs: "OrderedDict[Hashable, Program]" = OrderedDict()
+
+@dataclass(slots=True)
+class _Known:
+    """The programs of one graph as it is recorded. They differ in which of its leaves are taken as whole stores, as
+    they happen to be that: those of a model that was trained are, not those of its average, which runs the same graph.
+
+    single: the places of the leaves that in no program are rows of a stack otherwise.
+    """
+
+    single: list[int]
+    programs: dict[tuple[Family, ...], Program] = field(default_factory=dict)
+
+
+_MOVED = "the same ops, on data that lies in other stores"
+_programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _lock = threading.RLock()
 _last: Program | None = None
 
@@ -27,7 +44,8 @@ def find(graph: Graph) -> Program | None:
     started = metrics.now()
     key = graph.key()
     with _lock:
-        found = _programs.get(key)
+        known = _programs.get(key)
+        found = None if known is None else known.programs.get(whole_stores(graph.leaves, known.single))
         if found is not None:
             _programs.move_to_end(key)
             _last = found
@@ -35,25 +53,34 @@ def find(graph: Graph) -> Program | None:
     return found
 
 
-def program_for(graph: Graph, name: str, line: Line) -> Program:
-    """The compiled program of a graph: from the cache, from the disk, or made now."""
+def program_for(graph: Graph, name: str, line: Line, form: Form = families.none) -> Program:
+    """The compiled program of a graph: from the cache, from the disk, or made now.
+
+    form: before the graph is compiled, puts leaves and results together that are to be rows of a stack.
+    """
     global _last
     found = find(graph)
     if found is not None:
         return found
-    cause = _cause(graph, line)
-    program = stored.load(graph, name, line, cause)
+    formed, single, stores = families.formed(graph, form)
+    key = graph.key()
+    cause = (_cause(graph, line) if key not in _programs else _MOVED) + families.told(formed)
+    program = stored.load(formed, name, line, cause)
     if program is None:
         metrics.add("programs_compiled")
-        program = compile_graph(graph, name, line, cause)
-        stored.keep(program, graph)
+        program = compile_graph(formed, name, line, cause)
+        stored.keep(program, formed)
     with _lock:
-        _programs[graph.key()] = program
+        _programs.setdefault(key, _Known(single)).programs[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
         _last = program
     return program
+
+
+def _all_programs() -> Iterator[Program]:
+    return (program for known in _programs.values() for program in known.programs.values())
 
 
 def _cause(graph: Graph, line: Line) -> str:
@@ -79,7 +106,7 @@ def _hint(line: Line, graph: Graph, before: Program) -> None:
 
 
 def _programs_at(line: Line) -> list[Program]:
-    return [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
+    return [p for p in _all_programs() if p.line.code is line.code and p.line.number == line.number]
 
 
 def most_alike(graph: Graph, line: Line) -> Program | None:
@@ -118,7 +145,9 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
     with compiler_context():
         arguments = [
-            jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves
+            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            for port in program.inputs
+            if (s := port.sharding) is not None
         ]
         donated = tuple(range(len(arguments)))
         bump = jax.jit(

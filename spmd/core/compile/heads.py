@@ -6,6 +6,7 @@ entropy of class indices; and in the backward, where there is one, the same way 
 anybody else reads what lies on the way, the user among them, all of it is made as written.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -68,7 +69,7 @@ class Head:
 
     def _lower(self, node: Node, get: Get) -> Arrays:
         precision = getattr(self.product.entry.lowering, "precision", None)
-        with jax.default_matmul_precision(precision or jax.config.jax_default_matmul_precision):
+        with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
             if node is self.loss:
                 return self._forward(get)
             if self.made is None:
@@ -78,16 +79,16 @@ class Head:
         return tuple(grads[place].reshape(meta.shape) for place, meta in zip(self.gradients[node], metas, strict=True))
 
     def _forward(self, get: Get) -> Arrays:
-        input, weight, *bias = map(get, self.product.operands)
+        input, weight, bias = self._of_product(get)
         target, *class_weights = map(get, self.loss.operands[1:])
         weight = self._placed(weight.T if _name(self.product) == "aten.mm" else weight)
-        operands = self._rows_of(input), weight, target, *(bias or [None]), *(class_weights or [None])
+        operands = self._rows_of(input), weight, target, bias, class_weights[0] if class_weights else None
         returns = tuple(meta.struct for meta in self.loss.entry.metas)
         return ops.spmd_linear_cross_entropy(*operands, *self._settings(), returns=returns)
 
     def _backward(self, get: Get) -> tuple[Any, ...]:
         assert self.loss_backward is not None
-        input, weight, *bias = map(get, self.product.operands)
+        input, weight, bias = self._of_product(get)
         (first, *_) = self.gradients
         if _name(first) == "aten.linear_backward":  # its operands may have been read, or computed, anew
             input, weight = get(first.operands[0]), get(first.operands[2])
@@ -95,12 +96,16 @@ class Head:
         grad_output, target, *rest = (get(x) for i, x in enumerate(self.loss_backward.operands) if i != 1)
         *class_weights, logsumexp, total_weight = rest
         rows, pull = jax.vjp(self._rows_of, input)
-        operands = rows, weight, target, *(bias or [None]), *(class_weights or [None])
-        returns = rows, weight, bias[0] if bias else jnp.zeros(weight.shape[:1], input.dtype)
+        operands = rows, weight, target, bias, class_weights[0] if class_weights else None
+        returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
         grad_rows, *grads = ops.spmd_linear_cross_entropy_backward(
             grad_output, *operands, *self._settings(), logsumexp, total_weight, (True, True, True), returns=returns
         )
         return *pull(grad_rows), *grads
+
+    def _of_product(self, get: Get) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+        input, weight, *bias = map(get, self.product.operands)
+        return input, weight, bias[0] if bias else None
 
     def _settings(self) -> tuple[Any, ...]:
         given = _arguments(self.loss)

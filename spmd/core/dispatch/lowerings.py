@@ -107,6 +107,10 @@ class Call(Lowering):
         lifted = Entry.of(op.name, Moving(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
         return lifted, start
 
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        count = len(op.numbers)
+        return ((count - 2, count - 1),) if self.rule.wants_draw else ()
+
     def on_host(self, op: Entry) -> OnHost | None:
         """torch's own CPU kernel, for integers and booleans, whose bits are the same wherever computed."""
         overload = self.overload
@@ -151,8 +155,11 @@ class Moving(Lowering):
     move: Move
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        start, *draw = numbers
+        start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
+
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
 def _is_exact(op: Entry) -> bool:

@@ -27,12 +27,18 @@ class Slot:
 class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
-    regions: the graphs inside the op (`ir.graph.Graph`).
+    regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
+    the floats and the integers, and not one by one.
     """
 
     @property
     def opaque(self) -> bool:
         """Whether it holds a user's function, which only this process knows."""
+        return False
+
+    @property
+    def any_memory(self) -> bool:
+        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
         return False
 
     @property
@@ -46,6 +52,10 @@ class Lowering:
     def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
         """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
         return None
+
+    def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
+        """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""
+        return ()
 
     def on_host(self, op: "Entry") -> OnHost | None:
         """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""

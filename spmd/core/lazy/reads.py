@@ -19,7 +19,7 @@ from ..sharding.buckets import Cut, cut_of, gather
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
-from .annotate import mark_entry
+from .annotate import annotate, mark_entry
 from .cell import LOCK, Cell
 from .record import NOWHERE, record
 from .tensor import XlaTensor
@@ -27,6 +27,21 @@ from .views import View, ViewRule, read_view
 from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and how it is stored
+
+num_turns = 0  # counts what contexts have entered or renewed: see `next_turn`
+
+
+def next_turn() -> int:
+    """The number of a context that is entered or renewed now. Who has the latest still has at hand what it gathered."""
+    global num_turns
+    num_turns += 1
+    return num_turns
+
+
+def latest_turn() -> int:
+    """The last number that `next_turn` gave."""
+    return num_turns
+
 
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -195,6 +210,17 @@ def renew(reads: Sequence[Read], after: XlaTensor) -> None:
                 _gather(group, [shard_of[other] for other in group])
             else:
                 member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), cell)
+
+
+def lay_gradient(cell: Cell, grad: XlaTensor) -> None:
+    """Lays a gradient out like the cell that it belongs to, where that is annotated."""
+    sharding = cell.sharding
+    if sharding is None or grad._cell.sharding is sharding:
+        return
+    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+        # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
+        grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
+    annotate(grad, sharding, None if cell.reads is None else cell.reads.latest.layout)
 
 
 def _members(reads: Iterable[Read]) -> dict[Read, Cell]:

@@ -66,24 +66,19 @@ class _Scope:
 def _producer(value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
     """(primitive, parameters, operands) of what made a value; None for an input, a constant, or one of many results."""
     if isinstance(value, _Inner):
-        eqn = value.scope.made_by.get(value.var)
-        found = None if eqn is None else (eqn.primitive, eqn.params, [value.scope.value(atom) for atom in eqn.invars])
+        eqn: Any = value.scope.made_by.get(value.var)
+        operands = [] if eqn is None else [value.scope.value(atom) for atom in eqn.invars]
     else:
         eqn = getattr(value, "parent", None)
-        found = None if eqn is None else (eqn.primitive, eqn.params, list(eqn.in_tracers))
-    if found is None or len(eqn.outvars) != 1:
+        operands = [] if eqn is None else list(eqn.in_tracers)
+    if eqn is None or len(eqn.outvars) != 1:
         return None
-    primitive, params, operands = found
-    if primitive.name not in ("jit", "pjit"):
-        return found
-    closed = params["jaxpr"]
+    if eqn.primitive.name not in ("jit", "pjit"):
+        return eqn.primitive, eqn.params, operands
+    closed = eqn.params["jaxpr"]
     if closed.consts or len(closed.jaxpr.invars) != len(operands):
         return None
-    return _producer_of_result(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]), value)
-
-
-def _producer_of_result(result: Any, value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
-    return None if result is value else _producer(result)
+    return _producer(_Scope(closed.jaxpr, operands).value(closed.jaxpr.outvars[0]))
 
 
 def _shape(value: Any) -> tuple[int, ...]:

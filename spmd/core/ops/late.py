@@ -26,7 +26,7 @@ def late(function: Callable[..., Any], results: Any, *operands: Any) -> Any:
     def flat(*arrays: jax.Array) -> Any:
         return jax.tree.leaves(function(*jax.tree.unflatten(tree, arrays)))
 
-    precision = jax.config.jax_default_matmul_precision
+    precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
     made = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)
     return jax.tree.unflatten(shape, made)
 

@@ -68,8 +68,8 @@ class Place:
         if self.mesh is None:
             return body
         lies = split.spec(self.batch, self.heads)
-        specs = {"in_specs": (lies,) * num_operands, "out_specs": (lies,) * num_results}
-        return jax.shard_map(body, mesh=self.mesh, check_vma=False, **specs)
+        operands, results = (lies,) * num_operands, (lies,) * num_results
+        return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
 
 
 def forward(
@@ -93,7 +93,7 @@ def backward(
     return *_when_lowered(body, otherwise, results, query, key, value, grad_out, out, logsumexp), None
 
 
-def _when_lowered(body: Any, otherwise: Otherwise, results: Arrays, *operands: jax.Array) -> Arrays:
+def _when_lowered(body: Any, otherwise: Otherwise, results: tuple[Any, ...], *operands: jax.Array) -> Arrays:
     def run(*operands: jax.Array) -> Any:
         return body(*operands) if _is_there() else otherwise(*operands)[: len(results)]
 

@@ -23,9 +23,9 @@ _known = threading.local()  # .inputs: by the array's id, the array (which keeps
 
 @contextlib.contextmanager
 def inputs_lie(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> Iterator[None]:
-    """While a program is traced inside: its inputs lie so."""
+    """While a program, or a region of it, is traced inside: its inputs lie so."""
     before = getattr(_known, "inputs", {})
-    _known.inputs = {id(array): (array, lies) for array, lies in zip(arrays, shardings, strict=True)}
+    _known.inputs = before | {id(array): (array, lies) for array, lies in zip(arrays, shardings, strict=True)}
     try:
         yield
     finally:
@@ -117,6 +117,8 @@ def _sources(array: Any, dim: int) -> Iterator[_Step]:
             source = _reshaped(operands[0].shape, array.shape, dim)
             if source is not None:
                 yield operands[0], source
+        case "squeeze":
+            yield operands[0], [i for i in range(operands[0].ndim) if i not in params["dimensions"]][dim]
         case "broadcast_in_dim":
             places = params["broadcast_dimensions"]
             if dim in places:

@@ -12,12 +12,15 @@ from .value import DEVICE, Sharding
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
     padded = pad(array, sharding, array.shape)
-    return cut(jax.lax.with_sharding_constraint(padded, sharding.in_program()), array.shape)
+    layout = sharding.with_spec(sharding.spec).in_program()
+    laid_out = cut(jax.lax.with_sharding_constraint(padded, layout), array.shape)
+    return laid_out if sharding.memory == DEVICE else jax.device_put(laid_out, jax.memory.Space.Host)
 
 
-def on_device(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """An argument that lies so, in the memory in which programs compute."""
-    return array if sharding.memory == DEVICE else jax.device_put(array, sharding.with_spec(sharding.spec).in_program())
+def on_device(array: jax.Array) -> jax.Array:
+    """The value in the memory in which programs compute."""
+    in_host = jax.typeof(array).memory_space == jax.memory.Space.Host
+    return jax.device_put(array, jax.memory.Space.Device) if in_host else array
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
