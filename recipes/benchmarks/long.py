@@ -108,7 +108,7 @@ def main() -> None:
         (f"Attention on {args.target}: temporary MiB per device", ("length", "ours", "blocks", "S x S"), attentions),
         (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in pieces", "all logits"), heads),
     ):
-        table = Table(*headings, title=title, title_justify="left")
+        table = Table(*headings, title=title, title_justify="left", min_width=len(title))
         with console.status(title):
             for row in rows(args):
                 table.add_row(*row)
