@@ -5,8 +5,8 @@
 
 Attention, forward and backward, bfloat16, 8 heads of width 128 (2 of keys and values), causal, a sequence per device:
 as the library does it, block by block, and with all scores as one array. Then the loss of a language model's head,
-forward and backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices, and
-classes split over two.
+forward and backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices,
+and classes split over two.
 """
 
 import argparse
