@@ -18,6 +18,7 @@ from .core.control.while_loop import while_loop as while_loop
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
+from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call

@@ -56,6 +56,10 @@ SIGNATURES = {
         "(coordinator_address=None, num_processes=None, process_id=None, *, local_device_count=None, "
         "heartbeat_timeout_seconds=30, initialization_timeout_seconds=300)"
     ),
+    spmd.linear_cross_entropy: (
+        "(input, linear_weight, target, *, linear_bias=None, weight=None, reduction='mean', ignore_index=-100, "
+        "label_smoothing=0.0, max_bytes=None)"
+    ),
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.checkpoint_name: "(tensor, name)",

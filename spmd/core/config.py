@@ -101,6 +101,12 @@ FLAGS = (
         "whether equal layers become one loop of the program: where it costs nothing, wherever it can be, or never",
         ("auto", "always", "never"),
     ),
+    Flag(
+        "max_logits_bytes",
+        int,
+        1 << 30,
+        "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

@@ -11,8 +11,10 @@ import torch
 from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
 from ..ir.loops import Loop
 from ..ir.op import Layouts
+from ..ops import split
 from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
+from . import heads
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, joined, made_of, plain, rows_on_device, scalars
@@ -29,6 +31,9 @@ class LoweringError(RuntimeError):
 Values = dict[Value, Sequence[Made]]
 
 
+Lower = Callable[[], tuple[jax.Array, ...]]
+
+
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
@@ -38,13 +43,16 @@ def build(
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
+    by_head = heads.find(graph)
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
         values: Values = {}
-        for port, buffer in zip(graph.inputs(), buffers, strict=True):
-            _take_in(graph, port, buffer, values)
-        with _telling(_Told(describe, chosen)):
+        inputs = [
+            (_take_in(graph, port, buffer, values), port.sharding)
+            for port, buffer in zip(graph.inputs(), buffers, strict=True)
+        ]
+        with _telling(_Told(describe, chosen, by_head)), _known_to_lie(inputs):
             for column in graph.columns:
                 _stack([graph.leaves[i] for i in column], lies, values)
             lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops)
@@ -53,7 +61,13 @@ def build(
     return program
 
 
-def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
+def _known_to_lie(arrays: Sequence[tuple[jax.Array, Sharding | None]]) -> contextlib.AbstractContextManager[None]:
+    """For the rules that ask how an array is split (`ops.split`)."""
+    known = [(array, lies.in_program()) for array, lies in arrays if lies is not None]
+    return split.inputs_lie([array for array, _ in known], [lies for _, lies in known])
+
+
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax.Array:
     """An argument as the values that it is, logical shapes."""
     assert port.sharding is not None, "every input lies somewhere"
     is_plain = isinstance(port.places, int) and buffer.shape == port.meta.shape
@@ -62,6 +76,7 @@ def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> Non
         values[graph.leaves[port.places]] = (array,)
     else:
         values |= {graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)}
+    return array
 
 
 def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
@@ -91,6 +106,7 @@ class _Told(NamedTuple):
 
     describe: Callable[[Node], str]
     chosen: list[tuple[Node, Any]] | None
+    heads: Mapping[Node, heads.Head]
 
 
 _tracing = threading.local()  # .told
@@ -121,10 +137,12 @@ def lower_nodes(
     packed = Numbers(*numbers)
     position = {node: index for index, node in enumerate(nodes)}
 
-    def apply(node: Node, operands: list[Made], own: list[jax.Array], layouts: Layouts) -> Sequence[Made]:
+    def apply(
+        node: Node, operands: list[Made], own: list[jax.Array], layouts: Layouts, lower: Lower | None = None
+    ) -> Sequence[Made]:
         # The index lets an error that XLA raises late be traced back to this node (see `failing`).
         with jax.named_scope(f"{node.entry.name}#{position[node]}"):
-            made = _apply(node, operands, own, layouts, told.describe)
+            made = _apply(node, operands, own, layouts, told.describe, lower)
         if told.chosen is not None and node.entry.name == "mark_sharding":
             made = (_reported(node, plain(made[0]), told.chosen),)
         return made
@@ -139,8 +157,13 @@ def lower_nodes(
             lower_loop(starts[index], values, packed, apply, layout_of)
             end = starts[index].stop
         if index >= end:
-            operands = [made_of(operand, values) for operand in node.operands]
-            values[node] = apply(node, operands, packed.of(node.entry), list(map(layout_of, node.operands)))
+            own, lower = packed.of(node.entry), None
+            if node in told.heads:
+                lower = told.heads[node].lowering(node, lambda value: plain(made_of(value, values)))
+                if lower is None:
+                    continue
+            operands = [] if lower else [made_of(operand, values) for operand in node.operands]
+            values[node] = apply(node, operands, own, list(map(layout_of, node.operands)), lower)
 
 
 def lower_region(
@@ -151,7 +174,8 @@ def lower_region(
     layouts: how each array is known to lie (None: unknown).
     """
     values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
-    with body(), jax.named_scope(f"region{index}"):
+    lie = _known_to_lie(list(zip(arrays, layouts, strict=True)))
+    with body(), jax.named_scope(f"region{index}"), lie:
         lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
     return [plain(made_of(root, values)) for root in region.roots]
 
@@ -166,14 +190,18 @@ def _apply(
     numbers: list[jax.Array],
     layouts: Layouts,
     describe: Callable[[Node], str],
+    lower: Lower | None = None,
 ) -> Sequence[Made]:
+    """The results of an op, by its own rule or by `lower`."""
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             if not node.entry.lowering.any_memory:
                 operands = rows_on_device(operands)
-            if node.entry.lowering.elements:
+            if lower is not None:
+                made = lower()
+            elif node.entry.lowering.elements:
                 made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
                 made = (scalars(operands),)

@@ -63,6 +63,10 @@ def _classes_but_one(args: Sequence[Any]) -> Iterator[_Range]:
     return _classes(args, args[4])
 
 
+def _classes_of_weight(args: Sequence[Any]) -> Iterator[_Range]:
+    yield _Range(args[2], args[1].shape[0], 0, 0, args[6])
+
+
 # By the op's name, without the `_` of its in-place form: which of its arguments are indices, and torch's error.
 _OPS: dict[str, tuple[_Ranges, type[Exception]]] = {
     "embedding": (_rows, IndexError),
@@ -74,6 +78,7 @@ _OPS: dict[str, tuple[_Ranges, type[Exception]]] = {
     **dict.fromkeys(("take", "put"), (_elements, IndexError)),
     **dict.fromkeys(("index", "index_put", "_index_put_impl", "_unsafe_index"), (_each, IndexError)),
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward", "cross_entropy"), (_classes_but_one, IndexError)),
+    "linear_cross_entropy": (_classes_of_weight, IndexError),
     "multi_margin_loss": (_classes, RuntimeError),
 }
 

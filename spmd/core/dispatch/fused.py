@@ -7,7 +7,11 @@ from typing import Any
 
 import torch
 from torch.autograd import forward_ad
+from torch.nn import functional as F
 
+from ..config import config
+from ..lazy.tensor import XlaTensor
+from ..ops.linear_cross_entropy import LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD, PIECES
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 
 aten = torch.ops.aten
@@ -74,6 +78,114 @@ def cross_entropy(
     if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
         return aten.cross_entropy_loss.default.decompose(*args)
     return _CrossEntropy.apply(*args)
+
+
+# --- cross entropy of a linear layer's outputs ------------------------------------------------------------------------
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """`spmd::linear_cross_entropy` with its gradient, which makes the logits again from what the linear layer reads."""
+
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> torch.Tensor:
+        loss, logsumexp, total_weight = LINEAR_CROSS_ENTROPY(*args)
+        ctx.settings = args[5:]
+        ctx.save_for_backward(*args[:5], logsumexp, total_weight)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
+        *operands, logsumexp, total_weight = ctx.saved_tensors
+        wanted = [ctx.needs_input_grad[place] for place in _DIFFERENTIABLE]
+        if torch.is_grad_enabled():  # the gradient is to have one itself: that of torch's formulas has
+            loss = _in_torchs_ops(*operands, *ctx.settings)
+            of = [operands[place] for place, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
+            made = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
+            grads = [next(made) if want else None for want in wanted]
+        else:
+            rest = *operands, *ctx.settings, logsumexp, total_weight, wanted
+            grads = LINEAR_CROSS_ENTROPY_BACKWARD(grad_output, *rest)
+        return grads[0], grads[1], None, grads[2], None, *[None] * len(ctx.settings)
+
+
+_DIFFERENTIABLE = 0, 1, 3  # input, linear_weight, linear_bias
+
+
+def _in_torchs_ops(
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any, reduction: int, ignore_index: int,
+    label_smoothing: float, logits_dtype: torch.dtype, max_bytes: int,
+) -> torch.Tensor:  # fmt: skip
+    logits = aten.linear.default.decompose(input, linear_weight, linear_bias).to(logits_dtype).flatten(0, -2)
+    settings = weight, reduction, ignore_index, label_smoothing
+    loss = aten.cross_entropy_loss.default.decompose(logits, target.flatten(), *settings)
+    return loss if reduction else loss.view(target.shape)
+
+
+def linear_cross_entropy(
+    input: torch.Tensor, linear_weight: torch.Tensor, target: torch.Tensor, *,
+    linear_bias: torch.Tensor | None = None, weight: torch.Tensor | None = None, reduction: str = "mean",
+    ignore_index: int = -100, label_smoothing: float = 0.0, max_bytes: int | None = None,
+) -> torch.Tensor:  # fmt: skip
+    """The cross entropy of `F.linear(input, linear_weight, linear_bias)` without all of these logits in memory.
+
+    The classes are gone through in pieces, forward and again backward, on each device its own where the tensors are
+    sharded. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)` within rounding. What is
+    paid for it is a fourth product of the layer's size beside its three, in the backward. The plain form,
+    `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above `config.max_logits_bytes`.
+
+    Args:
+        input: [..., in_features]. linear_weight: [classes, in_features]. linear_bias: [classes].
+        target: [...], class indices. weight: [classes], the classes' own weights.
+        reduction, ignore_index, label_smoothing: as of `torch.nn.functional.cross_entropy`.
+        max_bytes: what the logits of a piece may take on a device, in bytes (at least 1,024 classes are a piece); by
+            default an eighth of `config.max_logits_bytes`.
+
+    Returns the loss, in float32 at least. Tensors of other devices are computed by torch's own two ops.
+
+    Raises ValueError for targets that are no class indices (probabilities make every logit count: use
+    `F.cross_entropy`), for a layer whose weight is not two-dimensional, and for an unknown reduction.
+
+    Source: `torch.nn.functional.linear_cross_entropy`; Wijmans et al. 2024, arXiv:2411.09009.
+
+    >>> import torch, spmd
+    >>> hidden, head = torch.ones(4, 8, device="xla"), torch.ones(100, 8, device="xla")
+    >>> spmd.linear_cross_entropy(hidden, head, torch.tensor([1, 2, 3, 4]).to("xla"))
+    tensor(4.6052, device='xla:0')
+    """
+    if target.is_floating_point():
+        raise ValueError(
+            "linear_cross_entropy: expected class indices as targets, got probabilities, for which every logit counts; "
+            "use torch.nn.functional.cross_entropy of the layer's outputs"
+        )
+    if linear_weight.dim() != 2 or (linear_bias is not None and linear_bias.dim() != 1):
+        raise ValueError(
+            "linear_cross_entropy: expected linear_weight [classes, in_features] and linear_bias [classes], got "
+            f"{list(linear_weight.shape)} and {linear_bias if linear_bias is None else list(linear_bias.shape)}"
+        )
+    if reduction not in _REDUCTIONS:
+        raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
+    if max_bytes is None:
+        max_bytes = config.max_logits_bytes // PIECES
+    dtype = torch.promote_types(input.dtype, torch.float32)
+    weight = None if weight is None else weight.to(dtype)
+    operands = input, linear_weight, target, linear_bias, weight
+    settings = _REDUCTIONS.index(reduction), ignore_index, label_smoothing, dtype, max_bytes
+    if input.dim() == 1:
+        loss = linear_cross_entropy(
+            input[None], linear_weight, target[None], linear_bias=linear_bias, weight=weight, reduction=reduction,
+            ignore_index=ignore_index, label_smoothing=label_smoothing, max_bytes=max_bytes,
+        )  # fmt: skip
+        return loss.squeeze()
+    if not isinstance(input, XlaTensor):
+        logits = F.linear(input, linear_weight, linear_bias).to(dtype).flatten(0, -2)
+        loss = F.cross_entropy(logits, target.flatten(), weight, None, ignore_index, None, reduction, label_smoothing)
+        return loss.view(target.shape) if reduction == "none" else loss
+    if (weight is not None and weight.requires_grad) or _takes_torchs_ops():
+        return _in_torchs_ops(*operands, *settings)
+    return _LinearCrossEntropy.apply(*operands, *settings)
+
+
+_REDUCTIONS = ("none", "mean", "sum")
 
 
 # --- connectionist temporal classification ----------------------------------------------------------------------------

@@ -282,7 +282,8 @@ class Graph:
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
-        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers, self.donated, self.mesh]
+        settings = config.partitioner, config.compiler_options, config.roll_layers, config.max_logits_bytes
+        key: list[Any] = [*settings, self.donated, self.mesh]
         key.extend(self.lies)
         key.extend(_wiring(self.nodes, self.leaves, self.roots))
         key.append(tuple(self.pinned))

@@ -18,6 +18,7 @@ from . import index as index
 from . import layer_checks as layer_checks
 from . import ldl as ldl
 from . import linalg as linalg
+from . import linear_cross_entropy as linear_cross_entropy
 from . import loss as loss
 from . import matmul as matmul
 from . import memory as memory

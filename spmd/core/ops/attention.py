@@ -1,7 +1,8 @@
 """Scaled dot-product attention and its gradient, with grouped heads, additive bias, causal mask and dropout.
 
 Here stand the rules, the choice between three forms, and the plainest of them: the scores as one array. From `LONG` on
-that array is never made (`flash.py`); on a GPU half precision goes to cuDNN (`cudnn.py`).
+that array is never made (`flash.py`); on a GPU half precision goes to cuDNN (`cudnn.py`), on a TPU what is long to
+Pallas (`splash.py`).
 """
 
 import math
@@ -11,7 +12,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import cudnn, flash
+from . import cudnn, flash, splash
 from .flash import Dropout
 from .floats import wide
 from .registry import lower
@@ -50,11 +51,8 @@ def aten_attention(
     how = {"is_causal": is_causal, "scale": _scale(query, scale)}
     form = _long_forward if _is_long(query, key) else _forward
     form = partial(form, bias=attn_bias, dropout=_dropout(draw, query, dropout_p), **how)
-    if cudnn.takes(query, key, value, attn_bias, dropout_p):
-        kernel = partial(cudnn.forward, **how)
-        output, logsumexp = lax.platform_dependent(query, key, value, cuda=kernel, default=form)
-    else:
-        output, logsumexp = form(query, key, value)
+    case = query, key, value, attn_bias, dropout_p
+    output, logsumexp = _by_platform(form, "forward", case, how)(query, key, value)
     seed = jnp.stack([jnp.asarray(part).astype(jnp.int64) for part in draw])
     return output.reshape(shape), logsumexp.reshape(shape[:-1]), seed
 
@@ -71,18 +69,25 @@ def aten_attention_backward(
     dropout = None if dropout_p == 0 else _dropout((philox_seed[0], philox_seed[1]), query, dropout_p)
     wants_bias = attn_bias is not None and grad_input_mask[3]
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
-    operands = grad_out, query, key, value, out, logsumexp
-    if cudnn.takes(query, key, value, attn_bias, dropout_p):
-        kernel = partial(cudnn.backward, **how)
-        grads = lax.platform_dependent(*operands, cuda=kernel, default=form)
-    else:
-        grads = form(*operands)
+    case = query, key, value, attn_bias, dropout_p
+    grads = _by_platform(form, "backward", case, how)(query, key, value, grad_out, out, logsumexp)
     return tuple(
         None if result is None
         else jnp.zeros(result.shape, result.dtype) if grad is None
         else grad.reshape(result.shape)
         for grad, result in zip(grads, returns, strict=True)
     )  # fmt: skip
+
+
+def _by_platform(form, direction, case, how):
+    """`form`, or the kernel for it of the platform that the program is compiled for, which need not be this host's."""
+    kernels = {}
+    if cudnn.takes(*case):
+        kernels["cuda"] = partial(getattr(cudnn, direction), **how)
+    place = splash.Place.of(*case[:2]) if _is_long(*case[:2]) and splash.takes(*case) else None
+    if place is not None:
+        kernels["tpu"] = partial(getattr(splash, direction), place=place, otherwise=form, **how)
+    return partial(lax.platform_dependent, default=form, **kernels) if kernels else form
 
 
 def _like(grads, operands):
@@ -114,7 +119,7 @@ def _long_forward(query, key, value, *, bias, dropout, **how):
     return output.reshape(*shape, value.shape[-1]).astype(query.dtype), logsumexp.reshape(shape)
 
 
-def _long_backward(grad_out, query, key, value, out, logsumexp, *, bias, dropout, wants_bias, **how):
+def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, **how):
     heads = (_heads(x, key) for x in (out, logsumexp))
     operands = _heads(grad_out, key), _heads(query, key), key, value, *heads, *_long_operands(key, bias, dropout)
     return _like(flash.backward(*operands, wants_bias=wants_bias, **how), (query, key, value, bias))
@@ -181,7 +186,7 @@ def _forward(query, key, value, *, bias, dropout, is_causal, scale):
     return output.astype(query.dtype).reshape(*query.shape[:3], value.shape[-1]), logsumexp
 
 
-def _backward(grad_out, query, key, value, out, logsumexp, *, bias, dropout, wants_bias, is_causal, scale):
+def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wants_bias, is_causal, scale):
     heads, dtype = query.shape[1], wide(query.dtype)
     weights, _ = _probabilities(query, key, bias, is_causal, scale)
     grad_output = _grouped(grad_out, value)

@@ -45,7 +45,7 @@ def forward(query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bo
 
 
 def backward(
-    grad_out: jax.Array, query: jax.Array, key: jax.Array, value: jax.Array, out: jax.Array, logsumexp: jax.Array,
+    query: jax.Array, key: jax.Array, value: jax.Array, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array,
     *, is_causal: bool, scale: float,
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
     """The gradients of query, key, value and of the bias that there is not."""

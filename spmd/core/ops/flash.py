@@ -9,6 +9,7 @@ Batch and heads are batch dims of every operation in the loop, so a sharding of 
 """
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from . import split
+from .computed import Block
 from .floats import wide
 from .random import Draw, _mix, bits
 
 # Rows and columns of one block.
 BLOCK = (256, 256)
+# On a TPU, as long as the scores of one block, of all heads of a device, are no more than this many bytes.
+TPU_BLOCK, _MOST = (512, 512), 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +77,11 @@ class _Scores:
     @property
     def block(self) -> tuple[int, int]:
         """Rows and columns of a block; where there are few of the one it has more of the other."""
-        (rows, columns), area = self.lengths, BLOCK[0] * BLOCK[1]
-        rows = min(rows, max(BLOCK[0], area // columns))
+        num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
+        is_large = split.platform() == "tpu" and num_bytes <= _MOST * split.num_devices()
+        largest = TPU_BLOCK if is_large else BLOCK
+        (rows, columns), area = self.lengths, largest[0] * largest[1]
+        rows = min(rows, max(largest[0], area // columns))
         return rows, min(columns, area // rows)
 
     def pairs(self) -> np.ndarray:
@@ -103,7 +111,7 @@ class _Scores:
         scores = scores * jnp.asarray(self.scale, dtype)
         allowed = self._allowed(row, column)
         if self.bias is not None:
-            bias = self.columns(self.rows(self.bias, row), column, 4)
+            bias = Block(*self.start(row, column), *self.block).of(self.bias)
             if bias.dtype == jnp.bool_:
                 allowed = bias if allowed is None else allowed & bias
             else:
@@ -123,6 +131,10 @@ class _Scores:
         conditions += [rows >= row] if num_rows % shape[0] else []
         conditions += [columns >= column] if num_columns % shape[1] else []
         return functools.reduce(operator.and_, conditions) if conditions else None
+
+    def start(self, row: jax.Array, column: jax.Array) -> tuple[jax.Array, jax.Array]:
+        """Where a block truly begins (see `_allowed`)."""
+        return jnp.minimum(row, self.lengths[0] - self.block[0]), self.first_column(column)
 
     def first_column(self, column: jax.Array) -> jax.Array:
         """Where the columns of a block truly begin."""

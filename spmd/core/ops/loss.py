@@ -49,11 +49,10 @@ def _class_dim(self):
     return 1 if self.ndim > 1 else 0
 
 
-def _target_weights(self, target, weight, ignore_index):
+def target_weights(target, weight, ignore_index, dtype):
     """(a class to look at, its weight in the sum) per target: ignored targets look at class 0 with weight 0."""
     kept = target != ignore_index
     safe = jnp.where(kept, target, jnp.zeros((), target.dtype))
-    dtype = wide(self.dtype)
     weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
     return safe, jnp.where(kept, weights, jnp.zeros((), dtype))
 
@@ -65,7 +64,7 @@ def _pick(self, classes):
 
 @lower(aten.nll_loss_forward.default, aten.nll_loss2d_forward.default)
 def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, returns):
-    classes, weights = _target_weights(self, target, weight, ignore_index)
+    classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
     # An ignored row counts as 0 even where its log probability is infinite or NaN.
     loss = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * widened(_pick(self, classes)))
     total_weight = jnp.zeros((), weights.dtype)
@@ -77,7 +76,7 @@ def aten_nll_loss_forward(self, target, weight, reduction, ignore_index, *, retu
 
 @lower(aten.nll_loss_backward.default, aten.nll_loss2d_backward.default)
 def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_index, total_weight, *, returns):
-    classes, weights = _target_weights(self, target, weight, ignore_index)
+    classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
     share = widened(grad_output) / widened(total_weight) if reduction == MEAN else widened(grad_output)
     dim = _class_dim(self)
     # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and shards like self.
@@ -101,31 +100,52 @@ def _class_weights(self, weight):
     return widened(weight).reshape(-1, *[1] * (self.ndim - 1 - _class_dim(self)))
 
 
-def _sum_of_classes(self, weight):
-    return self.shape[_class_dim(self)] if weight is None else jnp.sum(widened(weight))
+def sum_of_weights(num_classes, weight):
+    return num_classes if weight is None else jnp.sum(widened(weight))
 
 
-def _unless_ignored(values, target, ignore_index):
+def reduced(losses, weights, reduction):
+    """(the loss of all targets, the sum of their weights), from each target's."""
+    total_weight = jnp.sum(weights)
+    if reduction == NONE:
+        return losses, total_weight
+    loss = jnp.sum(losses)
+    return loss / total_weight if reduction == MEAN else loss, total_weight
+
+
+def share(grad_output, target, reduction, ignore_index, total_weight):
+    """What each target receives of the gradient, before its weight."""
+    share = widened(grad_output) / total_weight if reduction == MEAN else widened(grad_output)
+    return unless_ignored(share, target, ignore_index)  # also where all are, and the mean is NaN
+
+
+def shares(weighted, share, num_classes, weight, label_smoothing):
+    """What the softmax, the target's class and, times its weight, every class are given of each target's gradient."""
+    if label_smoothing == 0:
+        return weighted, weighted, None
+    elsewhere, at_target = label_smoothing / num_classes * share, (1 - label_smoothing) * weighted
+    return at_target + elsewhere * sum_of_weights(num_classes, weight), at_target, elsewhere
+
+
+def unless_ignored(values, target, ignore_index):
     return jnp.where(target != ignore_index, values, jnp.zeros((), values.dtype))
 
 
 @lower(CROSS_ENTROPY)
 def spmd_cross_entropy(self, target, weight, reduction, ignore_index, label_smoothing, *, returns):
     dim, target = _class_dim(self), target.astype(jnp.int64)  # ignore_index is no byte
-    classes, weights = _target_weights(self, target, weight, ignore_index)
+    classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
     highest = jnp.max(widened(self), axis=dim, keepdims=True, initial=-jnp.inf)
     shifted = widened(self) - highest
     log_sum, highest = jnp.log(jnp.sum(jnp.exp(shifted), axis=dim)), jnp.squeeze(highest, dim)
     picked = widened(_pick(self, classes)) - highest  # not of `shifted`, which would have to be written for it
     loss = weights * (log_sum - picked)
     if label_smoothing > 0:
-        others = _sum_of_classes(self, weight) * log_sum - jnp.sum(shifted * _class_weights(self, weight), axis=dim)
+        each = jnp.sum(shifted * _class_weights(self, weight), axis=dim)
+        others = sum_of_weights(self.shape[dim], weight) * log_sum - each
         loss = (1 - label_smoothing) * loss + label_smoothing / self.shape[dim] * others
-    loss = _unless_ignored(loss, target, ignore_index)  # also where the logits are infinite or NaN
-    total_weight = jnp.sum(weights)
-    if reduction != NONE:
-        loss = jnp.sum(loss)
-        loss = loss / total_weight if reduction == MEAN else loss
+    loss = unless_ignored(loss, target, ignore_index)  # also where the logits are infinite or NaN
+    loss, total_weight = reduced(loss, weights, reduction)
     return loss.astype(returns[0].dtype), log_sum + highest, total_weight
 
 
@@ -134,17 +154,13 @@ def spmd_cross_entropy_backward(
     grad_output, self, target, weight, reduction, ignore_index, label_smoothing, logsumexp, total_weight
 ):
     dim, target = _class_dim(self), target.astype(jnp.int64)
-    classes, weights = _target_weights(self, target, weight, ignore_index)
-    share = widened(grad_output) / total_weight if reduction == MEAN else widened(grad_output)
-    share = _unless_ignored(share, target, ignore_index)  # also where all are, and the mean is NaN
+    classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
+    given = share(grad_output, target, reduction, ignore_index, total_weight)
 
     def by_class(values):
         return jnp.expand_dims(values, dim)
 
-    at_target = of_softmax = weights * share
-    if label_smoothing > 0:
-        elsewhere, at_target = label_smoothing / self.shape[dim] * share, (1 - label_smoothing) * at_target
-        of_softmax = at_target + elsewhere * _sum_of_classes(self, weight)
+    of_softmax, at_target, elsewhere = shares(weights * given, given, self.shape[dim], weight, label_smoothing)
     # A comparison with the class number, not a scatter: it fuses, and shards like the logits.
     hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
     grad = by_class(of_softmax) * jnp.exp(widened(self) - by_class(logsumexp))

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._prims_common import canonicalize_dim, suggest_memory_format
 
-from . import loss, rnn
+from . import linear_cross_entropy, loss, rnn
 
 aten = torch.ops.aten
 
@@ -106,6 +106,23 @@ def _cross_entropy(self, target, weight, *settings):
         raise RuntimeError(f"cross_entropy: size mismatch (got input: {self.shape}, target: {target.shape})")
     dtype = torch.promote_types(self.dtype, torch.float32)
     return loss, torch.empty_like(target, dtype=dtype), self.new_empty((), dtype=dtype)
+
+
+def _linear_cross_entropy(
+    input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing, logits_dtype, max_bytes
+):  # fmt: skip
+    """(loss, logsumexp, total_weight), as of the linear layer's outputs, one row a target."""
+    logits = aten.linear(input, linear_weight, linear_bias).to(logits_dtype)
+    if target.shape != logits.shape[:-1]:
+        raise RuntimeError(f"linear_cross_entropy: size mismatch (got input: {input.shape}, target: {target.shape})")
+    settings = weight, reduction, ignore_index, label_smoothing
+    loss, logsumexp, total_weight = _cross_entropy(logits.flatten(0, -2), target.flatten(), *settings)
+    return loss if reduction else loss.reshape(target.shape), logsumexp.reshape(target.shape), total_weight
+
+
+def _linear_cross_entropy_backward(grad_output, input, linear_weight, target, linear_bias, *rest):
+    made = torch.empty_like(input), torch.empty_like(linear_weight), linear_weight.new_empty(linear_weight.shape[:1])
+    return tuple(value if wanted else None for value, wanted in zip(made, rest[-1], strict=True))
 
 
 def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
@@ -357,6 +374,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._thnn_fused_gru_cell_backward.default: _gru_cell_backward,
     loss.CROSS_ENTROPY: _cross_entropy,
     loss.CROSS_ENTROPY_BACKWARD: _gradient_of_self,
+    linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
+    linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: _linear_cross_entropy_backward,
     rnn.RECURRENCE: _recurrence,
     rnn.RECURRENCE_BACKWARD: _recurrence_backward,
 }

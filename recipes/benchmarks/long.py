@@ -1,0 +1,119 @@
+"""What a long sequence and a large vocabulary take on a TPU, by its compiler: temporary memory per chip, no TPU needed.
+
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/long.py                       # v5e:2x4; needs libtpu, minutes
+    python recipes/benchmarks/long.py --target cpu:8 --lengths 2048 --classes 32000
+
+Attention, forward and backward, bfloat16, 8 heads of width 128 (2 of keys and values), causal, a sequence per device:
+as the library does it, block by block, and with all scores as one array. Then the loss of a language model's head,
+forward and backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices,
+and classes split over two.
+"""
+
+import argparse
+from collections.abc import Iterator
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+from torch.nn import functional as F
+
+import spmd
+from spmd.core.compile.compiler import compile_for
+from spmd.core.engine.execute import graph_of, roots_of
+from spmd.core.engine.placement import meshes_met
+from spmd.core.ir.graph import topological
+from spmd.core.ir.meta import dense_meta
+from spmd.core.lazy.cell import LIVE, pending
+from spmd.core.lazy.tensor import abstract
+from spmd.core.ops import attention, splash
+
+import jax  # isort: skip  # after spmd, so that its log settings hold
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="v5e:2x4", help="a slice of eight chips (default v5e:2x4)")
+    parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192, 32768])
+    parser.add_argument("--classes", type=int, default=128_256)
+    return parser.parse_args()
+
+
+def tensor(mesh: spmd.Mesh, spec: tuple, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return abstract(dense_meta(shape, dtype), mesh.sharding(spec, len(shape)))
+
+
+def temporaries() -> str:
+    """MiB per device of the program that everything recorded makes; then it is forgotten."""
+    roots = roots_of(pending())
+    (mesh,) = meshes_met(pending(), *topological([value for value, _ in roots])).values()
+    try:
+        compiled = compile_for(graph_of(roots, mesh))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return "does not fit"
+    finally:
+        LIVE.clear()
+    return f"{compiled.memory_analysis().temp_size_in_bytes / 2**20:,.0f}"
+
+
+def attend(target: str, length: int) -> str:
+    mesh = spmd.Mesh(range(8), (8,), ("data",), target=target)
+    shapes = ((8, heads, length, 128) for heads in (8, 2, 2))
+    leaves = [tensor(mesh, ("data", None, None, None), shape, torch.bfloat16).requires_grad_() for shape in shapes]
+    made = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
+    grads = torch.autograd.grad(made.sum(), leaves)
+    return temporaries() if grads else ""
+
+
+def attentions(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """One row a length: by the library, in blocks, with all scores."""
+    takes, long = splash.takes, attention.LONG
+    for length in args.lengths:
+        cells = [attend(args.target, length)]
+        splash.takes = lambda *case: False
+        cells.append(attend(args.target, length))
+        attention.LONG = length**2 + 1
+        cells.append(attend(args.target, length))
+        splash.takes, attention.LONG = takes, long
+        yield f"{length:,}", *cells
+
+
+def head(target: str, shape: tuple[int, int], classes: int, max_logits_bytes: int) -> str:
+    spmd.config.max_logits_bytes = max_logits_bytes
+    mesh = spmd.Mesh(range(8), shape, ("fsdp", "tensor"), target=target)
+    by_class = "tensor" if shape[1] > 1 else None
+    x = tensor(mesh, ("fsdp", None, None), (8, 4096, 4096), torch.bfloat16).requires_grad_()
+    weight = tensor(mesh, (("tensor", "fsdp"), None), (classes, 4096), torch.float32).requires_grad_()
+    labels = tensor(mesh, ("fsdp", None), (8, 4096), torch.int64)
+    whole = spmd.mark_sharding(weight.bfloat16(), mesh, (by_class, None))  # as FSDP gathers it
+    loss = F.cross_entropy(F.linear(x, whole).float().view(-1, classes), labels.view(-1))
+    grads = torch.autograd.grad(loss, (x, weight))
+    del whole
+    return temporaries() if grads else ""
+
+
+def heads(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
+    """One row a mesh: in pieces, and with all logits."""
+    for name, shape in (("8-way FSDP", (8, 1)), ("4-way FSDP, classes over 2", (4, 2))):
+        yield name, *(head(args.target, shape, args.classes, most) for most in (1 << 30, 0))
+
+
+def main() -> None:
+    args = parse()
+    console = Console(width=140)
+    spmd.simulate(1)
+    for title, headings, rows in (
+        (f"Attention on {args.target}: temporary MiB per device", ("length", "ours", "blocks", "S x S"), attentions),
+        (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in pieces", "all logits"), heads),
+    ):
+        table = Table(*headings, title=title, title_justify="left", min_width=len(title))
+        with console.status(title):
+            for row in rows(args):
+                table.add_row(*row)
+        console.print(table)
+
+
+if __name__ == "__main__":
+    main()

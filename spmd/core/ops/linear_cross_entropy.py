@@ -1,0 +1,291 @@
+"""Cross entropy of a linear layer's outputs, a piece of the classes at a time: the logits are never there as a whole.
+
+The forward keeps a running maximum and total of each target's logits, as attention in blocks does (`flash.py`), and
+leaves two numbers a target; the backward makes each piece of the logits again (Wijmans et al. 2024, "Cut your losses in
+large-vocabulary language models", arXiv:2411.09009). Where it is known how targets and classes are split over devices,
+each device goes through its own classes for its own targets, and what they found is brought together once, at the end
+(Shoeybi et al. 2019, arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entropy`, rounded where
+these round.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import torch
+from jax import lax
+
+from . import loss, split
+from .floats import wide, widened
+from .registry import lower
+
+_library = torch.library.Library("spmd", "FRAGMENT")
+# max_bytes: what the logits that are there at a time may take on a device. logits_dtype: what the logits are cast to
+# before the loss is taken of them, in the dtype of which it is.
+_OPERANDS = "Tensor input, Tensor linear_weight, Tensor target, Tensor? linear_bias, Tensor? weight"
+_SETTINGS = "int reduction, int ignore_index, float label_smoothing, ScalarType logits_dtype, int max_bytes"
+_library.define(
+    f"linear_cross_entropy({_OPERANDS}, {_SETTINGS}) -> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
+)
+_library.define(
+    f"linear_cross_entropy_backward(Tensor grad_output, {_OPERANDS}, {_SETTINGS}, Tensor logsumexp, "
+    "Tensor total_weight, bool[3] output_mask) -> (Tensor, Tensor, Tensor)"
+)
+
+LINEAR_CROSS_ENTROPY = torch.ops.spmd.linear_cross_entropy.default
+LINEAR_CROSS_ENTROPY_BACKWARD = torch.ops.spmd.linear_cross_entropy_backward.default
+
+# Into how many pieces go logits that are as large as they may be.
+PIECES = 8
+# Fewer classes at a time would leave a matrix unit idle; their number is a multiple of its width.
+FEWEST, WIDTH = 1024, 128
+
+
+@lower(LINEAR_CROSS_ENTROPY)
+def spmd_linear_cross_entropy(
+    input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing, logits_dtype,
+    max_bytes, *, returns,
+):  # fmt: skip
+    target = target.astype(jnp.int64)  # ignore_index is no byte
+    classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
+    head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
+    highest, log_sum, picked, others = head.forward(input, classes)
+    losses = jnp.where((classes < 0) | (classes >= linear_weight.shape[0]), jnp.nan, weights * (log_sum - picked))
+    if label_smoothing > 0:
+        num_classes = linear_weight.shape[0]
+        losses = (1 - label_smoothing) * losses + label_smoothing / num_classes * (
+            loss.sum_of_weights(num_classes, weight) * log_sum - others
+        )
+    losses = loss.unless_ignored(losses, target, ignore_index)
+    losses, total_weight = loss.reduced(losses, weights, reduction)
+    return losses.astype(returns[0].dtype), highest + log_sum, total_weight
+
+
+@lower(LINEAR_CROSS_ENTROPY_BACKWARD)
+def spmd_linear_cross_entropy_backward(
+    grad_output, input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing,
+    logits_dtype, max_bytes, logsumexp, total_weight, output_mask, *, returns,
+):  # fmt: skip
+    target = target.astype(jnp.int64)  # ignore_index is no byte
+    classes, weights = loss.target_weights(target, weight, ignore_index, wide(logits_dtype))
+    share = loss.share(grad_output, target, reduction, ignore_index, total_weight)
+    shares = loss.shares(share * weights, share, linear_weight.shape[0], weight, label_smoothing)
+    head = _Head.of(input, linear_weight, linear_bias, weight, label_smoothing, logits_dtype, max_bytes)
+    nothing = jnp.zeros((), logsumexp.dtype)
+    shares = (jnp.broadcast_to(nothing if x is None else x, target.shape) for x in shares)
+    made = head.backward(input, classes, logsumexp, *shares)
+    return tuple(
+        grad.astype(promised.dtype) if wanted else None
+        for grad, promised, wanted in zip(made, returns, output_mask, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Head:
+    """A linear layer and its loss, placed on devices.
+
+    weight: [classes, width], with rows of zeros beyond `num_classes` where the devices do not divide these. mesh: None
+    where nothing is known of devices. targets: per dim of the targets, the mesh axes that split it. classes: those that
+    split the classes.
+    """
+
+    weight: jax.Array
+    bias: jax.Array
+    class_weights: jax.Array | None  # float, where label smoothing asks for them
+    num_classes: int
+    logits_dtype: Any
+    max_bytes: int
+    mesh: Any
+    targets: tuple[split.Axes, ...]
+    classes: split.Axes
+
+    @staticmethod
+    def of(
+        input: jax.Array, weight: jax.Array, bias: jax.Array | None, class_weights: jax.Array | None,
+        label_smoothing: float, logits_dtype: Any, max_bytes: int,
+    ) -> "_Head":  # fmt: skip
+        num_classes, num_dims = weight.shape[0], input.ndim - 1
+        known = split.layout(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
+        mesh, axes = known or (None, [()] * (num_dims + 1))
+        missing = -num_classes % split.num_pieces(mesh, axes[-1]) if mesh is not None else 0
+        bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
+        if label_smoothing == 0:
+            class_weights = None
+        elif class_weights is None:
+            class_weights = jnp.ones((num_classes,), wide(logits_dtype))
+        else:
+            class_weights = class_weights.astype(wide(logits_dtype))
+        if missing:
+            weight = jnp.pad(weight, ((0, missing), (0, 0)))
+            bias = jnp.pad(bias, (0, missing))
+            class_weights = None if class_weights is None else jnp.pad(class_weights, (0, missing))
+        rest = num_classes, logits_dtype, max_bytes, mesh, tuple(axes[:-1]), axes[-1]
+        return _Head(weight, bias, class_weights, *rest)
+
+    def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
+        """Of each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
+        highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
+        by_class = split.spec(self.classes)
+        of_targets = split.spec(*self.targets)
+        operands = input, classes, self.weight, self.bias, self.class_weights
+        specs = of_targets, of_targets, by_class, by_class, None if self.class_weights is None else by_class
+        return self._placed(self._forward, specs, (of_targets,) * 4)(*operands)
+
+    def backward(self, input: jax.Array, classes: jax.Array, *of_targets: jax.Array) -> tuple[jax.Array, ...]:
+        """The gradients of input, weight and bias. of_targets: logsumexp, and what the softmax, the target and every
+        class are given of the loss's gradient."""
+        by_class = split.spec(self.classes)
+        rows = split.spec(*self.targets)
+        operands = input, classes, *of_targets, self.weight, self.bias, self.class_weights
+        weights = by_class, by_class, None if self.class_weights is None else by_class
+        specs = *(rows,) * (2 + len(of_targets)), *weights
+        grad_input, *grads = self._placed(self._backward, specs, (rows, by_class, by_class))(*operands)
+        return grad_input, *(grad[: self.num_classes] for grad in grads)
+
+    def _placed(self, body: Callable[..., Any], operands: Any, results: Any) -> Callable[..., Any]:
+        if self.mesh is None:
+            return body
+        return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
+
+    # -- On one device: its targets, its classes.
+
+    def _forward(self, input, classes, weight, bias, class_weights):
+        rows, shape = input.reshape(-1, input.shape[-1]), classes.shape
+        pieces = self._pieces(rows, weight)
+        classes = classes.reshape(-1).astype(jnp.int32)
+        dtype = wide(self.logits_dtype)
+
+        def step(carry, start):
+            before, total, picked, others = carry
+            numbers, fresh = pieces.classes(start), pieces.is_fresh(start)
+            logits = pieces.logits(start, weight, bias)
+            fresh = fresh & (numbers < self.num_classes)
+            highest = jnp.maximum(before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1))
+            base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
+            weights = jnp.where(fresh, jnp.exp(logits - base[:, None]), jnp.zeros((), dtype))
+            total = total * jnp.exp(before - base) + jnp.sum(weights, axis=1)
+            hit = fresh & (numbers == classes[:, None])
+            picked = picked + jnp.sum(jnp.where(hit, logits, jnp.zeros((), dtype)), axis=1)
+            if class_weights is not None:
+                each = logits * pieces.cut(class_weights, start)
+                others = others + jnp.sum(jnp.where(fresh, each, jnp.zeros((), dtype)), axis=1)
+            return (highest, total, picked, others), None
+
+        nothing = jnp.zeros(classes.shape, dtype)
+        carry = jnp.full(classes.shape, -jnp.inf, dtype), nothing, nothing, nothing
+        highest, total, picked, others = pieces.loop(step, carry)
+        if self.classes:
+            here, highest = highest, lax.pmax(highest, self.classes)
+            base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
+            total, picked, others = lax.psum((total * jnp.exp(here - base), picked, others), self.classes)
+        if class_weights is not None:
+            sum_of_weights = jnp.sum(class_weights)
+            others = others - highest * (lax.psum(sum_of_weights, self.classes) if self.classes else sum_of_weights)
+        return tuple(x.reshape(shape) for x in (highest, jnp.log(total), picked - highest, others))
+
+    def _backward(
+        self, input, classes, logsumexp, of_softmax, at_target, elsewhere, weight, bias, class_weights
+    ):  # fmt: skip
+        rows = input.reshape(-1, input.shape[-1])
+        pieces = self._pieces(rows, weight)
+        classes, dtype = classes.reshape(-1).astype(jnp.int32), wide(self.logits_dtype)
+        logsumexp, of_softmax, at_target, elsewhere = (
+            x.reshape(-1, 1) for x in (logsumexp, of_softmax, at_target, elsewhere)
+        )
+
+        def step(carry, start):
+            grad_rows, grad_weight, grad_bias = carry
+            numbers = pieces.classes(start)
+            grad = of_softmax * jnp.exp(pieces.logits(start, weight, bias) - logsumexp)
+            grad = grad - jnp.where(numbers == classes[:, None], at_target, jnp.zeros((), dtype))
+            if class_weights is not None:
+                grad = grad - elsewhere * pieces.cut(class_weights, start)
+            if self.weight.shape[0] != self.num_classes:
+                grad = jnp.where(numbers < self.num_classes, grad, jnp.zeros((), dtype))
+            grad = grad.astype(self.logits_dtype).astype(input.dtype)
+            # Classes that two pieces share are the same in both: their weights get the same gradient twice, written
+            # over each other; in the sum over classes they count in the first.
+            once = jnp.where(pieces.is_fresh(start), grad, jnp.zeros((), grad.dtype)) if pieces.overlap else grad
+            grad_rows = grad_rows + _product(once, pieces.cut(weight, start), (1, 0))
+            of_weight = _product(grad, rows, (0, 0)).astype(weight.dtype)
+            of_bias = jnp.sum(widened(grad), axis=0).astype(bias.dtype)
+            return (grad_rows, pieces.put(grad_weight, of_weight, start), pieces.put(grad_bias, of_bias, start)), None
+
+        carry = jnp.zeros(rows.shape, wide(input.dtype)), jnp.zeros_like(weight), jnp.zeros_like(bias)
+        grad_rows, grad_weight, grad_bias = pieces.loop(step, carry)
+        if self.classes:
+            grad_rows = lax.psum(grad_rows, self.classes)
+        axes = tuple(axis for axes in self.targets for axis in axes)
+        if axes:
+            grad_weight, grad_bias = lax.psum((grad_weight, grad_bias), axes)
+        return grad_rows.astype(input.dtype).reshape(input.shape), grad_weight, grad_bias
+
+    def _pieces(self, rows: jax.Array, weight: jax.Array) -> "_Pieces":
+        axes = () if self.mesh is None else self.classes
+        first = lax.axis_index(axes) * weight.shape[0] if axes else 0
+        most = self.max_bytes // (max(rows.shape[0], 1) * wide(self.logits_dtype).itemsize)
+        return _Pieces.of(rows, weight.shape[0], first, most, self.logits_dtype)
+
+
+def _product(left, right, dims):
+    """The product over one dim of each, in the dtype that sums are made in."""
+    return lax.dot_general(left, right, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(left.dtype))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pieces:
+    """The classes of one device in pieces of one size; the last is moved back to fit, and shares classes with the one
+    before it."""
+
+    rows: jax.Array
+    num_classes: int
+    first: Any  # the number of this device's first class among all
+    size: int
+    logits_dtype: Any
+
+    @staticmethod
+    def of(rows: jax.Array, num_classes: int, first: Any, most: int, logits_dtype: Any) -> "_Pieces":
+        count = math.ceil(num_classes / max(most, FEWEST, 1))
+        size = math.ceil(num_classes / max(count, 1) / WIDTH) * WIDTH
+        return _Pieces(rows, num_classes, first, min(size, num_classes), logits_dtype)
+
+    @property
+    def overlap(self) -> bool:
+        return bool(self.size and self.num_classes % self.size)
+
+    def loop(self, step: Callable[..., Any], carry: Any) -> Any:
+        starts = jnp.arange(0, self.num_classes, max(self.size, 1), dtype=jnp.int32)
+        if len(starts) == 1:
+            return step(carry, 0)[0]
+        return lax.scan(step, carry, starts)[0]
+
+    def _begin(self, start: Any) -> Any:
+        return jnp.minimum(start, self.num_classes - self.size)
+
+    def cut(self, x: jax.Array, start: Any) -> jax.Array:
+        return x if self.size == self.num_classes else lax.dynamic_slice_in_dim(x, self._begin(start), self.size, 0)
+
+    def put(self, x: jax.Array, piece: jax.Array, start: Any) -> jax.Array:
+        if self.size == self.num_classes:
+            return piece
+        return lax.dynamic_update_slice_in_dim(x, piece, self._begin(start), 0)
+
+    def _places(self, start: Any) -> jax.Array:
+        return self._begin(start) + lax.broadcasted_iota(jnp.int32, (1, self.size), 1)
+
+    def classes(self, start: Any) -> jax.Array:
+        """The numbers of the classes among all, [1, size]."""
+        return self._places(start) + jnp.asarray(self.first, jnp.int32)
+
+    def is_fresh(self, start: Any) -> jax.Array:
+        """Which classes no piece before has had."""
+        return self._places(start) >= start
+
+    def logits(self, start: Any, weight: jax.Array, bias: jax.Array) -> jax.Array:
+        """[rows, size], rounded as the linear layer and the cast of its outputs would."""
+        product = _product(self.rows, self.cut(weight, start), (1, 1))
+        product = product + self.cut(bias, start).astype(product.dtype)
+        return widened(product.astype(self.rows.dtype).astype(self.logits_dtype))

@@ -1,0 +1,120 @@
+"""jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a TPU's program has it."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax.sharding import PartitionSpec
+from support import TOLERANCE
+from torch.nn import functional as F
+
+from spmd.core.compile.lower import split
+from spmd.core.ops import attention, splash
+from spmd.core.sharding.value import compiler_context
+
+CASES: dict[str, dict[str, Any]] = {
+    "causal": {"is_causal": True},
+    "plain": {},
+    "grouped, causal": {"is_causal": True, "kv_heads": 2},
+    "more keys than queries, causal": {"is_causal": True, "columns": 384},
+    "more queries than keys, causal": {"is_causal": True, "columns": 128},
+    "value of another width": {"value_width": 32, "kv_heads": 1},
+}
+
+
+def operands(dtype: torch.dtype, *, columns: int = 256, kv_heads: int = 4, value_width: int = 16) -> list[torch.Tensor]:
+    """Query, key, value and the output's gradient."""
+    shapes = (2, 4, 256, 16), (2, kv_heads, columns, 16), (2, kv_heads, columns, value_width), (2, 4, 256, value_width)
+    return [torch.randn(shape).to(dtype) for shape in shapes]
+
+
+class TestNumbers:
+    """Forward and backward, interpreted: values, logsumexp, gradients."""
+
+    @pytest.mark.parametrize(
+        ("name", "dtype"), [*((name, torch.float32) for name in CASES), ("grouped, causal", torch.bfloat16)]
+    )
+    def test_against_cpu(self, name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(splash, "INTERPRET", True)
+        case = dict(CASES[name])
+        is_causal = case.pop("is_causal", False)
+        *qkv, grad = operands(dtype, **case)
+        arrays = [jnp.asarray(x.float().numpy(), str(dtype).removeprefix("torch.")) for x in (*qkv, grad)]
+        how = {"is_causal": is_causal, "scale": 0.25}
+        with compiler_context(), jax.default_matmul_precision("highest"):
+            assert splash.takes(*arrays[:3], None, 0.0)
+            out, logsumexp = splash._forward(*arrays[:3], **how)
+            made = [out, *splash._backward(*arrays, out, logsumexp, **how)]
+        leaves = [x.requires_grad_() for x in qkv]
+        expected = F.scaled_dot_product_attention(*leaves, is_causal=is_causal, scale=0.25, enable_gqa=True)
+        scores = 0.25 * qkv[0].double() @ qkv[1].double().repeat_interleave(4 // qkv[1].shape[1], 1).mT
+        if is_causal:
+            scores = scores.masked_fill(torch.ones(scores.shape[-2:]).tril() == 0, -torch.inf)
+        rtol, atol = TOLERANCE[dtype]
+        np.testing.assert_allclose(logsumexp, scores.logsumexp(-1).detach(), rtol, atol)
+        for one, other in zip(made, [expected, *torch.autograd.grad(expected, leaves, grad)], strict=True):
+            np.testing.assert_allclose(one.astype(jnp.float32), other.detach().float(), rtol, atol)
+
+    def test_what_it_does_not_take(self) -> None:
+        q = jnp.ones((1, 4, 256, 64))
+        assert splash.takes(q, q, q, None, 0.0)
+        assert not splash.takes(q, q, q, None, 0.1)
+        assert not splash.takes(q, q, q, q, 0.0)
+        for shape in ((1, 4, 250, 64), (1, 4, 256, 512)):
+            other = jnp.ones(shape)
+            assert not splash.takes(other, other, other, None, 0.0)
+        half = q.astype(jnp.float16)
+        assert not splash.takes(half, half, half, None, 0.0)
+
+    def test_is_known_to_this_jax(self) -> None:
+        assert splash._is_there()
+
+
+def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8, length: int = 1024) -> str:
+    """The StableHLO for a TPU of forward and backward; what it is told of its inputs' layout is in `spec`."""
+    sharding = None if mesh is None else jax.NamedSharding(mesh, spec)
+    q, k = (jax.ShapeDtypeStruct((8, heads, length, 64), jnp.bfloat16, sharding=sharding) for heads in (8, kv_heads))
+
+    def both(*arrays: jax.Array) -> Any:
+        q, k, v, grad = arrays
+        with split.inputs_lie([] if sharding is None else arrays, [] if sharding is None else [sharding] * 4):
+            out, logsumexp, seed = attention.aten_attention(q, k, v, None, 0.0, True, draw=(jnp.int64(1), jnp.int64(2)))
+            return attention.aten_attention_backward(
+                grad, q, k, v, None, [True, True, True, False], out, logsumexp, None, None, length, length, 0.0, True,
+                seed, seed, returns=(q, k, v, None),
+            )[:3]  # fmt: skip
+
+    with compiler_context():
+        return jax.jit(both).trace(q, k, k, q).lower(lowering_platforms=("tpu",)).as_text()
+
+
+class TestTPU:
+    """Lowered for a TPU, whatever this machine has: the kernel, on each device's batch and heads."""
+
+    @pytest.fixture
+    def mesh(self) -> jax.sharding.Mesh:
+        return jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(4, 2), ("data", "tensor"))
+
+    def test_one_device(self) -> None:
+        assert text(None, PartitionSpec()).count("@tpu_custom_call") == 3
+
+    @pytest.mark.parametrize(
+        ("spec", "kv_heads", "shape"),
+        [
+            (("data", "tensor"), 8, "2x4x1024x64"),
+            (("data", "tensor"), 2, "2x4x1024x64"),
+            ((("data", "tensor"),), 8, "8x1024x64"),
+            ((None, "tensor", "data"), 8, "8x4x1024x64"),
+        ],
+    )
+    def test_on_each_device(self, mesh: jax.sharding.Mesh, spec: Any, kv_heads: int, shape: str) -> None:
+        made = text(mesh, PartitionSpec(*spec), kv_heads)
+        calls = [line for line in made.splitlines() if "@tpu_custom_call" in line]
+        assert len(calls) == 3 and all(f"tensor<{shape}xbf16>" in line for line in calls)
+
+    def test_blocks_where_the_length_has_no_block(self, mesh: jax.sharding.Mesh) -> None:
+        made = text(mesh, PartitionSpec("data"), length=1000)
+        assert "@tpu_custom_call" not in made and made.count("stablehlo.while") == 2
