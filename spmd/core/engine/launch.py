@@ -17,7 +17,6 @@ from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
 
-
 # Finds what is one loop of a program, and the leaves and results that are rows of stacks.
 form: families.Form = roll.rolled
 
