@@ -13,12 +13,23 @@ import spmd
 
 from .api import MixedPrecisionPolicy
 
+_Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and what is there
+
+
+@dataclasses.dataclass(frozen=True)
+class _Pass:
+    """One forward pass: what it gathered, and what modules hold in it."""
+
+    gathers: tuple[spmd.use_sharding, ...]
+    held: _Held
+
 
 class Unit:
     """Parameters that are gathered together: whole in the unit's forward, and anew in its backward.
 
     own: the parameters. slots: where modules hold parameters, (module, name), that forward reads in another dtype.
-    Where the policy names a dtype these hold a cast of the parameter while forward runs, and only then.
+    Where the policy names a dtype these hold a cast of the parameter while forward runs, and from the first gradient to
+    the end of backward, which may compute forward again without a hook; and only then.
     """
 
     def __init__(
@@ -36,34 +47,51 @@ class Unit:
         self.slots = tuple(slot for slot in slots if self._is_cast(_held(*slot)))
         cast = {id(_held(*slot)) for slot in self.slots}
         self.gather = self._gather([parameter for parameter in own if id(parameter) not in cast])
-        self.passes: list[tuple[spmd.use_sharding, dict[tuple[nn.Module, str], nn.Parameter]]] = []  # innermost last
-        self.latest: tuple[spmd.use_sharding, ...] = ()
+        self.passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
+        self.latest = _Pass((), {})
+        self.masters: _Held = {}  # what the casts took the place of in backward
 
     def enter(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
         might."""
+        if not self.passes:
+            self.restore()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self.slots}
         casts = self._casts([parameter for parameter in stored.values() if self._is_cast(parameter)])
-        gather = self._gather(casts.values())
-        self.latest = (self.gather, gather)
+        gathers = (self.gather, self._gather(casts.values()))
         if self.reshard_after_forward:
             for tensor in tensors(inputs)[:1]:
-                for gathered in self.latest:
-                    gathered.renew(tensor)
-        for gathered in self.latest:
-            gathered.__enter__()
-        self.passes.append((gather, stored))
-        _hold({slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()})
+                for gather in gathers:
+                    gather.renew(tensor)
+        for gather in gathers:
+            gather.__enter__()
+        held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
+        self.passes.append((_Pass(gathers, held), stored))
+        _hold(held)
         return inputs
 
     def leave(self) -> None:
         """Ends it."""
-        gather, stored = self.passes.pop()
+        self.latest, stored = self.passes.pop()
         _hold(stored)
-        gather.__exit__()
-        self.gather.__exit__()
-        self.latest = (self.gather, gather)
+        for gather in reversed(self.latest.gathers):
+            gather.__exit__()
+
+    def restore(self) -> None:
+        """Gives modules their own parameters back."""
+        _hold(self.masters)
+        self.masters = {}
+
+    def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
+        """Begins the backward of a forward pass."""
+        if self.reshard_after_forward:
+            for gather in at.gathers:
+                gather.renew(gradient)
+        if self.slots and not self.passes:
+            self.masters = self.masters or {slot: _held(*slot) for slot in self.slots}
+            _hold(at.held)
+            torch.autograd.Variable._execution_engine.queue_callback(self.restore)  # type: ignore[attr-defined]
 
     @contextmanager
     def forward(self, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
@@ -76,8 +104,8 @@ class Unit:
 
     def watch(self, output: Any) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
-        if self.reshard_after_forward:
-            arrived = _Arrived(self.latest)
+        if self.reshard_after_forward or self.slots:
+            arrived = _Arrived(self, self.latest)
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(arrived)
@@ -123,7 +151,7 @@ def _held(module: nn.Module, name: str) -> Any:
     return module._parameters[name]
 
 
-def _hold(values: dict[tuple[nn.Module, str], Any]) -> None:
+def _hold(values: _Held) -> None:
     """Puts tensors where modules hold parameters, which need not be parameters themselves."""
     for (module, name), value in values.items():
         module._parameters[name] = value
@@ -134,16 +162,16 @@ def _hold(values: dict[tuple[nn.Module, str], Any]) -> None:
 class _Arrived:
     """The hook on a unit's outputs; once in each run of autograd's engine."""
 
-    def __init__(self, gathers: tuple[spmd.use_sharding, ...]):
-        self.gathers = gathers
+    def __init__(self, unit: Unit, at: _Pass):
+        self.unit = unit
+        self.at = at
         self.task = -1
 
     def __call__(self, gradient: torch.Tensor) -> None:
         task = torch._C._current_graph_task_id()
         if task != self.task:
             self.task = task
-            for gather in self.gathers:
-                gather.renew(gradient)
+            self.unit.arrive(gradient, self.at)
 
 
 class Enter:
@@ -165,8 +193,9 @@ class Exit:
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
         self.unit.leave()
-        self.annotate(output)
-        self.unit.watch(output)
+        if output is not None:  # else forward raised, as it does where a recomputation has all that it wants
+            self.annotate(output)
+            self.unit.watch(output)
 
 
 def tensors(output: Any) -> list[torch.Tensor]:

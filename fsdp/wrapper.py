@@ -108,6 +108,7 @@ class FullyShardedDataParallel(nn.Module):
         _materialise(module, has_data=mesh.target is None)
         self._annotate()
         self._register_state_dict_hook(_strip_prefix)
+        self.register_state_dict_pre_hook(lambda module, *_: module._restore())
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
 
@@ -137,6 +138,7 @@ class FullyShardedDataParallel(nn.Module):
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
         """As the wrapped module names them."""
+        self._restore()
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
@@ -157,6 +159,7 @@ class FullyShardedDataParallel(nn.Module):
             hook.remove()
         self._hooks = []
         self._root: Unit | None = None
+        self._gathered: list[Unit] = []
         if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
             self._annotate_state()
             self._gather_on_use()
@@ -195,10 +198,18 @@ class FullyShardedDataParallel(nn.Module):
 
         for _, module in self.units:
             unit = unit_of(module, self._reshard_after_forward)
+            self._gathered.append(unit)
             self._hooks.append(module.register_forward_pre_hook(Enter(unit), with_kwargs=True))
             self._hooks.append(module.register_forward_hook(Exit(unit, self._annotate_output), always_call=True))
         # What the root reads last is what backward reads first; what it reads first, backward has no use for.
         self._root = unit_of(self.module, reshard_after_forward=False)
+        self._gathered.append(self._root)
+
+    def _restore(self) -> None:
+        """Parameters in the place of their casts, which a backward pass that raised has left there."""
+        for unit in self._gathered:
+            if not unit.passes:
+                unit.restore()
 
 
 class _BatchSplit:

@@ -142,11 +142,13 @@ def _lies(mesh: spmd.Mesh, spec: tuple[str | None, ...], module: nn.Module, args
     spmd.mark_sharding(output, mesh, spec)
 
 
+PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+
+
 def fully_sharded(model: Llama, mesh: spmd.Mesh, **how: Any) -> fsdp.FullyShardedDataParallel:
     """The model under FSDP in bfloat16 over float32 masters, a unit a block; with heads over the axis "tensor"."""
     if "tensor" in mesh.axis_names and mesh.shape()["tensor"] > 1:
-        model = model.to_empty(device="xla")
+        model = model.to_empty(device="xla") if model.head.weight.is_meta else model.to("xla")
         how["shard_output"] = tensor_parallel(model, mesh)
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
-    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision, **how)
+    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=PRECISION, **how)

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
-from jax.experimental.pallas.ops.tpu.megablox.gmm import tgmm
+from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
 from jax.sharding import PartitionSpec
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
@@ -99,7 +99,10 @@ _moved.defvjp(
 @jax.custom_vjp
 def grouped_product(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
     """Runs of rows, of these sizes, each times its own weight: rows [n, in], weights [groups, out, in]."""
-    return lax.ragged_dot(rows, jnp.swapaxes(weights, 1, 2), sizes)
+    return _by_platform(
+        lambda rows, weights, sizes: lax.ragged_dot(rows, jnp.swapaxes(weights, 1, 2), sizes),
+        partial(_kernel, gmm, transpose_rhs=True), rows, weights, sizes,
+    )  # fmt: skip
 
 
 def _grouped_forward(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> tuple[jax.Array, Any]:
@@ -108,24 +111,33 @@ def _grouped_forward(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> t
 
 def _grouped_backward(kept: Any, gradient: jax.Array) -> tuple[jax.Array, jax.Array, None]:
     rows, weights, sizes = kept
-    by_platform = {"tpu": _by_kernel} if len(rows) % _ROWS == 0 else {}
-    to_weights = lax.platform_dependent(gradient, rows, sizes, default=_by_xla, **by_platform)
-    return lax.ragged_dot(gradient, weights, sizes), to_weights, None
+    to_rows = _by_platform(lax.ragged_dot, partial(_kernel, gmm), gradient, weights, sizes)
+    return to_rows, _by_platform(_outer, _outer_by_kernel, gradient, rows, sizes), None
 
 
 grouped_product.defvjp(_grouped_forward, _grouped_backward)
 
 
-def _by_xla(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
+def _outer(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
     """For each group the product of its rows of both: [groups, out, in]."""
     dims = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[])
     return lax.ragged_dot_general(gradient, rows, sizes, dims)
 
 
-_ROWS = 512  # of a block of the kernel, which takes whole ones
+def _outer_by_kernel(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
+    return _kernel(tgmm, gradient.T, rows, sizes)
 
 
-def _by_kernel(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    """The same by jax's kernel: XLA's way on a TPU is a product of all rows for every group."""
-    with jax.enable_x64(False):
-        return tgmm(gradient.T, rows, sizes, preferred_element_type=rows.dtype, tiling=(_ROWS, 1024, 1024))
+_ROWS = 512  # of a block of the kernels, which take whole ones
+
+
+def _kernel(kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array, **how: Any) -> jax.Array:
+    with jax.enable_x64(False):  # the kernels' own indices are of 32 bits
+        return kernel(left, right, sizes, preferred_element_type=left.dtype, tiling=(_ROWS, 1024, 1024), **how)
+
+
+def _by_platform(by_xla: Any, by_kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    """jax's kernels on a TPU: there XLA's partitioner ends the process at a ragged product (GSPMD), and the product for
+    weights is one of all rows for every group."""
+    kernels = {"tpu": by_kernel} if len(left) % _ROWS == 0 else {}
+    return lax.platform_dependent(left, right, sizes, default=by_xla, **kernels)

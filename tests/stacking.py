@@ -1,24 +1,53 @@
-"""A rule for tests: which leaves and results of a graph are the rows of one stack (see `engine.launch.form`)."""
+"""What tests of stores share: equal layers, which leaf a tensor has, how much memory is in use."""
 
-import dataclasses
-from collections import defaultdict
+import gc
 
-from spmd.core.ir.graph import Graph, origin
+import jax
+import torch
+from support import check, distinct
+from torch import nn
+
+import spmd
+from spmd.core.ir.graph import Leaf
+from spmd.core.ir.store import Store
+
+LAYERS = 4
 
 
-def alike(graph: Graph, least: int = 2) -> Graph:
-    """A family of all leaves that look and lie alike and are overwritten by results of like ops; the same of results
-    that are written over nothing."""
-    families, stacked = defaultdict(list), defaultdict(list)
-    for i, leaf in enumerate(graph.leaves):
-        if leaf.meta.numel >= least:
-            root = None if graph.onto[i] is None else origin(graph.roots[graph.onto[i]])
-            families[leaf.meta, graph.lies[i], None if root is None else root.entry.name].append(i)
-    for i, root in enumerate(graph.roots):
-        if i not in graph.onto and graph.pinned[i] is not None:
-            stacked[root.meta, graph.pinned[i]].append(i)
+def live_bytes() -> int:
+    spmd.sync(wait=True)
+    gc.collect()
+    return sum(array.nbytes for array in jax.live_arrays())
 
-    def several(groups: dict) -> tuple:
-        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
-    return dataclasses.replace(graph, families=several(families), stacked=several(stacked))
+def leaf(tensor: torch.Tensor) -> Leaf:
+    value = tensor._cell.value
+    assert type(value) is Leaf
+    return value
+
+
+class Layers(nn.Module):
+    """Equal parameters, and their twins on the CPU."""
+
+    def __init__(self, mesh: spmd.Mesh | None, *shape: int, num: int = LAYERS, dtype: torch.dtype = torch.float32):
+        super().__init__()
+        self.twins = [distinct(*shape, dtype=dtype) for _ in range(num)]
+        self.layers = nn.ParameterList(nn.Parameter(twin.to("xla"), requires_grad=False) for twin in self.twins)
+        for layer in self.layers:
+            if mesh is not None:
+                spmd.mark_sharding(layer, mesh, ("fsdp", None)[: len(shape)])
+        spmd.sync()
+
+    def step(self) -> None:
+        """Writes them all in place."""
+        for values in (self.layers, self.twins):
+            for i, value in enumerate(values):
+                value.mul_(-1).add_(i)
+        spmd.sync()
+
+    def check(self) -> None:
+        for one, other in zip(self.layers, self.twins, strict=True):
+            check(one, other)
+
+    def stores(self) -> set[Store | None]:
+        return {leaf(layer).store for layer in self.layers}

@@ -35,6 +35,22 @@ class Checkpointed(Net):
         return self.head(x * self.scale.to(x.dtype))
 
 
+class Recomputed(Layer):
+    """Computed again from the inside, where no hook of the unit is called (as Hugging Face's layers are)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class CheckpointedInside(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Recomputed(16) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Plain.forward(self, x)
+
+
 class Plain(Net):
     def forward(self, x: Tensor) -> Tensor:
         for block in self.blocks:
@@ -54,11 +70,13 @@ class ByHand(nn.Module):
         return functional_call(self.module, casts, (x.to(torch.bfloat16),))
 
 
-def same_gradients(plain: nn.Module, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
+def same_gradients(plain: Net, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
     """Output and gradients of a wrapped model against torch's with casts by hand."""
     model = FSDP(copy.deepcopy(plain), mesh=mesh, mp_policy=BF16, **how)
     # torch recomputes outside of the call that casts by hand: what is compared with keeps its activations.
     plain.__class__ = Plain
+    for block in plain.blocks:
+        block.__class__ = Layer
     expected = ByHand(plain)(x)
     expected.float().square().mean().backward()
     y = model(x.to("xla"))
@@ -79,9 +97,9 @@ class TestGradients:
     def test_units(self, how: dict[str, Any], partitioner: str, mesh8: spmd.Mesh) -> None:
         same_gradients(Plain(), torch.randn(16, 16), mesh8, **how)
 
-    @pytest.mark.parametrize("net", [Plain, Checkpointed])
+    @pytest.mark.parametrize("net", [Plain, Checkpointed, CheckpointedInside])
     @pytest.mark.parametrize("reshard", [True, False])
-    def test_kept_and_checkpointed(self, net: Callable[[], nn.Module], reshard: bool, mesh8: spmd.Mesh) -> None:
+    def test_kept_and_checkpointed(self, net: Callable[[], Net], reshard: bool, mesh8: spmd.Mesh) -> None:
         how: dict[str, Any] = {"auto_wrap_policy": POLICY, "reshard_after_forward": reshard}
         same_gradients(net(), torch.randn(16, 16), mesh8, **how)
 
@@ -164,6 +182,27 @@ class TestParameters:
             model(torch.ones(8, 3, device="xla"))
         assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
         assert model(torch.ones(8, 16, device="xla")).isfinite().all()
+
+    def test_they_are_back_after_backward(self, mesh8: spmd.Mesh) -> None:
+        model = FSDP(Plain(), mesh=mesh8, mp_policy=BF16, auto_wrap_policy=POLICY)
+        parameters = list(model.parameters())
+
+        class Fails(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, x: Tensor) -> Tensor:
+                return x.clone()
+
+            @staticmethod
+            def backward(ctx: Any, gradient: Tensor) -> Tensor:
+                raise ValueError("no gradient")
+
+        model(torch.ones(8, 16, device="xla")).float().sum().backward()
+        assert all(one is other for one, other in zip(model.module.parameters(), parameters, strict=True))
+        x = torch.ones(8, 16, device="xla", requires_grad=True)
+        with pytest.raises(ValueError, match="no gradient"):
+            model(Fails.apply(x)).float().sum().backward()
+        assert all(value.dtype == torch.float32 for value in model.state_dict().values())
+        assert all(one is other for one, other in zip(model.parameters(), parameters, strict=True))
 
     def test_frozen_and_evaluation(self, mesh8: spmd.Mesh) -> None:
         plain, x = Plain(), torch.randn(16, 16)

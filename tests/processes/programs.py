@@ -18,8 +18,7 @@ import torch
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.engine import launch
-from tests.stacking import alike
+from tests.alike import WHERE, alike
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
 STEPS = 4
@@ -57,7 +56,7 @@ def train() -> Any:
 
 def stores() -> Any:
     """The same with all state as rows of stores; between the steps the first process alone reads its pieces of one."""
-    launch.form = alike
+    setattr(*WHERE, alike)
 
     def read(model: torch.nn.Module) -> None:
         weight = model.blocks[1].mlp.up.weight

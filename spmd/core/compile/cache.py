@@ -66,12 +66,15 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none)
     key = graph.key()
     cause = _cause(graph, line) if key not in _programs else _MOVED
     program = _made(formed, name, line, cause + families.told(formed))
-    if config.roll_layers == "auto" and copies.costs_more(program, formed):
+    if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
         metrics.add("loops_given_up")
         formed, single, stores = families.formed(graph, families.none)
         program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
     with _lock:
-        _programs.setdefault(key, _Known(single)).programs[stores] = program
+        known = _programs.get(key)
+        if known is None or known.single != single:  # other leaves are stacked than before: found by these from now on
+            known = _programs[key] = _Known(single)
+        known.programs[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")

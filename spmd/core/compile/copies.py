@@ -1,21 +1,21 @@
 """Whether a rolled program copies its stacks: XLA's CPU compiler at times does, which takes more than unrolled layers."""
 
 import math
+from typing import Any
 
 from ..ir.graph import Graph
 from .hlo import Computation, Module, arrays
 from .options import platform_of
-from .program import Program
 
 _FILLS = ("broadcast", "constant")
 
 
-def costs_more(program: Program, graph: Graph) -> bool:
+def costs_more(executable: Any, graph: Graph) -> bool:
     """Whether a program over CPU devices copies more of its loops' stacks than one row of each family of weights."""
     if not graph.loops or platform_of(graph) != "cpu":
         return False
     rows = {loop.turns + extra for loop in graph.loops for extra in (0, 1)}
-    module = Module(program.executable.as_text())
+    module = Module(executable.as_text())
     outer = [each for each in module.computations.values() if each.count and not each.is_inner]
     spare = 0
     for family in graph.families:

@@ -8,13 +8,12 @@ import jax
 import numpy as np
 import pytest
 import torch
-from stacking import alike
+from alike import WHERE, alike
 from support import run_script
 
 import spmd
 from spmd.core.compile import cache, disk, setting, stored
 from spmd.core.compile.program import Program
-from spmd.core.engine import launch
 from spmd.core.interop import call_jax
 from spmd.core.pjrt import transfer
 from spmd.core.sharding import rows
@@ -87,7 +86,7 @@ class TestSecondStart:
         lies = mesh8.sharding(("fsdp", None), 2, "test")
         ones = transfer.upload(np.ones((16, 4), np.float32), lies)
         rows.row(rows.stacked([ones] * 3, lies), 0, lies)  # jax compiles these for itself, once in a process
-        monkeypatch.setattr(launch, "form", alike)
+        monkeypatch.setattr(*WHERE, alike)
         first, second = twice(run)
         assert first == second == (plain[0], 1, 1, (True,) * 3) and plain[1:3] == (3, 3)
 
