@@ -17,15 +17,18 @@ from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
 
+# Finds the loops of a graph, and the leaves and results that are to be rows of stacks.
+form: families.Form = roll.rolled
+
 
 def formed(graph: Graph) -> Graph:
     """The graph as it is compiled."""
-    return families.formed(graph, roll.rolled)[0]
+    return families.formed(graph, form)[0]
 
 
 def program_for(graph: Graph, name: str, line: Line) -> Program:
     """The compiled program of a graph."""
-    return cache.program_for(graph, name, line, roll.rolled)
+    return cache.program_for(graph, name, line, form)
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line) -> None:
