@@ -17,7 +17,7 @@ from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
 
-# Finds what is one loop of a program, and the leaves and results that are rows of stacks.
+# Finds the loops of a graph, and the leaves and results that are to be rows of stacks.
 form: families.Form = roll.rolled
 
 
