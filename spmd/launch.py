@@ -7,11 +7,12 @@ import torch
 from torch import nn
 
 from .core.dispatch.copies import host_copy
+from .core.engine.abstract import recording
 from .core.ir.graph import Leaf
 from .core.ir.meta import dense_meta
 from .core.ir.source import user_line
 from .core.lazy.cell import Cell
-from .core.lazy.tensor import XlaTensor, wrap
+from .core.lazy.tensor import XlaTensor, abstract, wrap
 from .core.pjrt import agreement, devices, processes, transfer
 from .mesh import Mesh
 
@@ -107,6 +108,8 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
         what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r}"
         agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
     meta = dense_meta(transfer.whole_shape(tuple(data.shape), sharding), data.dtype)
+    if recording() is not None:
+        return abstract(meta, sharding)
     buffer = transfer.upload_part(transfer.host_array(data), meta.shape, sharding)
     return wrap(meta, Cell(Leaf(meta, buffer=buffer, sharding=sharding), meta, sharding))
 

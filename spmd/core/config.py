@@ -100,6 +100,13 @@ FLAGS = (
         1 << 30,
         "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
     ),
+    Flag(
+        "roll_layers",
+        str,
+        "auto",
+        "whether equal layers become one loop of the program: where it costs nothing, wherever it can be, or never",
+        ("auto", "always", "never"),
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

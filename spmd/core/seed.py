@@ -122,6 +122,14 @@ def noted() -> Iterator[list[Draw]]:
             outer.extend(inner)
 
 
+def apart(draw: Draw) -> int:
+    """A seed of its own for a loop of which nobody knows how often it draws: turn t has the key (seed, t)."""
+    mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
+    word = (draw[0] * golden + draw[1] + 1) * golden & mask
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    return _signed((word ^ (word >> 27)) * 0x94D049BB133111EB)
+
+
 class Turn:
     """What one turn of a loop draws from the stream, while its body is recorded."""
 

@@ -10,15 +10,19 @@ from typing import Any
 import jax
 
 from ..core import metrics
+from ..core.compile import copies, families
 from ..core.compile.collectives import line_of, rows, source_of
 from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
+from ..core.config import config
+from ..core.engine import launch
 from ..core.ir.graph import Graph, Node
 from ..core.ir.source import node_line
 from ..core.metrics import Collective
 from ..core.sharding.topology import stand_in
+from ..core.sharding.value import DEVICE
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,7 @@ class Figures:
     in_place_bytes: int = 0
     temporary_bytes: int = 0
     peak_bytes: int = 0
+    host_temporary_bytes: int = 0
     flops: float = 0.0
     cycles: int = 0
     cycles_once: int = 0
@@ -45,7 +50,7 @@ _asked: "OrderedDict[Hashable, tuple[Figures, Module | None]]" = OrderedDict()
 
 def figures_of(graph: Graph, paths: Callable[[Node], str]) -> Figures:
     """The figures of a graph over the devices that stand for its mesh; what was asked lately is not compiled again."""
-    key = graph.key(), stand_in()
+    key = graph.key(), stand_in(), config.roll_layers
     found = _asked.get(key)
     if found is None:
         found = _asked[key] = _compiled(graph)
@@ -63,11 +68,16 @@ def _replaced(figures: Figures, table: tuple[Collective, ...]) -> Figures:
     return Figures(**values)
 
 
-def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
-    started = metrics.now()
+def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
+    """The figures of a graph as a run would compile it: see `cache.program_for`."""
+    started, graph = metrics.now(), recorded
     try:
         with metrics.silent():
+            graph = launch.formed(recorded)
             compiled = compile_for(graph)
+            if config.roll_layers == "auto" and copies.costs_more(compiled, graph):
+                graph = families.formed(recorded, families.none)[0]
+                compiled = compile_for(graph)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -84,6 +94,7 @@ def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
         temporary_bytes=memory.temp_size_in_bytes,
         # The CPU's own leaves the temporaries out.
         peak_bytes=memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        host_temporary_bytes=memory.host_temp_size_in_bytes,
         flops=num_flops(compiled) + repeated_flops(module),
         cycles=turns,
         cycles_once=once,
@@ -100,7 +111,8 @@ def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
     """What is known where the compiler gave up: the inputs, and what it says that it needs."""
     verdict = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
     sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(verdict)]
-    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True))
+    lying = zip(graph.leaves, graph.lies, strict=True)
+    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in lying if lies.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
     return Figures(
         argument_bytes=arguments,

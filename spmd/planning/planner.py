@@ -17,12 +17,12 @@ from ..core.engine.barrier import sync
 from ..core.ir.graph import Graph, Leaf, Node
 from ..core.ir.meta import dense_meta
 from ..core.ir.source import Line, user_line
-from ..core.lazy import tensor as lazy
-from ..core.lazy.tensor import XlaTensor
+from ..core.lazy.cell import Cell
+from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
-from ..core.sharding.value import Sharding
+from ..core.sharding.value import DEVICE, Sharding
 from .advice import advice
 from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
@@ -126,13 +126,13 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
 
 
 def _bytes(roles: Roles) -> dict[str, int]:
-    """What each role takes on a device, as the step leaves it."""
-    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state"), 0)
+    """What each role takes of a device's own memory, as the step leaves it, and what lies on the host for it."""
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
     for cell, role in roles.roles.items():
         leaf = cell.value
         if type(leaf) is Leaf:
             lies = leaf.sharding or cell.sharding or devices.default_sharding()
-            sizes[role] += shard_bytes(leaf, lies)
+            sizes[role if lies.memory == DEVICE else "host"] += shard_bytes(leaf, lies)
     return sizes
 
 
@@ -185,6 +185,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         for leaf, lies in zip(graph.leaves, graph.lies, strict=True)
         if recorded.roles[leaf] == "inputs"
     }
+    on_host = {leaf for leaf, lies in inputs.items() if lies.memory != DEVICE}
     widest = max(figures, key=lambda one: one.peak_bytes)
     verdict = next((one.verdict for one in figures if one.verdict), "")
     refused = [graph for graph, one in zip(programs, figures, strict=True) if one.verdict]
@@ -196,12 +197,15 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         parameters=recorded.state["parameters"],
         gradients=recorded.state["gradients"],
         optimizer_state=recorded.state["optimizer state"],
-        inputs=sum(shard_bytes(leaf, lies) for leaf, lies in inputs.items()),
+        inputs=sum(shard_bytes(leaf, lies) for leaf, lies in inputs.items() if leaf not in on_host),
         arguments=widest.argument_bytes,
         results=widest.result_bytes,
         in_place=widest.in_place_bytes,
         temporaries=max(one.temporary_bytes for one in figures),
         peak=widest.peak_bytes,
+        host=recorded.state["host"]
+        + sum(shard_bytes(leaf, inputs[leaf]) for leaf in on_host)
+        + max(one.host_temporary_bytes for one in figures),
         memory=chip.memory_bytes if chip is not None else _memory(target, device),
         flops=sum(one.flops for one in figures),
         cycles=sum(one.cycles for one in figures),
@@ -301,7 +305,8 @@ def _is_elsewhere(tensor: torch.Tensor) -> bool:
 
 
 def _abstract(tensor: torch.Tensor) -> XlaTensor:
-    made = lazy.abstract(dense_meta(tuple(tensor.shape), tensor.dtype), devices.default_sharding())
+    meta = dense_meta(tuple(tensor.shape), tensor.dtype)
+    made = wrap(meta, Cell(Leaf(meta, is_abstract=True), meta))  # nobody has said how it lies, as of data on the host
     made.requires_grad_(tensor.requires_grad)
     if isinstance(tensor, nn.Parameter):
         made._is_param = True

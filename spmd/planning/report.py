@@ -25,6 +25,7 @@ class Plan:
             of which in_place is written over arguments.
         temporaries: what it needs while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
             arguments, results and temporaries together.
+        host: the bytes in the host's memory for each device (see `Sharding.memory`), which none of the above count.
         memory: the bytes that a device has for programs; None where devices share the host's.
         verdict: the compiler's words where the program does not fit; largest: its largest values, then. advice: what
             would shrink it.
@@ -56,6 +57,7 @@ class Plan:
     in_place: int
     temporaries: int
     peak: int
+    host: int
     memory: int | None
     flops: float
     cycles: int
@@ -189,7 +191,7 @@ class Difference:
 # What the same code gives each time; seconds and lines are not among them.
 COMPARED = (
     "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
-    "temporaries", "peak", "flops", "cycles", "moved_bytes", "num_programs",
+    "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "num_programs",
 )  # fmt: skip
 
 

@@ -48,6 +48,7 @@ def headline(plan: Plan) -> str:
 
 def parts(plan: Plan) -> list[tuple[str, int]]:
     """What a device's memory goes to."""
+    on_host = [("on the host for it", plan.host)] if plan.host else []
     return [
         ("parameters", plan.parameters),
         ("gradients", plan.gradients),
@@ -58,6 +59,7 @@ def parts(plan: Plan) -> list[tuple[str, int]]:
         ("of which in place", plan.in_place),
         ("temporaries", plan.temporaries),
         ("peak", plan.peak),
+        *on_host,
     ]
 
 

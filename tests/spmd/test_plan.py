@@ -130,6 +130,38 @@ class TestAgainstARun:
         assert plan.gradients == plan.optimizer_state == 0 and plan.parameters and plan.results
 
 
+class TestNothingMoves:
+    """Data that a step would upload, or take from one mesh to another, stays where it is."""
+
+    def test_two_meshes(self) -> None:
+        first, second = Mesh(range(4), (4,), ("a",)), Mesh(range(4, 8), (4,), ("b",))
+        weight = spmd.mark_sharding(torch.ones(8, 8, device="xla"), first, ("a", None))
+        spmd.sync()
+        leaf = weight._cell.value
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            weight.add_(1)
+            h = spmd.mark_sharding(x.to("xla"), first, ("a", None)) @ weight
+            return spmd.mark_sharding(h, second, ("b", None)) * 2
+
+        plan = spmd.plan(step, torch.ones(8, 8))
+        assert plan.num_programs == 2 and weight._cell.value is leaf
+        assert step(torch.ones(8, 8)).sum().item() == 8 * 8 * 8 * 2 * 2
+
+    def test_marked_data(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(16, 8, device="xla"), mesh8, ("fsdp", None))
+        spmd.sync()
+        leaf, lies = x._cell.value, spmd.get_sharding(x)
+        spmd.plan(lambda: spmd.mark_sharding(x, mesh2x4, ("data", None)) + 1)
+        assert x._cell.value is leaf and spmd.get_sharding(x) is lies and leaf.sharding is lies
+        assert x.sum().item() == 128
+
+    def test_part_of_a_process(self) -> None:
+        far = Mesh(range(16), (16,), ("data",), target="cpu:16")
+        plan = spmd.plan(lambda x: spmd.from_process_local(x, far, ("data", None)).sum(), torch.ones(32, 4))
+        assert plan.inputs == 2 * 4 * 4 and plan.num_devices == 16
+
+
 class TestNothingChanges:
     """Parameters, gradients, optimizer state, buffers, random streams, attributes, live set, ledger: as before."""
 
@@ -284,6 +316,22 @@ class TestModulesElsewhere:
             assert all(state["exp_avg"].device.type == "cpu" for state in optimizer.state.values())
             step(x, y)
 
+    def test_batch_on_meta(self, mesh8: Mesh) -> None:
+        """It is split as FSDP splits a batch from the host; a module that nobody wrapped is whole on each device."""
+        model, _, _ = training(mesh8)
+        head = nn.Linear(256, 4, device="meta")
+
+        def step(x: torch.Tensor) -> None:
+            head(model(x.to("xla"))).sum().backward()
+            head.weight.data.sub_(head.weight.grad)
+            model.zero_grad()
+            head.zero_grad()
+
+        on_host = spmd.plan(step, tokens())
+        plan = spmd.plan(step, torch.empty(16, 8, dtype=torch.long, device="meta"))
+        assert plan.inputs == on_host.inputs == 16 * 8 * 8 // 8
+        assert plan.parameters == on_host.parameters and plan.in_place >= 4 * 256 * 4
+
     def test_hugging_face(self) -> None:
         from transformers import LlamaConfig, LlamaForCausalLM
         from transformers.models.llama.modeling_llama import LlamaDecoderLayer
@@ -436,11 +484,22 @@ class TestPlan:
 class TestTpu:
     """By the TPU's own compiler, where libtpu is installed."""
 
-    def test_slice(self) -> None:
-        if importlib.util.find_spec("libtpu") is None:
-            with pytest.raises(ValueError, match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed"):
+    def test_without_libtpu(self) -> None:
+        printed = run_script(
+            """
+            import sys
+            sys.modules["libtpu"] = None  # as where it is not installed
+            import torch, spmd
+            try:
                 spmd.plan(torch.sin, torch.ones(2, device="xla"), target="v5e:2x4")
-            return
+            except ValueError as error:
+                print(error)
+            """
+        )
+        assert "target 'v5e:2x4' is not known" in printed and "pip install 'torch-spmd[tpu]'" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_slice(self) -> None:
         printed = run_script(
             """
             import warnings; warnings.simplefilter("ignore")

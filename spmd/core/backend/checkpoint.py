@@ -56,6 +56,7 @@ class Recomputation:
         self.same_draws = same_draws
         self.policy, self.form = policy, form
         self.kept: list[Kept] = []  # of the forward pass
+        self.storage: Any = None  # what torch's own selective checkpointing keeps of it
         self.draws: list[seed.Draw] | None = None  # what the forward pass drew
         self.moment: tuple[int, int] | None = (
             None  # the run of the engine, and of the graph, that the gradients are from
@@ -70,7 +71,11 @@ class Recomputation:
             with seed.noted() as self.draws, keep if keeps else contextlib.nullcontext():
                 return self._call(self.function, args, kwargs)
         captured = _captured(self.function)
-        args, kwargs, captured, kept = self._hold((args, kwargs, captured, [kept.tensors for kept in self.kept]))
+        cached = [wrapper for wrapper in tree_leaves(self.storage) if _is_cached(wrapper)]
+        kept = [kept.tensors for kept in self.kept]
+        args, kwargs, captured, kept, values = self._hold((args, kwargs, captured, kept, [w.val for w in cached]))
+        for wrapper, value in zip(cached, values, strict=True):
+            wrapper.val, wrapper.version = value, value._version
         function = _with_captured(self.function, captured) if captured else self.function
         recall = Recall(self.policy, self.kept, tree_leaves(kept)) if keeps else contextlib.nullcontext()
         with recall:
@@ -83,6 +88,13 @@ class Recomputation:
         if self.form is not None:
             args, kwargs = tree_unflatten(args, self.form)
         return function(*args, **kwargs)
+
+    def contexts(self, context_fn: Callable[[], Any]) -> Any:
+        """The contexts of a user's, whose second may be torch's own, which recalls what its policy saved."""
+        forward, again = context_fn()
+        if isinstance(again, torch_checkpoint._CachedTorchDispatchMode):
+            self.storage = again.storage
+        return forward, again
 
     def watch(self, outputs: Any) -> None:
         """Learns the gradients of these outputs when they arrive, before anything is recomputed."""
@@ -100,6 +112,12 @@ class Recomputation:
         given = list(dict.fromkeys(given))
         held = hold(given, [known[index] for index in sorted(known)])
         return tree_map_only(XlaTensor, lambda tensor: held[tensor], inputs)
+
+
+def _is_cached(wrapper: Any) -> bool:
+    """Whether it holds a tensor of the device that nobody has written into since: else torch says that somebody has."""
+    is_wrapper = isinstance(wrapper, torch_checkpoint._VersionWrapper) and type(wrapper.val) is XlaTensor
+    return is_wrapper and wrapper.val._version == wrapper.version
 
 
 def _captured(function: Callable[..., Any]) -> dict[int, XlaTensor]:
@@ -209,6 +227,8 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
             if type(function) is Recomputation
             else Recomputation(function, kwargs.get("preserve_rng_state", True))
         )
+        if "context_fn" in kwargs:
+            kwargs["context_fn"] = functools.partial(recomputation.contexts, kwargs["context_fn"])
         outputs = original(recomputation, *args, **kwargs)
         if torch.is_grad_enabled():
             recomputation.watch(outputs)

@@ -1,4 +1,4 @@
-"""What a checkpoint's policy keeps of a forward pass, and gives the recomputation in the place of what it would make."""
+"""What a checkpoint's policy keeps of a forward pass, and gives the recomputation for what it would make again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

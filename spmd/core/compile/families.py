@@ -38,8 +38,8 @@ def _complete(graph: Graph) -> Graph:
     donated = list(graph.donated)
     paired: list[Family] = []
     for family in graph.families:
-        one = graph.leaves[family[0]]
-        assert all(graph.leaves[i].meta is one.meta and graph.lies[i] is graph.lies[family[0]] for i in family)
+        kinds = {(graph.leaves[i].meta.struct, graph.lies[i]) for i in family}
+        assert len(kinds) == 1, "rows look and lie alike"
         returned = _returned(graph, family) if any(donated[i] for i in family) else None
         if returned is None:
             for i in family:

@@ -1,4 +1,4 @@
-"""Ops with a body: a scan over rows. What the body computes is a `Region`; each kind of loop is a Lowering.
+"""Ops with a body: a scan over rows, a loop that ends by itself, branches. What a body computes is a `Region`.
 
 A scan's operands are its constants, its carry as it begins, and rows; the body reads (constants, carry, a row of each)
 and makes (carry, a row of each result). Rows come in one of two ways: as one operand with a dim in front, or as an
@@ -6,7 +6,7 @@ operand for each turn, as the weights of layers do; results leave likewise.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ir.graph import Node, Region, walk
+from ..ir.graph import Node, Region, Value, walk
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
-from .lower import lower_region
+from .lower import Vectors, lower_region
 
 # How a lifted number of the body changes from turn to turn: by so much each time (0: not), or EACH: it is given for
 # each turn.
@@ -110,7 +110,7 @@ class Scan(Lowering):
         for stack, is_whole, root in zip(stacks, self.ys, roots, strict=True):
             # A row that is annotated in the body: the stack of them lies so, too.
             asked = root.entry.sharding if isinstance(root, Node) and not root.entry.lowering.regions else None
-            laid = stack if asked is None else constrain(stack, in_rows(asked))
+            laid = stack if asked is None else constrain(stack, asked.behind_rows())
             if is_whole:
                 yield laid
             else:
@@ -153,6 +153,87 @@ def _firsts(operands: Sequence[Meta], xs: Sequence[bool], turns: int) -> Iterato
         start += 1 if is_whole else turns
 
 
+@dataclass(frozen=True, slots=True)
+class While(Lowering):
+    """A loop that goes on for as long as a condition says.
+
+    Both regions are given the constants and the carry; the condition makes one bool, the body the next carry. steps: as
+    in `Scan`, without EACH, of the condition's lifted numbers and then the body's.
+    """
+
+    condition: Region
+    body: Region
+    num_constants: int
+    steps: tuple[int, ...]
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.condition, self.body)
+
+    @property
+    def opaque(self) -> bool:
+        return is_opaque(self.regions)
+
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        return ()  # their keys are of this loop alone
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        constants, carry = operands[: self.num_constants], operands[self.num_constants :]
+        steps = split_steps([*self.condition.nodes, *self.body.nodes], self.steps)
+        start = _strong([jnp.zeros((), np.int64), *carry])
+
+        def run(index: int, turn: jax.Array, carry: Arrays) -> list[jax.Array]:
+            now = [
+                vector + np.array(step, vector.dtype) * turn.astype(vector.dtype) if any(step) else vector
+                for vector, step in zip(numbers, steps, strict=True)
+            ]
+            own = _parts(now, self.regions)[index]
+            return lower_region(self.regions[index], index, [*constants, *carry], own, layouts)
+
+        def goes_on(state: Arrays) -> jax.Array:
+            (made,) = run(0, state[0], state[1:])
+            return made.reshape(())
+
+        def turn(state: Arrays) -> list[jax.Array]:
+            return _strong([state[0] + 1, *run(1, state[0], state[1:])])
+
+        return tuple(jax.lax.while_loop(goes_on, turn, start)[1:])
+
+
+@dataclass(frozen=True, slots=True)
+class Branches(Lowering):
+    """One of two regions, by the first operand; both are given the others and make results of the same kinds."""
+
+    if_true: Region
+    if_false: Region
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.if_true, self.if_false)
+
+    @property
+    def opaque(self) -> bool:
+        return is_opaque(self.regions)
+
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        return draws_in([*self.if_true.nodes, *self.if_false.nodes])
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        parts = _parts(numbers, self.regions)
+
+        def branch(index: int) -> Callable[..., list[jax.Array]]:
+            return lambda *given: _strong(lower_region(self.regions[index], index, given, parts[index], layouts[1:]))
+
+        return tuple(jax.lax.cond(operands[0].reshape(()), branch(0), branch(1), *operands[1:]))
+
+
+def region_entry(name: str, lowering: While | Branches, operands: Sequence[Meta], roots: Sequence[Value]) -> Entry:
+    """The op of a loop or of branches that make values like these."""
+    nodes = [node for region in lowering.regions for node in region.nodes]
+    metas = tuple(dense_meta(root.meta.shape, root.meta.dtype) for root in roots)
+    return Entry.of(name, lowering, metas, tuple(operands), numbers=_kinds(nodes), sharding=mesh_in(lowering.regions))
+
+
 # --- what several kinds share -----------------------------------------------------------------------------------------
 
 
@@ -170,16 +251,11 @@ def mesh_in(regions: Sequence[Region]) -> Sharding | None:
     return None
 
 
-def in_rows(sharding: Sharding) -> Sharding:
-    """How a stack of arrays that lie so lies: split as they are, behind a dim that is not split."""
-    return sharding.with_spec(((), *sharding.spec), sharding.memory)
-
-
 def stacked(rows: Arrays, layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
     """Rows as one array, and the layout that all of them are known to have."""
     layout = layouts[0] if all(other is layouts[0] for other in layouts) else None
     stack = jnp.stack(rows)
-    return (stack if layout is None else constrain(stack, in_rows(layout))), layout
+    return (stack if layout is None else constrain(stack, layout.behind_rows())), layout
 
 
 def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
@@ -206,6 +282,17 @@ def draws_in(nodes: Sequence[Node]) -> list[tuple[int, int]]:
 def body_numbers(region: Region) -> list[float | int]:
     """The lifted numbers with which a region was recorded, in the order of its nodes."""
     return [number for node in region.nodes for number in node.numbers]
+
+
+def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
+    """The lifted numbers of each of the regions, out of all of them one after the other."""
+    parts, floats, integers = [], 0, 0
+    for region in regions:
+        kinds = _kinds(region.nodes)
+        to = floats + kinds.count("f"), integers + kinds.count("i")
+        parts.append((numbers[0][floats : to[0]], numbers[1][integers : to[1]]))
+        floats, integers = to
+    return parts
 
 
 def _numbers_by_turn(vector: jax.Array, steps: Sequence[Step], turns: int) -> jax.Array:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..ir.meta import dense_meta
+
 _OWN = frozenset(vars(nn.Module()))  # what torch itself keeps in a module
 _HOOKS = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_forward_hooks_with_kwargs",
@@ -149,8 +151,8 @@ class _Pair:
                 if not self.same(a, b):
                     raise self._differ(
                         _join(path, kind), f"has the hook {_hook(a)}",
-                        f"has {_hook(b)}, with other data: one hook stands for all layers and cannot know which of them "
-                        "runs; use the same function for all, or remove it",
+                        f"has {_hook(b)}, with other data: one hook stands for all layers and cannot know which "
+                        "of them runs; use the same function for all, or remove it",
                     )  # fmt: skip
 
     def _check_attributes(
@@ -210,7 +212,7 @@ def _class(module: nn.Module) -> str:
 
 
 def _shown(tensor: torch.Tensor | None) -> str:
-    return "None" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    return "None" if tensor is None else repr(dense_meta(tensor.shape, tensor.dtype))
 
 
 def _hook(hook: Callable[..., Any]) -> str:

@@ -23,7 +23,11 @@ from ..lazy.threads import enter_thread
 from ..sharding.value import Sharding
 
 _NEVER = 1 << 60  # so many ops are never recorded: nobody looks at a graph while a body is
+_SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 _next_sequence = torch._C._autograd._get_sequence_nr
+
+
+_innermost: list["Capture"] = []  # those under way; whoever records one has BARRIER
 
 
 class Capture:
@@ -52,6 +56,8 @@ class Capture:
             self._num_live = len(LIVE)
             stack.callback(self._leave)
             WRITES.append(self._writes)
+            self._outer = _innermost[-1] if _innermost else None
+            _innermost.append(self)
             self.draws = stack.enter_context(seed.turn())
             self._stack = stack.pop_all()
         self.start, self.first_sequence = next_serial(), _next_sequence()
@@ -106,6 +112,9 @@ class Capture:
     def _leave(self) -> None:
         """Takes back what was written outside; what the user has kept of the body has no value."""
         WRITES.pop()
+        _innermost.pop()
+        if self._outer is not None:
+            self._outer.note(self._seen.values())
         for write in reversed(self._writes):
             write.take_back()
         next_turn()
@@ -123,16 +132,16 @@ class Capture:
         for write in self._writes:
             if write.cell not in self._own and self.is_outside(write.value):
                 before.setdefault(write.cell, write.value)
-        return {
-            cell: (value, cell.value)
-            for cell, value in before.items()
-            if not self.passes_on(cell.value, value) and body.is_inside(cell.value, {}, since=self.start)
-        }
+        return {cell: (value, cell.value) for cell, value in before.items() if not self.passes_on(cell.value, value)}
+
+    def is_unwritten(self, stand_in: XlaTensor) -> bool:
+        """Whether the body has left a stand-in as it was given."""
+        return any(self.passes_on(stand_in._cell.value, given) for given in self.given)
 
     def passes_on(self, value: Value, before: Value) -> bool:
-        """Whether a value is another behind barriers alone, as a gather that waits for it leaves it."""
+        """Whether a value is another, annotated, or behind a barrier, as a gather that waits for it leaves it."""
         node = origin(value)
-        while node is not None and node.serial >= self.start and node.entry.name == "spmd.renew":
+        while node is not None and node.serial >= self.start and node.entry.name in _SAME:
             value = node.operands[getattr(value, "index", 0)]
             node = origin(value)
         return value_name(value) == value_name(before)

@@ -3,7 +3,6 @@
 Not here: what users call (`scan`, `layers`).
 """
 
-import itertools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from typing import Any
 
 import torch
 
-from ..compile.region import EACH, Scan, Step, scan_entry
+from ..compile.region import Scan, Step, scan_entry
 from ..debug.check import recorded
-from ..ir.graph import Node, Region, Value, next_serial, results, value_name
+from ..ir.graph import Region, Value, next_serial, results, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Entry
 from ..lazy.annotate import annotate
@@ -25,6 +24,7 @@ from ..lazy.views import read
 from ..seed import Draw
 from ..sharding.value import Sharding
 from .capture import Capture
+from .numbers import by_turn
 from .split import saved
 
 Tensors = list[XlaTensor]
@@ -104,13 +104,15 @@ class _Loop:
                 stand_ins.append(capture.swapped(row.tensors[0], requires_grad=needs))
         self.row_given = capture.given[len(carry) :]
         fresh = [*carry, *(tensor for tensor, row in zip(stand_ins, rows, strict=True) if row.is_whole)]
-        versions = [tensor._version for tensor in fresh]
-        self.carried, self.stacked = body(carry, stand_ins)
-        if [tensor._version for tensor in fresh] != versions:
-            raise NotImplementedError(
-                f"{self.name}: the body writes in place into what it is given; make a new tensor instead (x = x + 1)"
-            )
-        _check_carry(self.name, carry, self.carried)
+        in_place = f"{self.name}: the body writes in place into what it is given; make a new tensor instead (x = x + 1)"
+        try:
+            self.carried, self.stacked = body(carry, stand_ins)
+        except RuntimeError as error:
+            if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
+                raise NotImplementedError(in_place) from error
+            raise
+        if not all(map(capture.is_unwritten, fresh)):
+            raise NotImplementedError(in_place)
         self._note_writes(capture, stand_ins)
         self._find_needs(capture, carry, stand_ins)
         middle = next_serial()
@@ -118,7 +120,7 @@ class _Loop:
         self._make_forward(capture, gradients, middle)
         if self.is_differentiable:
             self._make_backward(capture, gradients)
-        self.num_carried, self.num_stacked = len(self.carried), len(self.stacked)
+        self.num_carried, self.num_stacked, self.num_saved = len(carry), len(self.stacked), len(self.saved_values)
         del self.carried, self.stacked
 
     # --- recording ----------------------------------------------------------------------------------------------------
@@ -167,11 +169,13 @@ class _Loop:
         next_turn()  # what forward has gathered, backward gathers anew
         outputs = [*self.carried, *self.stacked]
         chosen = [i for i, has in enumerate(self.has_gradient) if has]
-        chosen = [i for i in chosen if i >= len(carry) or i in self.carry_needs]
-        arriving = {i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype)) for i in chosen}
-        self.carry_arriving = [_value(arriving[i]) for i in self.carry_needs if i in arriving]
-        self.stack_arriving = [_value(tensor) for i, tensor in arriving.items() if i >= len(carry)]
-        self.stack_chosen = [i for i in arriving if i >= len(carry)]
+        self.stack_chosen = [i for i in chosen if i >= len(carry)]
+        arriving = {
+            i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
+            for i in (*self.carry_needs, *self.stack_chosen)
+        }
+        self.carry_arriving = [_value(arriving[i]) for i in self.carry_needs]
+        self.stack_arriving = [_value(arriving[i]) for i in self.stack_chosen]
         wanted = [carry[i] for i in self.carry_needs], self.closed_over, [stand_ins[i] for i in self.row_needs]
         found: Any = torch.autograd.grad(
             [outputs[i] for i in chosen],
@@ -265,15 +269,16 @@ class _Loop:
         for cell, value in zip(self.written, made[count : count + len(self.written)], strict=True):
             cell.write(value)
         made = made[:count] + made[count + len(self.written) :]
-        start, end = count + self.num_stacked, count + self.num_stacked + len(self.saved_values)
-        del self.init  # backward does without
+        start, end = count + self.num_stacked, count + self.num_stacked + self.num_saved
+        for name in _FORWARD_ONLY:
+            vars(self).pop(name, None)  # until backward nothing of the recording is held but what it reads
         return _tensors([*made[:start], *made[end:], *made[start:end]])
 
     def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
         """Records the loop that runs backwards; a gradient for each of `inputs`."""
         queue = iter(kept)
         constants = [next(queue) for _ in self.constants]
-        stacks = [next(queue) for _ in self.saved_values]
+        stacks = [next(queue) for _ in range(self.num_saved)]
         rows = [[next(queue) for _ in self.rows[i].tensors] for i in self.rows_read]
         sums = []
         for tensor in self.closed_over:
@@ -326,36 +331,17 @@ class _Loop:
     def _entry(self, name: str, scan: Scan, operands: Sequence[Value]) -> tuple[Entry, list[float | int]]:
         steps: list[Step] = []
         numbers: list[float | int] = []
-        for step, own in _by_turn(scan.body.nodes, self.draws, name):
+        for step, own in by_turn(scan.body.nodes, self.draws, name):
             steps.append(step)
             numbers += own
         return scan_entry(name, scan.with_steps(tuple(steps)), [value.meta for value in operands]), numbers
 
 
-def _by_turn(
-    nodes: Sequence[Node], draws: dict[Draw, list[Draw]], name: str
-) -> Iterator[tuple[Step, Sequence[float | int]]]:
-    """For each lifted number of a body how it changes, and the number, or those of all turns."""
-    for node in nodes:
-        series: dict[int, list[int]] = {}
-        for seed, count in node.entry.lowering.draws(node.entry):
-            found = draws.get((int(node.numbers[seed]), int(node.numbers[count])))
-            if found is None:
-                raise NotImplementedError(
-                    f"{name}: the body draws random numbers apart from the stream (torch.random.fork_rng, or a seed of "
-                    "its own); draw them outside and pass them in"
-                )
-            series[seed], series[count] = [draw[0] for draw in found], [draw[1] for draw in found]
-        for place, number in enumerate(node.numbers):
-            each = series.get(place)
-            yield (0, [number]) if each is None else _progression(each)
-
-
-def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
-    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
-    if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
-        return step, numbers[:1]
-    return EACH, numbers
+# What of a `_Loop` its backward does without.
+_FORWARD_ONLY = (
+    "init", "written", "new_rows", "saved_values", "carry_given", "row_given", "forward_constants", "forward_scan",
+    "carry_arriving", "stack_arriving", "sums", "sums_given",
+)  # fmt: skip
 
 
 class _Apply(torch.autograd.Function):
@@ -364,7 +350,7 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, loop: _Loop, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         made = loop.forward()
-        count = len(made) - len(loop.saved_values)
+        count = len(made) - loop.num_saved
         outputs, stacks = made[:count], made[count:]
         ctx.loop = loop
         num_constants = len(loop.constants)
@@ -402,12 +388,3 @@ def _sharding(tensor: XlaTensor) -> Sharding | None:
 
 def _is_float(tensor: torch.Tensor) -> bool:
     return tensor.is_floating_point() or tensor.is_complex()
-
-
-def _check_carry(name: str, before: Tensors, after: Tensors) -> None:
-    for i, (one, other) in enumerate(zip(before, after, strict=True)):
-        if one.shape != other.shape or one.dtype is not other.dtype:
-            raise ValueError(
-                f"{name}: a turn must carry on what it is given, but part {i} of the carry goes in as {one._meta!r} "
-                f"and comes out as {other._meta!r}"
-            )

@@ -113,7 +113,7 @@ def carried(name: str, before: Any, after: Any) -> Tensors:
     found = []
     for (path, one), leaf in zip(old, new, strict=True):
         place = f"the carry{keystr(path)}"
-        if not isinstance(one, torch.Tensor):
+        if type(one) is not XlaTensor:
             if leaf is not one and leaf != one:
                 raise ValueError(f"{name}: {place} is no tensor and must stay {one!r}, but a turn makes it {leaf!r}")
             continue
@@ -121,7 +121,7 @@ def carried(name: str, before: Any, after: Any) -> Tensors:
             raise TypeError(f"{name}: {place} must stay a tensor on xla, but a turn makes it {leaf!r}")
         if (one.shape, one.dtype) != (leaf.shape, leaf.dtype):
             raise ValueError(
-                f"{name}: {place} goes in as {_shown(one)} and comes out as {_shown(leaf)}; a turn must carry on what "
+                f"{name}: {place} goes in as {one._meta!r} and comes out as {leaf._meta!r}; a turn must carry on what "
                 "it is given"
             )
         found.append(leaf)
@@ -130,10 +130,6 @@ def carried(name: str, before: Any, after: Any) -> Tensors:
 
 def _rows(tensor: Any, dim: int) -> Rows:
     return Rows([tensor if dim in (0, -tensor.dim()) else tensor.movedim(dim, 0)], is_whole=True)
-
-
-def _shown(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
 def _row_of(leaf: Any) -> XlaTensor:

@@ -92,6 +92,8 @@ def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
 
 def moved(leaf: Leaf, target: Sharding) -> Leaf:
     """The same data on another mesh."""
+    if leaf.is_abstract or (recording() is not None and leaf.host is None):
+        return Leaf(leaf.meta, sharding=target, is_abstract=True)
     leaf.check()
     if leaf.host is not None:
         return Leaf(leaf.meta, host=leaf.host, sharding=target)

@@ -21,7 +21,6 @@ from . import linalg as linalg
 from . import linear_cross_entropy as linear_cross_entropy
 from . import loss as loss
 from . import matmul as matmul
-
 from . import memory as memory
 from . import norm as norm
 from . import optim as optim

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import torch
 
-from ..checkpoint_policies import NAME_OP
 from .registry import lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
@@ -25,10 +24,8 @@ def _define(schema: str, backward: Callable[..., Any]) -> Any:
 
 
 CHECKPOINT_NAME = _define("checkpoint_name(Tensor x, str name) -> Tensor", lambda context, gradient: (gradient, None))
-TO_HOST = _define("place_to_host(Tensor x) -> Tensor", lambda context, gradient: TO_DEVICE(gradient))
-TO_DEVICE = _define("place_to_device(Tensor x) -> Tensor", lambda context, gradient: TO_HOST(gradient))
-
-assert CHECKPOINT_NAME.name() == NAME_OP.replace(".", "::")
+TO_HOST: Any = _define("place_to_host(Tensor x) -> Tensor", lambda context, gradient: TO_DEVICE(gradient))
+TO_DEVICE: Any = _define("place_to_device(Tensor x) -> Tensor", lambda context, gradient: TO_HOST(gradient))
 
 
 @lower(CHECKPOINT_NAME)

@@ -44,7 +44,7 @@ def _runtime_peak() -> int:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """The bytes of live buffers in device memory, a replicated one counted on each of its devices; recorded work has none yet."""
+    """The bytes of live buffers in device memory, a replicated one counted on each of its devices."""
     global _seen
     now = _in_use()
     _seen = max(_seen, now)

@@ -9,24 +9,24 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .value import Sharding, compiler_context
+from .value import DEVICE, Sharding, compiler_context
 
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     """A new array with these, each of which lies so, as its rows."""
     shape = (len(rows), *rows[0].shape)
-    return _run(_stack, rows, [sharding.jax] * len(rows), shape, sharding.behind_rows().jax)
+    return _run(_stack, rows, [sharding] * len(rows), shape, sharding.behind_rows())
 
 
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
     """A copy of one row of a stack; sharding: how rows lie."""
-    return _run(_row, [stack], [sharding.behind_rows().jax], stack.shape[1:], sharding.jax, np.int32(index))
+    return _run(_row, [stack], [sharding.behind_rows()], stack.shape[1:], sharding, np.int32(index))
 
 
 def with_row(stack: jax.Array, index: int, row: jax.Array, sharding: Sharding) -> jax.Array:
     """The stack with another row, in its own memory: what was given is gone; sharding: how rows lie."""
-    whole = sharding.behind_rows().jax
-    return _run(_put, [stack, row], [whole, sharding.jax], stack.shape, whole, np.int32(index))
+    whole = sharding.behind_rows()
+    return _run(_put, [stack, row], [whole, sharding], stack.shape, whole, np.int32(index))
 
 
 def _stack(*rows: jax.Array) -> jax.Array:
@@ -47,23 +47,29 @@ Body = Callable[..., jax.Array]
 def _run(
     body: Body,
     arrays: Sequence[jax.Array],
-    lie: Sequence[NamedSharding],
+    lie: Sequence[Sharding],
     shape: tuple[int, ...],
-    lies: NamedSharding,
+    lies: Sharding,
     *numbers: np.int32,
 ) -> jax.Array:
     """The result, of this shape and layout, each device's piece made of its pieces of arrays that lie so."""
     with compiler_context():
+        if lies.memory != DEVICE:  # programs compute in the devices' own
+            near = [one.with_spec(one.spec) for one in lie]
+            moved = [jax.device_put(array, one.jax) for array, one in zip(arrays, near, strict=True)]
+            return jax.device_put(_run(body, moved, near, shape, lies.with_spec(lies.spec), *numbers), lies.jax)
+        named = lies.jax
         if arrays[0].is_fully_addressable:
-            return _program(body, lies.mesh, tuple(one.spec for one in lie), lies.spec, len(numbers))(*arrays, *numbers)
+            specs = tuple(one.jax.spec for one in lie)
+            return _program(body, named.mesh, specs, named.spec, len(numbers))(*arrays, *numbers)
         # A program over the devices of this process alone, which another process need not run at the same time.
         pieces = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
-        devices = tuple(device for device in lies._device_assignment if device in pieces[0])
+        devices = tuple(device for device in named._device_assignment if device in pieces[0])
         beside = [_side_by_side([here[device] for device in devices], devices) for here in pieces]
         specs = tuple(_cut(len(array.shape)) for array in arrays)
         made = _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers))(*beside, *numbers)
         found = {shard.device: shard.data for shard in made.addressable_shards}
-        return jax.make_array_from_single_device_arrays(shape, lies, [found[device] for device in devices])
+        return jax.make_array_from_single_device_arrays(shape, named, [found[device] for device in devices])
 
 
 def _side_by_side(pieces: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:

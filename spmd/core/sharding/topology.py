@@ -64,7 +64,8 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f'installed) or simulated devices such as "cpu:2048". {error}'
+            f"installed: pip install 'torch-spmd[tpu]')"
+            f' or simulated devices such as "cpu:2048". {error}'
         ) from error
 
 

@@ -1,10 +1,13 @@
 """Ops with a body: a recorded piece of graph runs as a loop, on any mesh, and is known by what it computes."""
 
+import re
+
 import pytest
 import torch
 from support import check
 
 import spmd
+from spmd.core.compile import cache, failing
 from spmd.core.compile.lower import LoweringError
 from spmd.core.compile.region import EACH, Scan, body_numbers, scan_entry
 from spmd.core.ir.graph import Leaf, Region, Value
@@ -113,6 +116,23 @@ class TestScan:
         scan = Scan(outer, 2, 0, 1, (), (), (0,) * len(body_numbers(outer)))
         (last,) = run("spmd.scan", scan, [torch.zeros(2).to("xla")], body_numbers(outer))
         check(last, torch.full((2,), 18.0))
+
+
+class TestMessages:
+    """What XLA says of an op in a body is traced to the line inside."""
+
+    def test_a_late_error(self) -> None:
+        (last, _) = run("spmd.scan", Scan(linear(), 3, 1, 1, (True,), (True,)), [
+            torch.ones(4, 4).to("xla"), torch.ones(8, 4).to("xla"), torch.ones(3, 4).to("xla"),
+        ])  # fmt: skip
+        last.cpu()
+        program = cache.last_program()
+        assert program is not None
+        (place,) = [i for i, entry in enumerate(program.entries) if entry.name == "spmd.scan"]
+        text = f'no such thing in "jit(spmd)/spmd.scan#{place}/while/body/region0/aten.mm#0/dot_general"'
+        assert re.search(r"XLA failed in aten\.mm, recorded at .*test_region\.py:\d+ in linear: y = x @ weight", str(
+            failing.explain(program, RuntimeError(text))
+        ))  # fmt: skip
 
 
 class TestRegion:

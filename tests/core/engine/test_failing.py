@@ -380,7 +380,7 @@ def test_random_places() -> None:
     run_script(
         """
         import random, sys, torch, spmd
-        from spmd.core.compile import cache, compiler, failing, hlo, lower
+        from spmd.core.compile import cache, compiler, failing, ledger, lower
         from spmd.core.engine import execute, init, launch, placement, schedule
         from spmd.core.ir.graph import Graph
         from spmd.core.pjrt import transfer
@@ -393,7 +393,7 @@ def test_random_places() -> None:
         # What is called on the way, from the choice of what to run to the upload of the data.
         places = [(placement, "meshes_met"), (placement, "lies_in"), (placement, "pinned_sharding"),
                   (Graph, "key"), (compiler, "lower_graph"), (lower, "_apply"), (transfer, "upload"),
-                  (cache, "_cause"), (hlo, "record"), (failing, "check_memory")]
+                  (cache, "_cause"), (ledger, "record"), (failing, "check_memory")]
         readers = (cache, compiler, execute, init, launch, schedule)
         random.seed(0)
         done = cut = 0

@@ -1,0 +1,120 @@
+"""What the host's memory takes off a device: optimizer state between steps, activations between forward and backward.
+
+    python recipes/offload.py                        # eight simulated devices: runs, and reads where the buffers lie
+    python recipes/offload.py --target v5e:2x4     # what the TPU compiler says of the same steps (pip install libtpu)
+
+A table of MiB per device: parameters and optimizer state in the device's memory and in the host's between steps, and
+the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that offloads
+activations shows what one that saves them shows, and only state moves. Nothing here asserts.
+"""
+
+import argparse
+import math
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
+
+import fsdp
+import spmd
+
+MIB = 2**20
+
+
+class Layer(nn.Module):
+    """A residual layer whose wide value has a name."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide = spmd.checkpoint_name(self.up(x), "wide")
+        return x + self.down(nn.functional.gelu(wide))
+
+
+POLICIES = spmd.checkpoint_policies
+STEPS = {  # name: (what is kept of a layer, whether the optimizer's state is offloaded)
+    "plain": ("everything", False),
+    "optimizer state offloaded": ("everything", True),
+    "layers recomputed": ("nothing", False),
+    "wide values saved": (POLICIES.save_only_these_names("wide"), False),
+    "wide values offloaded": (
+        POLICIES.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"]),
+        False,
+    ),
+}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--batch", type=int, default=8192, help="rows per step, over all devices (default 8192)")
+    parser.add_argument("--target", help="a slice of 8 TPU chips to plan for, e.g. v5e:2x4")
+    return parser.parse_args(arguments)
+
+
+def step_of(args: argparse.Namespace, policy: Any, offload: bool) -> tuple[Any, list[Tensor]]:
+    """Return one training step, a function of a batch, and a list that it fills with the tensors it keeps."""
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    torch.manual_seed(0)
+    layers = nn.Sequential(*(spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers)))
+    wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+    model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap)
+    optimizer = torch.optim.AdamW(model.parameters())
+    if offload:
+        spmd.offload_optimizer(optimizer)
+    state: list[Tensor] = []
+
+    def step(batch: Tensor) -> None:
+        model(batch.to("xla")).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        moments = [value for row in optimizer.state.values() for value in row.values() if value.dim()]
+        state[:] = [*model.parameters(), *moments]
+
+    return step, state
+
+
+def bytes_in(memory: str, tensors: list[Tensor]) -> int:
+    """Return what one device's share of these takes in a memory."""
+    found = 0
+    for tensor in tensors:
+        lies = spmd.get_sharding(tensor)
+        if lies is not None and lies.memory == memory:
+            found += math.prod(lies.shard_shape(tensor.shape)) * tensor.element_size()
+    return found
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
+    spmd.simulate(8)
+    spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
+    table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
+    headings = ["step", "state: device", "host", "temporaries (CPU)", *([args.target] if args.target else [])]
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "step" else "right")
+    batch = torch.randn(args.batch, args.width)
+    for name, (policy, offload) in STEPS.items():
+        step, state = step_of(args, policy, offload)
+        for _ in range(2):
+            step(batch)
+            spmd.sync(wait=True)
+        temporary = spmd.metrics.compiles()[-1].temp_bytes
+        found = [bytes_in("device", state), bytes_in("pinned_host", state), temporary]
+        if args.target:
+            found.append(spmd.plan(step, batch, target=args.target).temporaries)
+        table.add_row(name, *(f"{size / MIB:.1f}" for size in found))
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
