@@ -145,6 +145,10 @@ def find(graph: Graph) -> dict[Node, Head]:
             readers.setdefault(value_name(operand), []).append(node)
     found = [head for loss in losses if (head := _head(loss, readers)) is not None]
     devices = len(graph.mesh.device_ids)
+    rolled = {
+        node for loop in graph.loops for node in graph.nodes[loop.start : loop.stop]
+    }  # one turn is lowered for all
+    found = [head for head in found if rolled.isdisjoint((*head.skipped, head.loss, *head.gradients))]
     large = [head for head in found if head.nbytes > config.max_logits_bytes * devices]
     return {node: head for head in large for node in (*head.skipped, head.loss, *head.gradients)}
 
