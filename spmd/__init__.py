@@ -20,6 +20,7 @@ from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
+from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from .core.ir.graph import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
@@ -31,6 +32,10 @@ from .launch import full_tensor as full_tensor
 from .launch import initialize as initialize
 from .launch import process_count as process_count
 from .launch import process_index as process_index
+from .memory import checkpoint_name as checkpoint_name
+from .memory import offload_optimizer as offload_optimizer
+from .memory import place_to_device as place_to_device
+from .memory import place_to_host as place_to_host
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec

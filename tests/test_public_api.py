@@ -11,18 +11,18 @@ import spmd
 NAMES = {
     spmd: (
         "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax "
-        "check clear_sharding cond config device device_ids eager from_process_local full_state_dict full_tensor "
-        "get_sharding get_stablehlo initialize local_shards manual_seed mark_sharding mark_step nan_guard "
-        "no_host_transfer plan process_count process_index register_lowering remat scan scan_layers simulate sync "
-        "use_sharding while_loop"
+        "check checkpoint_policies clear_sharding cond config device device_ids eager from_process_local "
+        "full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed mark_sharding "
+        "mark_step nan_guard no_host_transfer plan process_count process_index register_lowering remat scan "
+        "scan_layers simulate stablehlo_custom_call sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
         "timer trivial_dispatch_seconds"
     ),
     fsdp: (
-        "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
-        "size_based_auto_wrap_policy transformer_auto_wrap_policy"
+        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy lambda_auto_wrap_policy parameter_spec "
+        "plan_units size_based_auto_wrap_policy transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
 
@@ -73,7 +73,7 @@ SIGNATURES = {
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
-    spmd.use_sharding: "(tensors, mesh, partition_spec=None)",
+    spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
@@ -86,8 +86,11 @@ SIGNATURES = {
     spmd.metrics.timer: "(name)",
     fsdp.FullyShardedDataParallel: (
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
-        "ignored_modules=(), reshard_after_forward=True)"
+        "ignored_modules=(), reshard_after_forward=True, "
+        "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
+        "cast_forward_inputs=True))"
     ),
+    fsdp.MixedPrecisionPolicy: ("(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True)"),
     fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
     fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",
@@ -95,7 +98,7 @@ SIGNATURES = {
         "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, "
         "exclude_wrap_modules=None)"
     ),
-    fsdp.parameter_spec: "(shape, axis, size)",
+    fsdp.parameter_spec: "(shape, axis, size, held=())",
     fsdp.plan_units: "(module, policy, ignored_modules=())",
 }
 
@@ -130,7 +133,7 @@ class TestPublicApi:
             "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
             "max_program_ops", "partitioner", "process_timeout_seconds", "program_cache", "program_cache_bytes",
             "program_cache_dir",
-            "program_cache_size", "slow_compile_seconds", "sync_on_read",
+            "program_cache_size", "roll_layers", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -94,6 +94,13 @@ FLAGS = (
         "auto",
         "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
     ),
+    Flag(
+        "roll_layers",
+        str,
+        "auto",
+        "whether equal layers become one loop of the program: where it costs nothing, wherever it can be, or never",
+        ("auto", "always", "never"),
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

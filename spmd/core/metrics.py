@@ -61,7 +61,9 @@ class CompileRecord:
     Attributes:
         name: "step", "init" or what else the program is. cause: why it was compiled, or loaded from the disk, in words.
         line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together, or loading.
-        nodes: recorded ops in it. flops: XLA's own count, per device (0 where the backend gives none).
+        nodes: recorded ops in it. loops: where equal layers became a loop of the program, (turns, ops of a turn), which
+        were lowered once instead of once a turn (`config.roll_layers`). flops: XLA's own count, per device (0 where the
+        backend gives none).
         collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
             bytes, how often and from which line (see `Collective`); what moves most comes first.
     """
@@ -78,13 +80,17 @@ class CompileRecord:
     flops: float
     collectives: dict[str, int] = field(default_factory=dict)
     traffic: tuple[Collective, ...] = ()
+    loops: tuple[tuple[int, int], ...] = ()
 
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
+        turns = ", ".join(f"{turns} times {ops}" for turns, ops in self.loops)
+        spared = sum((turns - 1) * ops for turns, ops in self.loops)
+        rolled = f" ({self.nodes - spared} lowered: {turns} in loops)" if self.loops else ""
         return (
-            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops, {moved} | per device: "
-            f"arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B ({self.alias_bytes:,} B in place), "
-            f"temporary {self.temp_bytes:,} B"
+            f"{self.name}: {self.cause} | {self.line} | {self.seconds:.2f} s, {self.nodes} ops{rolled}, {moved} | "
+            f"per device: arguments {self.argument_bytes:,} B, results {self.output_bytes:,} B "
+            f"({self.alias_bytes:,} B in place), temporary {self.temp_bytes:,} B"
         )
 
 
@@ -145,7 +151,7 @@ def counter_names() -> list[str]:
 
 def timer(name: str) -> float:
     """Total seconds of a timer: "key" (graph key at a barrier), "dispatch" (handing a program to PJRT), "compile", of
-    which "lower" (to StableHLO), "load" (of programs kept on disk)."""
+    which "lower" (to StableHLO), "roll" (finding equal layers), "load" (of programs kept on disk)."""
     return _timers[name]
 
 

@@ -37,7 +37,7 @@ def _matrix_units(count: int, width: int) -> int:
 
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": Chip("v4", 275e12, _matrix_units(8, 128), int(30.5 * _GIB), f"{_DOCS}v4{_MEMORY}"),
+    "TPU v4": Chip("v4", 275e12, _matrix_units(8, 128), int(30.75 * _GIB), f"{_DOCS}v4{_MEMORY}"),
     "TPU v5 lite": Chip("v5e", 197e12, _matrix_units(4, 128), int(15.75 * _GIB), f"{_DOCS}v5e{_MEMORY}"),
     "TPU v5": Chip("v5p", 459e12, _matrix_units(8, 128), int(95.74 * _GIB), f"{_DOCS}v5p{_MEMORY}"),
     "TPU v6 lite": Chip("v6e", 918e12, _matrix_units(4, 256), int(31.25 * _GIB), f"{_DOCS}v6e{_MEMORY}"),

@@ -15,6 +15,7 @@ from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
+from ..core.engine.launch import formed
 from ..core.ir.graph import Graph, Node
 from ..core.ir.source import node_line
 from ..core.metrics import Collective
@@ -67,7 +68,7 @@ def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
     started = metrics.now()
     try:
         with metrics.silent():
-            compiled = compile_for(graph)
+            compiled = compile_for(formed(graph))
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise

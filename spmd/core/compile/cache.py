@@ -14,7 +14,7 @@ from ..ir.graph import Graph
 from ..ir.source import Line
 from ..ir.store import Family, whole_stores
 from ..sharding.value import compiler_context
-from . import families, notice, stored
+from . import copies, families, notice, stored
 from .compiler import compile_graph
 from .families import Form
 from .program import MANY, Program, changed_input, difference
@@ -64,18 +64,28 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none)
         return found
     formed, single, stores = families.formed(graph, form)
     key = graph.key()
-    cause = (_cause(graph, line) if key not in _programs else _MOVED) + families.told(formed)
-    program = stored.load(formed, name, line, cause)
-    if program is None:
-        metrics.add("programs_compiled")
-        program = compile_graph(formed, name, line, cause)
-        stored.keep(program, formed)
+    cause = _cause(graph, line) if key not in _programs else _MOVED
+    program = _made(formed, name, line, cause + families.told(formed))
+    if config.roll_layers == "auto" and copies.costs_more(program, formed):
+        metrics.add("loops_given_up")
+        formed, single, stores = families.formed(graph, families.none)
+        program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
     with _lock:
         _programs.setdefault(key, _Known(single)).programs[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
         _last = program
+    return program
+
+
+def _made(graph: Graph, name: str, line: Line, cause: str) -> Program:
+    """The program of a graph: from the disk, or compiled."""
+    program = stored.load(graph, name, line, cause)
+    if program is None:
+        metrics.add("programs_compiled")
+        program = compile_graph(graph, name, line, cause)
+        stored.keep(program, graph)
     return program
 
 

@@ -17,9 +17,11 @@ from ..ir.source import Line, describe
 from ..pjrt import agreement, processes
 from ..sharding.value import as_chosen, compiler_context, program_devices
 from . import failing, notice
+from .aliases import alias_by_memory
 from .constants import hide_complex_constants
 from .ledger import record
-from .lower import argument_struct, build, pack_numbers
+from .lower import argument_struct, build
+from .numbers import pack_numbers
 from .options import options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare
@@ -48,6 +50,7 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
         vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
         lowered = jitted.lower(*arguments, *vectors)
         hide_complex_constants(graph, lowered.compiler_ir())
+        alias_by_memory(graph, lowered.compiler_ir())
         return lowered
 
 

@@ -101,7 +101,7 @@ class Module:
                     self.computations[current.name] = current
                     if line.startswith("ENTRY"):
                         self.entry = current.name
-            elif line.startswith("}"):
+            elif line.rstrip() == "}":  # a kernel's own configuration has lines that begin so
                 current = None
             else:
                 instruction = _instruction(line)

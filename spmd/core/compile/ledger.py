@@ -31,6 +31,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         flops=num_flops(program.executable),
         collectives=dict(counts),
         traffic=rows(Module(text), graph) if counts else (),
+        loops=program.loops,
     )
 
 

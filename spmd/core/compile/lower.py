@@ -2,19 +2,20 @@
 
 import contextlib
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Port, Region, Value
+from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
+from ..ir.loops import Loop
 from ..ir.op import Layouts
-from ..sharding.constrain import body, cut, on_device, pad
+from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
 from ..sharding.value import DEVICE, Sharding, report_sharding
+from .loops import lower_loop
+from .numbers import Numbers, Vectors
+from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
 
 
 class LoweringError(RuntimeError):
@@ -25,19 +26,7 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Row:
-    """A value that is one row of an array in the program; an op that reads it takes the slice."""
-
-    stack: jax.Array
-    index: int
-
-    def array(self) -> jax.Array:
-        return jax.lax.index_in_dim(self.stack, self.index, keepdims=False)
-
-
-Made = jax.Array | Row
-Values = dict[Value, tuple[Made, ...]]
+Values = dict[Value, Sequence[Made]]
 
 
 def build(
@@ -56,7 +45,9 @@ def build(
         for port, buffer in zip(graph.inputs(), buffers, strict=True):
             _take_in(graph, port, buffer, values)
         with _telling(_Told(describe, chosen)):
-            lower_nodes(graph.nodes, values, (floats, integers), lies)
+            for column in graph.columns:
+                _stack([graph.leaves[i] for i in column], lies, values)
+            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops)
         return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
@@ -79,35 +70,20 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
         array = plain(made_of(graph.roots[port.places], values))
     else:
         wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
-        array = _stack([made_of(value, values) for value in wanted])
-    if port.sharding is not None and port.sharding.padded_shape(port.meta.shape) != port.meta.shape:
-        array = on_device(array)  # jit takes it to where it is to lie
-    return pad(array, port.sharding, port.meta.shape)
+        array = as_stack([made_of(value, values) for value in wanted])
+    if port.sharding is None:
+        return array
+    # Placed by ourselves, as jit would pair results with donated arguments whatever memory these are in.
+    return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
 
 
-def _stack(rows: Sequence[Made]) -> jax.Array:
-    """The rows as one array: the stack that most of them are in their places, the others set into it."""
-    homes = [
-        (id(row.stack), row.stack)
-        for i, row in enumerate(rows)
-        if isinstance(row, Row) and row.index == i and len(row.stack) == len(rows)
-    ]
-    if not homes:
-        return jnp.stack([plain(row) for row in rows])
-    (most, _), *_ = Counter(name for name, _ in homes).most_common(1)
-    stack = home = dict(homes)[most]
-    for i, row in enumerate(rows):
-        if not (isinstance(row, Row) and row.stack is home and row.index == i):
-            stack = jax.lax.dynamic_update_index_in_dim(stack, plain(row), i, 0)
-    return stack
-
-
-def plain(made: Made) -> jax.Array:
-    """A value as an array of its own."""
-    return made.array() if isinstance(made, Row) else made
-
-
-Vectors = tuple[jax.Array, jax.Array]  # lifted numbers: float64 and int64
+def _stack(leaves: Sequence[Leaf], lies: Mapping[Leaf, Sharding], values: Values) -> None:
+    """Makes one array of leaves that are alike, and them its rows."""
+    lay, shape = lies[leaves[0]], leaves[0].meta.shape
+    stack = joined([values[leaf][0] for leaf in leaves])
+    if lay.padded_shape(shape) == shape:
+        stack = constrain(stack, lay.behind_rows())
+    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
 
 
 class _Told(NamedTuple):
@@ -129,34 +105,42 @@ def _telling(told: _Told) -> Iterator[None]:
         _tracing.told = before
 
 
-def lower_nodes(nodes: Sequence[Node], values: Values, numbers: Vectors, lies: Mapping[Leaf, Sharding | None]) -> None:
+def lower_nodes(
+    nodes: Sequence[Node],
+    values: Values,
+    numbers: Vectors,
+    lies: Mapping[Leaf, Sharding | None],
+    loops: Sequence[Loop] = (),
+) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
 
-    numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie.
+    numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
+    which one turn is lowered; of their values those are added that others read.
     """
     told: _Told = _tracing.told
-    packed = dict(zip("fi", numbers, strict=True))
-    position = {"f": 0, "i": 0}
-    for index, node in enumerate(nodes):
-        kinds = node.entry.numbers
-        own: list[jax.Array] = []
-        if node.entry.lowering.regions:
-            for kind in "fi":
-                start = position[kind]
-                position[kind] += kinds.count(kind)
-                own.append(jax.lax.slice(packed[kind], (start,), (position[kind],)))
-        else:
-            for kind in kinds:
-                own.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
-                position[kind] += 1
-        operands = [plain(made_of(operand, values)) for operand in node.operands]
-        if not node.entry.lowering.any_memory:
-            operands = [on_device(operand) for operand in operands]
+    packed = Numbers(*numbers)
+    position = {node: index for index, node in enumerate(nodes)}
+
+    def apply(node: Node, operands: list[Made], own: list[jax.Array], layouts: Layouts) -> Sequence[Made]:
         # The index lets an error that XLA raises late be traced back to this node (see `failing`).
-        with jax.named_scope(f"{node.entry.name}#{index}"):
-            values[node] = _apply(node, operands, own, lies, told.describe)
+        with jax.named_scope(f"{node.entry.name}#{position[node]}"):
+            made = _apply(node, operands, own, layouts, told.describe)
         if told.chosen is not None and node.entry.name == "mark_sharding":
-            values[node] = (_reported(node, plain(values[node][0]), told.chosen),)
+            made = (_reported(node, plain(made[0]), told.chosen),)
+        return made
+
+    def layout_of(value: Value) -> Sharding | None:
+        return _known_sharding(value, lies)
+
+    starts = {loop.start: loop for loop in loops}
+    end = 0
+    for index, node in enumerate(nodes):
+        if index in starts:
+            lower_loop(starts[index], values, packed, apply, layout_of)
+            end = starts[index].stop
+        if index >= end:
+            operands = [made_of(operand, values) for operand in node.operands]
+            values[node] = apply(node, operands, packed.of(node.entry), list(map(layout_of, node.operands)))
 
 
 def lower_region(
@@ -172,49 +156,55 @@ def lower_region(
     return [plain(made_of(root, values)) for root in region.roots]
 
 
-def made_of(value: Value, values: Values) -> Made:
-    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
-
-
-def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
-    """The lifted numbers of the nodes, in the order in which the program unpacks them."""
-    floats: list[float] = []
-    integers: list[int] = []
-    for node in nodes:
-        if node.numbers:
-            for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # as its kind says
-    return floats, integers
-
-
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
 _NARROW = frozenset({torch.bfloat16, torch.float16})
 
 
 def _apply(
     node: Node,
-    operands: list[jax.Array],
+    operands: list[Made],
     numbers: list[jax.Array],
-    lies: Mapping[Leaf, Sharding | None],
+    layouts: Layouts,
     describe: Callable[[Node], str],
-) -> tuple[jax.Array, ...]:
+) -> Sequence[Made]:
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            layouts = [_known_sharding(value, lies) for value in node.operands]
-            made = node.entry.lower(operands, numbers, layouts)
+            if not node.entry.lowering.any_memory:
+                operands = list(map(_on_device, operands))
+            if node.entry.lowering.elements:
+                made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
+            elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
+                made = (scalars(operands),)
+            else:
+                made = node.entry.lower(list(map(plain, operands)), numbers, layouts)
     except LoweringError as error:  # of an op in a region of this one, which it names
         raise LoweringError(str(error), node) from error
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
-    for array, meta in zip(made, node.entry.metas, strict=True):
-        if array.shape != meta.struct.shape or array.dtype != meta.struct.dtype:
+    for one, meta in zip(made, node.entry.metas, strict=True):
+        array = one.stack if isinstance(one, Row) else one
+        shape = array.shape[1:] if isinstance(one, Row) else array.shape
+        if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}",
+                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
                 node,
             )
     return made
+
+
+def _on_device(made: Made) -> Made:
+    """The value, or the stack of which it is a row, in the memory in which programs compute."""
+    if not isinstance(made, Row):
+        return on_device(made)
+    stack = on_device(made.stack)
+    return made if stack is made.stack else Row(stack, made.index)
+
+
+def _is_of_scalars(node: Node) -> bool:
+    """Whether an op makes a vector of numbers."""
+    return node.entry.name == "aten.stack" and not any(operand.meta.shape for operand in node.operands)
 
 
 def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:

@@ -22,12 +22,13 @@ class Program:
     whose mesh has the devices in another order than the program, and how they lie in it; respelled: the outputs of
     which that is so, and how they are named. calls_host: whether a run calls Python, which may raise. smallest: which
     output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
-    fingerprint: with several processes, what they compared.
+    fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each.
     """
 
     __slots__ = (
         "__weakref__", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint", "foreign",
-        "inputs", "leaves", "line", "lines", "name", "outputs", "pinned", "record", "respelled", "results", "smallest",
+        "inputs", "leaves", "line", "lines", "loops", "name", "outputs", "pinned", "record", "respelled", "results",
+        "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -42,6 +43,7 @@ class Program:
         self.donated = graph.donated
         self.inputs = graph.inputs()
         self.outputs = graph.outputs()
+        self.loops = tuple((loop.turns, loop.period) for loop in graph.loops)
         order = graph.mesh.device_ids
         self.foreign = [
             (i, port.sharding.over(order))

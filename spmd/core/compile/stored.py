@@ -102,7 +102,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
     traffic = tuple(metrics.Collective(**row | {"axes": tuple(row["axes"])}) for row in facts["record"].pop("traffic"))
-    program.record = metrics.CompileRecord(**facts["record"], traffic=traffic)
+    program.record = metrics.CompileRecord(**facts["record"] | {"loops": program.loops}, traffic=traffic)
     program.bytes_needed = facts["bytes_needed"]
     return program
 

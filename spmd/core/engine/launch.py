@@ -8,16 +8,18 @@ import numpy as np
 
 from .. import metrics
 from ..compile import cache, failing, families
-from ..compile.lower import pack_numbers
+from ..compile.numbers import pack_numbers
 from ..compile.program import Program
 from ..ir.graph import Graph, Leaf
 from ..ir.source import Line
 from ..lazy.cell import unlocked
+from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks
 
-# Finds the leaves and results of a graph that are to be rows of stacks.
-form: families.Form = families.none
+
+# Finds what is one loop of a program, and the leaves and results that are rows of stacks.
+form: families.Form = roll.rolled
 
 
 def formed(graph: Graph) -> Graph:

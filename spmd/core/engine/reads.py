@@ -85,10 +85,14 @@ def _run_needed(cell: Cell) -> None:
         forget_reads()
 
 
+# Elements of what the host computes where no program runs: a mask over all tokens of a batch.
+_LARGEST_IN_A_PLAN = 1 << 24
+
+
 def _settle_by_host(cell: Cell) -> None:
     """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
     with LOCK:
-        nodes = dynamic.few_small(cell.value)
+        nodes = dynamic.few_small(cell.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
         if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
             cell.settle(dynamic.known(cell.value, nodes))
 

@@ -234,7 +234,9 @@ class Graph:
     families: leaves, by their places, that are one argument of the program, the rows of a stack [rows, *shape] in this
     order; all look and lie alike, and are donated together. stacked: the same for results, by their places in the
     roots; ~i stands for leaf i of a donated family, which comes out as it went in. onto: per leaf, the place of the
-    root that is written over it (no part of the key: it only says whose memory serves whom).
+    root that is written over it (no part of the key: it only says whose memory serves whom). loops: the stretches
+    (`ir.loops.Loop`) that are loops of the program, too, in order. columns: leaves that are no argument together and
+    that the program stacks for them.
     """
 
     nodes: list[Node]
@@ -247,6 +249,8 @@ class Graph:
     families: tuple[Family, ...] = ()
     stacked: tuple[Family, ...] = ()
     onto: Sequence[int | None] = ()
+    loops: Sequence[Any] = ()
+    columns: Sequence[Family] = ()
 
     def inputs(self) -> list[Port]:
         """What the program takes: the families, then the other leaves."""
@@ -278,7 +282,7 @@ class Graph:
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
-        key: list[Any] = [config.partitioner, config.compiler_options, self.donated, self.mesh]
+        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers, self.donated, self.mesh]
         key.extend(self.lies)
         key.extend(_wiring(self.nodes, self.leaves, self.roots))
         key.append(tuple(self.pinned))
@@ -288,8 +292,8 @@ class Graph:
 
     @property
     def encoded(self) -> str:
-        """The key as text that is the same in every process (see `ir.encode`)."""
-        return digest(self.key())
+        """The key, with the loops, as text that is the same in every process (see `ir.encode`)."""
+        return digest((self.key(), [(loop.start, loop.period, loop.turns) for loop in self.loops]))
 
 
 def _each(places: int | Family) -> Family:

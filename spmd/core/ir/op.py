@@ -28,8 +28,13 @@ class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
     regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
-    the floats and the integers, and not one by one.
+    the floats and the integers, and not one by one. elements: of a list op, each element's own op; its operands may be
+    rows of one array (`compile.rows.Row`), and its results are then.
     """
+
+    @property
+    def elements(self) -> "tuple[Part, ...]":
+        return ()
 
     @property
     def opaque(self) -> bool:
@@ -151,6 +156,15 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+
+    entry: Entry
+    operands: tuple[int, ...]
+    numbers: tuple[int, ...]
 
 
 _alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()

@@ -9,15 +9,20 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .value import DEVICE, Sharding
+from .value import DEVICE, HOST, Sharding
 
 
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
     padded = pad(array, sharding, array.shape)
     layout = sharding.with_spec(sharding.spec).in_program()
-    laid_out = cut(jax.lax.with_sharding_constraint(padded, layout), array.shape)
-    return laid_out if sharding.memory == DEVICE else jax.device_put(laid_out, jax.memory.Space.Host)
+    return in_memory(cut(jax.lax.with_sharding_constraint(padded, layout), array.shape), sharding.memory)
+
+
+def in_memory(array: jax.Array, memory: str) -> jax.Array:
+    """The value in that memory."""
+    space = jax.memory.Space.Host if memory == HOST else jax.memory.Space.Device
+    return array if jax.typeof(array).memory_space == space else jax.device_put(array, space)
 
 
 _place = threading.local()  # .is_body: whether this thread traces the body of a loop
@@ -44,8 +49,7 @@ def barrier(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 def on_device(array: jax.Array) -> jax.Array:
     """The value in the memory in which programs compute."""
-    in_host = jax.typeof(array).memory_space == jax.memory.Space.Host
-    return jax.device_put(array, jax.memory.Space.Device) if in_host else array
+    return in_memory(array, DEVICE)
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
