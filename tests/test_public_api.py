@@ -11,14 +11,8 @@ import spmd
 NAMES = {
     spmd: (
         "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax "
-<<<<<<< HEAD
-        "check checkpoint_name clear_sharding cond config device device_ids eager "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards "
-=======
-        "check checkpoint_name checkpoint_policies clear_sharding cond config device device_ids eager "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize "
-        "linear_cross_entropy local_shards "
->>>>>>> long
+        "check checkpoint_name clear_sharding cond config device device_ids eager from_process_local "
+        "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy local_shards "
         "manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
         "place_to_host plan process_count process_index register_lowering remat scan scan_layers simulate "
         "stablehlo_custom_call sync use_sharding while_loop"
