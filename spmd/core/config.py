@@ -94,6 +94,12 @@ FLAGS = (
         "auto",
         "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
     ),
+    Flag(
+        "pad_lengths",
+        bool,
+        True,
+        "take a slice whose length changes from run to run whole, the length an operand, where every op behind it can",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

@@ -35,13 +35,18 @@ def find(graph: Graph) -> Program | None:
     return found
 
 
-def program_for(graph: Graph, name: str, line: Line) -> Program:
-    """The compiled program of a graph: from the cache, from the disk, or made now."""
+def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+    """The compiled program of a graph: from the cache, from the disk, or made now.
+
+    why_not: why a length that differs has a program of its own (see `passes.padding`), for the ledger.
+    """
     global _last
     found = find(graph)
     if found is not None:
         return found
     cause = _cause(graph, line)
+    if why_not:
+        cause = f"{cause}; the length is no operand because {why_not}"
     program = stored.load(graph, name, line, cause)
     if program is None:
         metrics.add("programs_compiled")

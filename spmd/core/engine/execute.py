@@ -97,21 +97,22 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
 
     graph = graph_now()
     check_here(graph.mesh)
-    program = cache.find(graph)
+    program, why_not = cache.find(graph), ""
     if program is None and not piece.is_whole:
         pieces = finer(piece, graph, [cell for _, cell in left]) if donate else []
         if pieces:
             return pieces
         # What is learnt of runs before may differ between processes: with several every graph runs as it is.
-        hosted = set() if processes.several() else dynamic.adapt(graph, line)
-        if hosted and not is_forbidden():
-            return beside_host(Piece(graph.nodes, piece.where), hosted)
+        if not processes.several():
+            graph, hosted, why_not = dynamic.adapt(graph, line)
+            if hosted and not is_forbidden():
+                return beside_host(Piece(graph.nodes, piece.where), hosted)
         program = cache.find(graph)
     if program is None:
-        launch.compile_unlocked(graph, "step", line)
+        launch.compile_unlocked(graph, "step", line, why_not)
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
-        graph = graph_now()
+        graph = dynamic.padded(graph_now()) if graph.roots != [value for value, _ in roots] else graph_now()
         program = cache.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = _run_program(program, graph, line)

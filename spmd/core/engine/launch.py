@@ -16,10 +16,10 @@ from ..lazy.cell import unlocked
 from ..pjrt import agreement, processes, runs, transfer
 
 
-def compile_unlocked(graph: Graph, name: str, line: Line) -> None:
+def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
     """Has the cache compile a graph that it does not have, while other threads go on recording: see `unlocked`."""
     with unlocked():
-        cache.program_for(graph, name, line)
+        cache.program_for(graph, name, line, why_not)
 
 
 def run(program: Program, graph: Graph) -> list[Leaf]:

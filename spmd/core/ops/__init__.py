@@ -24,6 +24,7 @@ from . import norm as norm
 from . import optim as optim
 from . import order as order
 from . import order_checks as order_checks
+from . import padding_rules as padding_rules
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random
