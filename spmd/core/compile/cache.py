@@ -93,10 +93,12 @@ def most_alike(graph: Graph, line: Line) -> Program | None:
     return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
 
 
-def _likeness(program: Program, graph: Graph) -> int:
-    """How much of a program's ops a graph repeats: the same entry counts two, the same op with other operands one."""
+def _likeness(program: Program, graph: Graph) -> tuple[bool, int]:
+    """How much of a program's ops a graph repeats: all of them, on whatever operands, before anything else; then the
+    same entry counts two, the same op with other operands one."""
     pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
-    return sum((old is new) + (old.name == new.name) for old, new in pairs)
+    all_names = len(program.entries) == len(graph.nodes) and all(old.name == new.name for old, new in pairs)
+    return all_names, sum((old is new) + (old.name == new.name) for old, new in pairs)
 
 
 def clear_cache() -> None:

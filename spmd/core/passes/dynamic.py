@@ -80,7 +80,7 @@ def apply(graph: Graph) -> set[Node]:
 def lift_positions(nodes: Sequence[Node]) -> None:
     """Makes the positions that are known to move lifted numbers of their ops."""
     for node in nodes if _moving else ():
-        if node.entry.moving is not None and _moving.get(padding.place_of(node)):
+        if node.entry.moving is not None and _moving.get(padding.place_of(node)) and not padding.grows(node):
             node.entry, position = node.entry.moving
             node.numbers = (position, *node.numbers)  # those of a random op are its key
 

@@ -49,10 +49,14 @@ def learn(sources: Mapping[Node, Sequence[int]]) -> None:
 
 def sources_of(graph: Graph) -> dict[Node, Sequence[int]]:
     """The ops of a graph whose results are known to grow, and the dims in which they do."""
-    if not _growing:
-        return {}
-    found = {node: _growing.get(place_of(node)) for node in graph.nodes}
-    return {node: dims for node, dims in found.items() if dims is not None and _is_long(node, dims)}
+    return {node: _growing.rows[place_of(node)] for node in graph.nodes if grows(node)} if _growing else {}
+
+
+def grows(node: Node) -> bool:
+    """Whether an op's result is known to grow. A slice from elsewhere in the same line does not: its position moves."""
+    dims = _growing.get(place_of(node)) if _growing else None
+    moving = node.entry.moving
+    return dims is not None and _is_long(node, dims) and (moving is None or moving[1] == 0)
 
 
 def _is_long(node: Node, dims: Sequence[int]) -> bool:
@@ -111,8 +115,13 @@ class _Spread:
         pads = [self.pads.get(value_name(operand), {}) for operand in node.operands]
         entry, numbers = node.entry, node.numbers
         begins = () if any(pads) else self.sources.get(node, ())
-        if begins or any(pads):
-            found = _found(entry, pads, begins)
+        try:
+            found = _found(entry, pads, begins) if begins or any(pads) else None
+        except NoRule:
+            if not begins:
+                raise
+            found = None  # another op of the same name in the same line
+        if found is not None:
             entry, numbers = found.entry, (*found.numbers, *numbers)
             self.changed.add(node)
             for index, pad in enumerate(found.pads):
