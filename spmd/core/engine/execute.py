@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..compile import cache
-from ..ir.graph import Graph, Leaf, Node, Value, origin, results, topological, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy.cell import ASIDE, LIVE, Cell
-from ..passes import dynamic, nans
+from ..passes import dynamic, nans, padding
 from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
@@ -112,26 +112,30 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         launch.compile_unlocked(graph, "step", line, why_not)
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
-        graph = dynamic.padded(graph_now()) if graph.roots != [value for value, _ in roots] else graph_now()
+        graph = dynamic.padded(graph_now())[0] if graph.roots != [value for value, _ in roots] else graph_now()
         program = cache.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = _run_program(program, graph, line)
-    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
-    for (value, cell), leaf in zip(roots, leaves, strict=True):
-        _take(cell, value, leaf)
+    made = [padding.unpadded(leaf, value) for (value, _), leaf in zip(roots, leaves, strict=True)]
+    flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
+    for (value, cell), data, leaf in zip(roots, made, leaves, strict=True):
+        _take(cell, value, data, leaf.sharding)
     return []
 
 
 def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
     """The values that wait to be run and are not of this run."""
     own = {value_name(value) for value, _ in roots}
-    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf]
+    cells = [cell for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)]
     return [cell.value for cell in cells if value_name(cell.value) not in own]
 
 
-def _take(cell: Cell, value: Value, leaf: Leaf) -> None:
+def _take(cell: Cell, value: Value, leaf: Leaf | Node, lies: Sharding | None = None) -> None:
     """Gives a cell what was computed of it. One that has been written since keeps it for the case that this fails."""
-    if cell.value is value:
+    if type(leaf) is Node:
+        if cell.value is value:
+            cell.rest(leaf, lies)
+    elif cell.value is value:
         cell.settle(leaf)
     elif type(cell.value) is not Leaf:
         cell.home, cell.data, leaf.holder = leaf.sharding, leaf, weakref.ref(cell)

@@ -3,7 +3,7 @@
 Not here: running them (`execute`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import metrics
@@ -183,7 +183,7 @@ class Flow:
     def is_read_after(self, leaf: Leaf, here: int) -> bool:
         return self.last.get(leaf, -1) > here
 
-    def give(self, made: dict[Any, Leaf]) -> None:
+    def give(self, made: Mapping[Any, Leaf | Node]) -> None:
         """Puts data in the place of values that later pieces read."""
         readers: dict[Node, None] = {}
         for name, leaf in made.items():

@@ -25,6 +25,11 @@ class Whole(int):
     """The capacity of a slice of a buffer that is taken whole: it may be many times the length."""
 
 
+def is_whole(size: int) -> bool:
+    """Whether a capacity is that of a whole buffer."""
+    return type(size) is Whole
+
+
 class NoRule(Exception):
     """An op has no rule for this padding; the text goes on behind the op's name."""
 
@@ -198,7 +203,7 @@ class Case:
 
     def whole(self) -> bool:
         """Whether padding may be most of an operand."""
-        return any(type(size) is Whole for pads in self.pads for size in pads.values())
+        return any(is_whole(size) for pads in self.pads for size in pads.values())
 
 
 Rule = Callable[[Case], None]

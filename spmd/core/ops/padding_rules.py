@@ -9,7 +9,7 @@ import torch
 
 from .loss import CROSS_ENTROPY
 from .moving import run_of
-from .padding import HIGH, LOW, RULES, Append, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, Take, Whole, padded
+from .padding import HIGH, LOW, RULES, Append, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, Take, Whole, is_whole, padded
 from .registry import RULES as LOWERINGS
 
 aten = torch.ops.aten
@@ -147,7 +147,7 @@ def cat(case: Case) -> None:
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
-    capacity = Whole(size + more) if type(size) is Whole else capacity_of(length + more, size)
+    capacity = Whole(size + more) if is_whole(size) else capacity_of(length + more, size)
     case.made[0][dim] = capacity
     case.do(Append(dim, int(capacity)), length)
 

@@ -7,7 +7,7 @@ program, provided it is small and exact, so that no bit depends on who computes 
 differs, too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import jax
@@ -49,18 +49,20 @@ def adapt(graph: Graph, line: Line) -> Adapted:
     hosted = apply(graph)
     if hosted or cache.find(graph) is not None:
         return Adapted(graph, hosted)
-    known = padded(graph)
-    return _learn(graph, line) if known is graph else Adapted(known, set())
+    known, why_not = padded(graph)
+    return _learn(graph, line) if known is graph and not why_not else Adapted(known, set(), why_not)
 
 
-def padded(graph: Graph) -> Graph:
-    """The graph with the lengths that are known to change taken whole, where there is a program for that; else as it
-    is."""
-    sources = padding.sources_of(graph)
-    found = padding.pad(graph, sources) if sources else None
-    if found is None or isinstance(found, padding.Refused) or cache.find(found[0]) is None:
-        return graph
-    return found[0]
+def padded(graph: Graph) -> tuple[Graph, str]:
+    """The graph with what is known to grow taken with padding, where there is a program for that or it reads data that
+    has padding; else as it is, and why it cannot be padded where that is so."""
+    sources = padding.sources_of(graph) if config.pad_lengths else None
+    if sources is None:
+        return graph, ""
+    found = padding.pad(graph, sources)
+    if isinstance(found, padding.Refused):
+        return graph, str(found) if sources.is_settled else ""
+    return (found[0], "") if sources.is_settled or cache.find(found[0]) is not None else (graph, "")
 
 
 def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
@@ -98,30 +100,62 @@ def _learn(graph: Graph, line: Line) -> Adapted:
             moving.append(node)
         elif old is not node.entry:
             others.append((old, node))
-    if all(_is_small(node) for _, node in others):
-        _keep_places(moving, [node for _, node in others])
-        return Adapted(graph, apply(graph))
-    return _learn_lengths(graph, before, moving, others)
+    small = [node for _, node in others if _is_small(node)]
+    if len(small) < len(others) or not others:
+        made = _learn_lengths(graph, before, moving, others, ())
+        if made.graph is not graph or not small:
+            return made
+        # The host does what is small and grows, and its next result is data that grows.
+        made = _learn_lengths(graph, before, moving, others, small)
+        if made.why_not or not made.hosted:
+            return made
+    _keep_places(moving, small)
+    return Adapted(graph, apply(graph))
 
 
 def _learn_lengths(
-    graph: Graph, before: cache.Program, moving: Sequence[Node], others: Sequence[tuple[Entry, Node]]
+    graph: Graph,
+    before: cache.Program,
+    moving: Sequence[Node],
+    others: Sequence[tuple[Entry, Node]],
+    hosted: Collection[Node],
 ) -> Adapted:
-    """The graph padded, where that explains all that differs beside positions."""
-    sources = {node: dims for old, node in others if (dims := padding.grown(old, node)) is not None}
-    same_data = [meta for meta, _ in before.leaves] == [leaf.meta for leaf in graph.leaves]
-    if not sources or not same_data or not config.pad_lengths:
+    """The graph padded, where that explains all that differs beside positions and what the host would do."""
+    made = {node: padding.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
+    nodes = {node: dims for old, node in others if node not in made and (dims := padding.grown(old, node)) is not None}
+    leaves = _grown_data(before, graph, hosted)
+    if leaves is None or not (nodes or leaves or made) or not config.pad_lengths:
         return Adapted(graph, set())
+    sources = padding.Sources(nodes, leaves, made)
     found = padding.pad(graph, sources)
     if isinstance(found, padding.Refused):
         return Adapted(graph, set(), str(found))
     if any(node not in found[1] for _, node in others):
         return Adapted(graph, set())
-    padding.learn(sources)
+    if made:
+        return Adapted(graph, set(made))
+    padding.learn(sources, graph)
     _keep_places(moving, ())
     lift_positions(graph.nodes)
     found = padding.pad(graph, sources)
     return Adapted(graph, set(), str(found)) if isinstance(found, padding.Refused) else Adapted(found[0], set())
+
+
+def _grown_data(
+    before: cache.Program, graph: Graph, hosted: Collection[Node]
+) -> dict[Leaf, Sequence[int]] | None:
+    """The data of another shape than before, and in which dims, beside what only the host reads; None where that is
+    more than padding explains."""
+    if len(before.leaves) != len(graph.leaves):
+        return None
+    found: dict[Leaf, Sequence[int]] = {}
+    for (meta, _), leaf in zip(before.leaves, graph.leaves, strict=True):
+        if meta is not leaf.meta and not all(node in hosted for node in graph.nodes if leaf in node.operands):
+            dims = padding.grown_dims(meta, leaf.meta)
+            if not dims or not padding.can_grow(leaf, dims, graph):
+                return None
+            found[leaf] = dims
+    return found
 
 
 def _keep_places(moving: Sequence[Node], growing: Sequence[Node]) -> None:

@@ -7,14 +7,24 @@ none, or a result is kept at its own length, everything stays as it was recorded
 """
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import CodeType
 from typing import Any, NamedTuple
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Value, origin, value_name
-from ..ir.op import Entry, Padded
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..dtypes import is_exact
+from ..ir.graph import SHOWN, Graph, Leaf, Node, Pick, Value, origin, value_name
+from ..ir.meta import Meta, padded_meta
+from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, Padded
 from ..ir.source import line_number, node_line
-from ..ops.padding import NoRule, Pads
+from ..ops.padding import NoRule, Pads, is_whole
+from ..ops.padding_rules import capacity_of
+from ..sharding.constrain import cut
 from ..tables import Bounded
 
 # Where an op stands in the user's code, and its name.
@@ -22,6 +32,8 @@ Place = tuple[CodeType | None, int, str]
 
 # Which dims of its result grow, of the ops at these places.
 _growing: Bounded[Place, tuple[int, ...]] = Bounded(4096)
+# The same of the data that ops at these places read, by the number of the operand.
+_grown_data: Bounded[tuple[Place, int], tuple[int, ...]] = Bounded(4096)
 # What an op becomes, by itself and what is padded of its operands.
 _padded: Bounded[tuple[Entry, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
 
@@ -41,15 +53,56 @@ def place_of(node: Node) -> Place:
     return node.code, line_number(node.code, node.instruction), node.entry.name
 
 
-def learn(sources: Mapping[Node, Sequence[int]]) -> None:
-    """Has these ops' results padded in these dims from now on."""
-    for node, dims in sources.items():
+class Sources(NamedTuple):
+    """Where padding begins: ops whose result, and data whose shape, grows from run to run, each with the dims in which
+    it does. hosted: ops whose results the host would make, with padding."""
+
+    nodes: Mapping[Node, Sequence[int]]
+    leaves: Mapping[Leaf, Sequence[int]]
+    hosted: Mapping[Node, Sequence[int]] = types.MappingProxyType({})
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a graph that has no program yet is padded all the same: it reads data that has padding."""
+        return any(node.entry.name == SHOWN for node in self.nodes)
+
+
+def learn(sources: Sources, graph: Graph) -> None:
+    """Has these grow from now on."""
+    for node, dims in sources.nodes.items():
         _growing.keep(place_of(node), tuple(dims))
+    for leaf, dims in sources.leaves.items():
+        for node in graph.nodes:
+            for index, operand in enumerate(node.operands):
+                if operand is leaf:
+                    _grown_data.keep((place_of(node), index), tuple(dims))
 
 
-def sources_of(graph: Graph) -> dict[Node, Sequence[int]]:
-    """The ops of a graph whose results are known to grow, and the dims in which they do."""
-    return {node: _growing.rows[place_of(node)] for node in graph.nodes if grows(node)} if _growing else {}
+def sources_of(graph: Graph) -> Sources | None:
+    """What of a graph is known to grow; None where nothing is."""
+    nodes: dict[Node, Sequence[int]] = {}
+    leaves: dict[Leaf, Sequence[int]] = {}
+    for node in graph.nodes:
+        if node.entry.name == SHOWN:
+            nodes[node] = node.entry.lowering.dims  # type: ignore[attr-defined]
+        elif grows(node):
+            nodes[node] = _growing.rows[place_of(node)]
+        for index, operand in enumerate(node.operands) if _grown_data else ():
+            if type(operand) is Leaf:
+                dims = _grown_data.get((place_of(node), index))
+                if dims is not None and can_grow(operand, dims, graph):
+                    leaves[operand] = dims
+    return Sources(nodes, leaves) if nodes or leaves else None
+
+
+def can_grow(leaf: Leaf, dims: Sequence[int], graph: Graph) -> bool:
+    """Whether data may be padded: what the host has made of a list that grows; a cache that a new token is joined to."""
+    shape = leaf.meta.shape
+    if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
+        return False
+    if leaf.host is not None:
+        return is_exact(leaf.meta.dtype)
+    return all(node.entry.name == "aten.cat" for node in graph.nodes if leaf in node.operands)
 
 
 def grows(node: Node) -> bool:
@@ -66,15 +119,21 @@ def _is_long(node: Node, dims: Sequence[int]) -> bool:
 
 def grown(old: Entry, node: Node) -> tuple[int, ...] | None:
     """The dims in which an op's result differs from that of the same op of another run, on operands that do not."""
-    (before, *others), (now, *_) = old.metas, node.entry.metas
-    if others or old.operands != node.entry.operands or len(before.shape) != len(now.shape):
+    if len(old.metas) > 1 or old.operands != node.entry.operands:
         return None
-    dims = tuple(dim for dim, size in enumerate(now.shape) if size != before.shape[dim])
+    dims = grown_dims(old.metas[0], node.meta)
     return dims if dims and _is_long(node, dims) else None
 
 
-def pad(graph: Graph, sources: Mapping[Node, Sequence[int]]) -> tuple[Graph, set[Node]] | Refused:
-    """The graph with the results of these ops taken whole, and the ops that have become others."""
+def grown_dims(before: Meta, now: Meta) -> tuple[int, ...]:
+    """The dims in which two layouts of one dtype and rank differ; none where they differ otherwise."""
+    if before.dtype is not now.dtype or len(before.shape) != len(now.shape):
+        return ()
+    return tuple(dim for dim, size in enumerate(now.shape) if size != before.shape[dim])
+
+
+def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
+    """The graph with what grows taken with padding, and the ops that have become others."""
     if any(node.sequence >= 0 for node in graph.nodes):
         return Refused(next(node for node in graph.nodes if node.sequence >= 0), "is a gradient")
     spread = _Spread(sources)
@@ -84,37 +143,50 @@ def pad(graph: Graph, sources: Mapping[Node, Sequence[int]]) -> tuple[Graph, set
         except NoRule as why:
             return Refused(node, str(why))
     for root in graph.roots:
-        if spread.pads.get(value_name(root)):
-            node = origin(root)
-            assert node is not None, "a leaf is never padded"
+        pads = spread.pads.get(value_name(root), {})
+        node = origin(root)
+        if pads and node not in sources.hosted and node is not None and (node.entry.name != "aten.cat" or any(map(is_whole, pads.values()))):
             return Refused(node, "makes what is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
-    return dataclasses.replace(graph, nodes=list(spread.made.values()), roots=roots), spread.changed
+    leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]
+    return dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), spread.changed
 
 
 class _Spread:
     """The ops of a graph anew, one by one: what is padded of each value."""
 
-    def __init__(self, sources: Mapping[Node, Sequence[int]]):
+    def __init__(self, sources: Sources):
         self.sources = sources
         self.pads: dict[object, Pads] = {}
-        self.made: dict[Node, Node] = {}
+        self.nodes: list[Node] = []
+        self.made: dict[Value, Value] = {}
+        self.data: dict[Leaf, Leaf] = {}
         self.changed: set[Node] = set()
 
     def now(self, value: Value) -> Value:
         """A value of the old graph in the new one."""
-        if type(value) is Leaf:
-            return value
         if type(value) is Pick:
-            return Pick(self.made[value.node], value.index)
-        return self.made[value]  # type: ignore[index]
+            made = self.made[value.node]
+            assert type(made) is Node, "an op stays an op"
+            return Pick(made, value.index)
+        if type(value) is Leaf:
+            return self.made.get(value, value)
+        return self.made[value]
 
     def take(self, node: Node) -> None:
         """Adds an op to the new graph."""
+        for operand in node.operands:
+            if type(operand) is Leaf and operand in self.sources.leaves and operand not in self.made:
+                self._lengthen(operand, node)
         operands = [self.now(operand) for operand in node.operands]
+        if node in self.sources.hosted:
+            self.pads[node] = {dim: capacity_of(node.meta.shape[dim]) for dim in self.sources.hosted[node]}
+            self.changed.add(node)
+            self.made[node] = self._new(node.entry, operands, node.numbers, node)
+            return
         pads = [self.pads.get(value_name(operand), {}) for operand in node.operands]
         entry, numbers = node.entry, node.numbers
-        begins = () if any(pads) else self.sources.get(node, ())
+        begins = () if any(pads) else self.sources.nodes.get(node, ())
         try:
             found = _found(entry, pads, begins) if begins or any(pads) else None
         except NoRule:
@@ -127,9 +199,67 @@ class _Spread:
             for index, pad in enumerate(found.pads):
                 if pad:
                     self.pads[(node, index) if len(found.pads) > 1 else node] = pad
-        made = Node(entry, operands, numbers, node.code, node.instruction, node.sequence)
-        made.serial = node.serial
-        self.made[node] = made
+        self.made[node] = self._new(entry, operands, numbers, node)
+
+    def _new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
+        made = Node(entry, operands, numbers, like.code, like.instruction, like.sequence)
+        made.serial = like.serial
+        self.nodes.append(made)
+        return made
+
+    def _lengthen(self, leaf: Leaf, reader: Node) -> None:
+        """Gives data its padding: on the host, or in the program."""
+        pads = {dim: capacity_of(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
+        meta = padded_meta(leaf.meta, pads)
+        if leaf.host is None:
+            self.made[leaf] = self._new(Entry.of("spmd.pad", _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
+        else:
+            room = [(0, new - old) for new, old in zip(meta.shape, leaf.meta.shape, strict=True)]
+            self.made[leaf] = self.data[leaf] = Leaf(meta, host=np.pad(leaf.host, room), sharding=leaf.sharding)
+        self.pads[leaf] = pads
+
+
+@dataclass(frozen=True, slots=True)
+class _Lengthen(Lowering):
+    """The operand, with padding behind it."""
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        room = [(0, new - old) for new, old in zip(op.metas[0].shape, op.operands[0].shape, strict=True)]
+        return (jnp.pad(operands[0], room),)
+
+
+# --- data that has padding: what a tensor holds between two runs is a view of it ------------------------------------
+
+
+def unpadded(leaf: Leaf, value: Value) -> Leaf | Node:
+    """A result as the user sees it; where it has padding, an op that shows it stands in the place of the one that made
+    it."""
+    if leaf.meta.shape == value.meta.shape:
+        return leaf
+    made = Node(_shown_entry(leaf.meta, value.meta), [leaf])
+    node = origin(value)
+    assert node is not None, "results are made"
+    made.code, made.instruction, made.serial = node.code, node.instruction, node.serial
+    return made
+
+
+def _shown_entry(whole: Meta, meta: Meta) -> Entry:
+    return Entry.of(SHOWN, _Shown(grown_dims(whole, meta)), (meta,), (whole,), statics=str(list(meta.shape)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Shown(Lowering):
+    """The operand without its padding."""
+
+    dims: tuple[int, ...]
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (cut(operands[0], op.metas[0].shape),)
+
+    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        (whole,) = op.operands
+        entry = Entry.of(SHOWN, self, (whole,), (whole,), statics=PADDED)
+        return Padded(entry, ({dim: whole.shape[dim] for dim in self.dims},), ())
 
 
 def _found(entry: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
