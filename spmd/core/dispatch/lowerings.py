@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,8 +21,8 @@ from ..ops.create import cast
 from ..ops.moving import Move, Read, move_of
 from ..ops.padding import RULES as PADDING
 from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
-from ..ops.padding_rules import begins as begun
-from ..ops.padding_rules import capacity_of
+from ..ops.padding_shapes import begins as begun
+from ..ops.padding_shapes import capacity_of
 from ..ops.registry import rule_arguments
 from ..sharding.constrain import cut
 from .overloads import makes_tensors
@@ -115,14 +116,14 @@ class Call(Lowering):
         return lifted, start
 
     def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
-        rule = begun if begins else PADDING.get(self.overload)
+        rule = partial(begun, dims=begins) if begins else PADDING.get(self.overload)
         if rule is None or self.opaque:
             raise NoRule("has no rule for a padded dim")
         shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
         dtypes = [meta.struct.dtype for meta in op.metas]
         case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
         case.made = [{} for _ in results]
-        rule(case, begins) if begins else rule(case)
+        rule(case)
         call = dataclasses.replace(self, arguments=tuple(case.given.items()))
         fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
         return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))

@@ -130,15 +130,17 @@ def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
     return [cell.value for cell in cells if value_name(cell.value) not in own]
 
 
-def _take(cell: Cell, value: Value, leaf: Leaf | Node, lies: Sharding | None = None) -> None:
+def _take(cell: Cell, value: Value, made: Leaf | Node, lies: Sharding | None = None) -> None:
     """Gives a cell what was computed of it. One that has been written since keeps it for the case that this fails."""
-    if type(leaf) is Node:
+    if type(made) is Node:
         if cell.value is value:
-            cell.rest(leaf, lies)
-    elif cell.value is value:
-        cell.settle(leaf)
+            cell.rest(made, lies)
+        return
+    assert type(made) is Leaf
+    if cell.value is value:
+        cell.settle(made)
     elif type(cell.value) is not Leaf:
-        cell.home, cell.data, leaf.holder = leaf.sharding, leaf, weakref.ref(cell)
+        cell.home, cell.data, made.holder = made.sharding, made, weakref.ref(cell)
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]:

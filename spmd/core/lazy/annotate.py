@@ -47,7 +47,6 @@ class _Mark(Lowering):
         # Cut at once: XLA would rather cut where it is read, which may be after the norm of all, and keep it whole.
         return (jax.lax.optimization_barrier(constrain(constrain(operands[0], self.via), self.sharding)),)
 
-
     def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
         (pad,), (meta,) = pads, op.metas
         if begins:

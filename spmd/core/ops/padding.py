@@ -1,8 +1,9 @@
 """Ops whose operands are longer than what counts of them: what an op needs to give the same there.
 
 A padded dim has a capacity, which is static, and a length, which only the run knows: the elements before it are right
-and those behind it anything at all, NaN too. The rules (`padding_rules`) say per op which dims of the result are padded
-then, and what must be done to the operands: usually nothing, or a fill behind the length (zeros for a sum).
+and those behind it anything at all, NaN too. The rules (`padding_shapes`, `padding_sums`) say per op which dims of the
+result are padded then, and what must be done to the operands: usually nothing, or a fill behind the length (zeros for a
+sum).
 """
 
 from collections.abc import Callable, Sequence
@@ -147,10 +148,10 @@ Instead = Callable[..., jax.Array]
 class Case:
     """An op, its operands and its results, as a rule finds them, and what the rule makes of them.
 
-    overload; given: its arguments by name, tensors as the index of their operand. shapes, pads: of the operands, without
-    padding, and what of them is padded. results: the shapes of the results without padding; dtypes: theirs. made: what
-    of the results is padded. before, numbers: what is done to the operands first, each with a lifted integer. instead:
-    what is done in the op's place, with the last of the numbers.
+    overload; given: its arguments by name, tensors as the index of their operand. shapes, pads: of the operands,
+    without padding, and what of them is padded. results: the shapes of the results without padding; dtypes: theirs.
+    made: what of the results is padded. before, numbers: what is done to the operands first, each with a lifted
+    integer. instead: what is done in the op's place, with the last of the numbers.
     """
 
     overload: OpOverload

@@ -75,7 +75,11 @@ def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
 def apply(graph: Graph) -> set[Node]:
     """`adapt`, by what has been learnt before."""
     lift_positions(graph.nodes)
-    hosted = {node for node in graph.nodes if _growing.get(padding.place_of(node)) and _is_small(node)} if _growing else set()
+    hosted = (
+        {node for node in graph.nodes if _growing.get(padding.place_of(node)) and _is_small(node)}
+        if _growing
+        else set()
+    )
     return hosted | _host_only(graph, hosted)
 
 
@@ -141,9 +145,7 @@ def _learn_lengths(
     return Adapted(graph, set(), str(found)) if isinstance(found, padding.Refused) else Adapted(found[0], set())
 
 
-def _grown_data(
-    before: cache.Program, graph: Graph, hosted: Collection[Node]
-) -> dict[Leaf, Sequence[int]] | None:
+def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:
     """The data of another shape than before, and in which dims, beside what only the host reads; None where that is
     more than padding explains."""
     if len(before.leaves) != len(graph.leaves):

@@ -2,8 +2,9 @@
 
 Where programs of one barrier differ in the length of a slice from 0 of a buffer, and in what follows from it, the slice
 is taken whole and its length is an operand. From there the padding spreads from op to op until it is gone, as it is
-behind an attention; each op on its way has a rule (`ops.padding_rules`) for giving the same as without it. Where one has
-none, or a result is kept at its own length, everything stays as it was recorded, and the ledger says why.
+behind an attention; each op on its way has a rule (`ops.padding_shapes`, `ops.padding_sums`) for giving the same as
+without it. Where one has none, or a result is kept at its own length, everything stays as it was recorded, and the
+ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles, between the runs.
 """
 
 import dataclasses
@@ -23,7 +24,7 @@ from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, Padded
 from ..ir.source import line_number, node_line
 from ..ops.padding import NoRule, Pads, is_whole
-from ..ops.padding_rules import capacity_of
+from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut
 from ..tables import Bounded
 
@@ -96,7 +97,7 @@ def sources_of(graph: Graph) -> Sources | None:
 
 
 def can_grow(leaf: Leaf, dims: Sequence[int], graph: Graph) -> bool:
-    """Whether data may be padded: what the host has made of a list that grows; a cache that a new token is joined to."""
+    """Whether data may be padded: what the host has made of a list that grows; a cache that is joined by a token."""
     shape = leaf.meta.shape
     if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
         return False
@@ -143,10 +144,11 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
         except NoRule as why:
             return Refused(node, str(why))
     for root in graph.roots:
-        pads = spread.pads.get(value_name(root), {})
-        node = origin(root)
-        if pads and node not in sources.hosted and node is not None and (node.entry.name != "aten.cat" or any(map(is_whole, pads.values()))):
-            return Refused(node, "makes what is kept at its own length")
+        pads, maker = spread.pads.get(value_name(root), {}), origin(root)
+        if maker is None or maker in sources.hosted or not pads:
+            continue
+        if maker.entry.name != "aten.cat" or any(map(is_whole, pads.values())):
+            return Refused(maker, "makes what is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]
     return dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), spread.changed

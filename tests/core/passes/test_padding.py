@@ -69,7 +69,7 @@ class TestOps:
         "stacked": lambda x: torch.stack([x, x * 2], 1).sum(0),
         "product over it": lambda x: x.T @ x,
         "product beside it": lambda x: (x @ WEIGHT.to(x.device)).sum(0),
-        "batched product": lambda x: torch.bmm(x.view(-1, 2, 4).transpose(0, 1), WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
+        "batched product": lambda x: (x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
         "gather": lambda x: x.gather(1, (x > 0).long()).sum(),
         "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
         "triangle": lambda x: (x @ x.T).tril(1).sum(),
@@ -194,7 +194,7 @@ class TestCaches:
         assert self.run(model, on_xla, 4, 27) == [0] * 28, spmd.metrics.report()
 
     @pytest.mark.parametrize("form", ["meta", "fused"])
-    @pytest.mark.parametrize("spec", [("fsdp", None, None, None), (None, None, "fsdp", None), (None, "fsdp", None, None)])
+    @pytest.mark.parametrize("spec", [("fsdp", *[None] * 3), (None, None, "fsdp", None), (None, "fsdp", None, None)])
     def test_sharded(self, form: str, spec: tuple[str | None, ...], mesh8: spmd.Mesh) -> None:
         """Along the batch, the heads and the length itself, on eight devices."""
         model, on_xla = self.pair(form)
@@ -237,3 +237,82 @@ class TestCaches:
                 made.append(leaf.grad.cpu())
             torch.testing.assert_close(*made)
         assert "is a gradient" in spmd.metrics.compiles()[-1].cause
+
+
+class Growing:
+    """Attention of one new token over keys and values that `torch.cat` grows, as `transformers` keeps them."""
+
+    def __init__(self, length: int, mesh: spmd.Mesh | None = None, spec: tuple[str | None, ...] = ()):
+        self.cpu = [torch.randn(2, 8, length, 4) for _ in range(2)]
+        self.xla = [cache.to("xla") for cache in self.cpu]
+        if mesh is not None:
+            for cache in self.xla:
+                spmd.mark_sharding(cache, mesh, spec)
+
+    def step(self) -> int:
+        """Compares one step with the CPU's; returns the number of its programs."""
+        new = torch.randn(3, 2, 8, 1, 4)
+        before = spmd.metrics.num_compiles()
+        made = self.attend(self.xla, new.to("xla")).cpu()
+        count = spmd.metrics.num_compiles() - before
+        torch.testing.assert_close(made, self.attend(self.cpu, new), rtol=1e-5, atol=1e-6)
+        return count
+
+    def attend(self, caches: list[Tensor], new: Tensor) -> Tensor:
+        with torch.no_grad():
+            caches[:] = [torch.cat([cache, token], dim=-2) for cache, token in zip(caches, new[1:], strict=True)]
+            return F.scaled_dot_product_attention(new[0] * 2, *caches)
+
+
+class TestGrownByCat:
+    """Keys and values that are new tensors at each step keep their padding between the runs; users see none of it."""
+
+    def test_a_program_for_each_doubling(self) -> None:
+        counts = [(grown := Growing(56)).step(), *(grown.step() for _ in range(30))]
+        assert sum(counts) <= 6, counts
+        again = Growing(56)
+        assert not any(again.step() for _ in range(30))
+        assert again.xla[0].shape == (2, 8, 86, 4)
+
+    @pytest.mark.parametrize("spec", [("fsdp", None, None, None), (None, "fsdp", None, None)])
+    def test_sharded(self, spec: tuple[str | None, ...], mesh8: spmd.Mesh) -> None:
+        grown = Growing(5, mesh8, spec)
+        counts = [grown.step() for _ in range(8)]
+        assert not any(counts[5:]), (counts, spmd.metrics.report())
+
+    def test_it_is_a_tensor_like_any_other(self) -> None:
+        """Read, written, viewed, copied, marked and kept beside the next one."""
+        grown = Growing(7)
+        for _ in range(6):
+            grown.step()
+        kept, expected = list(grown.xla), list(grown.cpu)
+        spmd.sync()
+        for _ in range(2):
+            grown.step()
+        assert torch.equal(kept[0].cpu(), expected[0])
+        assert torch.equal(kept[0][..., -1, :].cpu(), expected[0][..., -1, :])
+        kept[1][:, :, 2:4] = 0.5
+        expected[1][:, :, 2:4] = 0.5
+        assert torch.equal(kept[1].cpu(), expected[1])
+        assert torch.equal(kept[0].clone().cpu(), expected[0]) and kept[0].sum().item() == pytest.approx(
+            expected[0].sum().item(), rel=1e-4
+        )
+        torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
+        assert grown.step() <= 1
+
+    def test_marked_while_it_grows(self, mesh8: spmd.Mesh) -> None:
+        grown = Growing(7)
+        for _ in range(4):
+            grown.step()
+        for cache in grown.xla:
+            spmd.mark_sharding(cache, mesh8, (None, "fsdp", None, None))
+        for _ in range(4):
+            grown.step()
+
+    def test_nothing_waits(self) -> None:
+        grown = Growing(9)
+        for _ in range(5):
+            grown.step()
+        before = spmd.metrics.counter("runs")
+        spmd.sync()
+        assert spmd.metrics.counter("runs") == before
