@@ -100,6 +100,12 @@ FLAGS = (
         True,
         "take a slice whose length changes from run to run whole, the length an operand, where every op behind it can",
     ),
+    Flag(
+        "roll_turns",
+        bool,
+        True,
+        "run turns whose number differs from run to run (RNN cells, episodes) as a loop, their number an operand",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

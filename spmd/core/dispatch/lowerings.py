@@ -18,11 +18,11 @@ from ..ir.meta import padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, OnHost, Padded, Slot
 from ..ops import RULES, Rule
 from ..ops.create import cast
-from ..ops.moving import Move, Read, move_of
+from ..ops.moving import Gradient, Move, Read, move_of
 from ..ops.padding import RULES as PADDING
 from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
 from ..ops.padding_shapes import begins as begun
-from ..ops.padding_shapes import capacity_of
+from ..ops.padding_shapes import LEAST_TURNS, capacity_of
 from ..ops.registry import rule_arguments
 from ..sharding.constrain import cut
 from .overloads import makes_tensors
@@ -124,7 +124,7 @@ class Call(Lowering):
         case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
         case.made = [{} for _ in results]
         rule(case)
-        call = dataclasses.replace(self, arguments=tuple(case.given.items()))
+        call = dataclasses.replace(self, arguments=tuple(case.given.items())) if case.instead is None else None
         fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
         return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
 
@@ -181,7 +181,7 @@ class OnPadded(Lowering):
     """A call whose operands are padded: they are cut to `fits`, what stands in `before` is done to them, then the call
     or something `instead`; each of these takes one of the first lifted integers."""
 
-    call: Call
+    call: Call | None
     fits: tuple[tuple[int, ...], ...]
     before: tuple[Before, ...]
     instead: Instead | None
@@ -193,6 +193,7 @@ class OnPadded(Lowering):
         own = len(self.before) + (self.instead is not None)
         if self.instead is not None:
             return (self.instead(given, numbers[own - 1]),)
+        assert self.call is not None, "an op has one or the other"
         return self.call.lower(op, given, numbers[own:], layouts)
 
 
@@ -218,12 +219,21 @@ class Moving(Lowering):
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
     def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
-        if begins or type(self.move) is not Read:
+        move, (pad,) = self.move, pads or ({},)
+        if type(move) is Read and not begins:
+            run = move.run
+            made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
+        elif type(move) is Gradient:
+            run = move.run
+            if run.axis in pad and not run.is_select:
+                raise NoRule("is of a slice of a padded dim")
+            made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
+            made |= {dim: capacity_of(op.metas[0].shape[dim], LEAST_TURNS) for dim in begins}
+            move = Gradient(run, physical(move.shape, made))
+        else:
             raise NoRule("has no rule for a padded dim")
-        (pad,), run = pads, self.move.run
-        made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
         metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
-        entry = Entry.of(op.name, self, metas, operands, numbers=op.numbers, statics=PADDED)
+        entry = Entry.of(op.name, Moving(move), metas, operands, numbers=op.numbers, statics=PADDED)
         return Padded(entry, (made,), ())
 
 

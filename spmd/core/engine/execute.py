@@ -10,7 +10,7 @@ from ..compile import cache
 from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy.cell import ASIDE, LIVE, Cell
-from ..passes import dynamic, nans, padding
+from ..passes import dynamic, nans, padding, rolling
 from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
@@ -97,14 +97,22 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
 
     graph = graph_now()
     check_here(graph.mesh)
-    program, why_not = cache.find(graph), ""
-    if program is None and not piece.is_whole:
+    program, why_not, is_rolled = cache.find(graph), "", False
+    if program is None and not piece.is_whole and donate and not processes.several():
+        turned = rolling.rolled(graph, line)
+        if isinstance(turned, Graph):
+            graph, is_rolled = turned, turned is not graph
+            program = cache.find(graph) if is_rolled else None
+        else:
+            why_not = str(turned)
+    if program is None and not piece.is_whole and not is_rolled:
         pieces = finer(piece, graph, [cell for _, cell in left]) if donate else []
         if pieces:
             return pieces
         # What is learnt of runs before may differ between processes: with several every graph runs as it is.
         if not processes.several():
-            graph, hosted, why_not = dynamic.adapt(graph, line)
+            graph, hosted, why = dynamic.adapt(graph, line)
+            why_not = why_not or why
             if hosted and not is_forbidden():
                 return beside_host(Piece(graph.nodes, piece.where), hosted)
         program = cache.find(graph)
@@ -112,7 +120,7 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         launch.compile_unlocked(graph, "step", line, why_not)
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
-        graph = dynamic.padded(graph_now())[0] if graph.roots != [value for value, _ in roots] else graph_now()
+        graph = _like(graph, graph_now(), line, is_rolled=is_rolled)
         program = cache.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = _run_program(program, graph, line)
@@ -121,6 +129,14 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
     for (value, cell), data, leaf in zip(roots, made, leaves, strict=True):
         _take(cell, value, data, leaf.sharding)
     return []
+
+
+def _like(before: Graph, graph: Graph, line: Line, *, is_rolled: bool) -> Graph:
+    """A graph made what it was made before it was compiled."""
+    if is_rolled:
+        again = rolling.rolled(graph, line)
+        return again if isinstance(again, Graph) else graph
+    return graph if before.roots == graph.roots else dynamic.padded(graph)[0]
 
 
 def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:

@@ -126,6 +126,17 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
+class Put:
+    """Zeros, and from a place on that only the run knows the operand."""
+
+    run: Run
+    shape: tuple[int, ...]
+
+    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(jnp.zeros(self.shape, operands[0].dtype), operands[0], start)
+
+
+@dataclass(frozen=True, slots=True)
 class Append:
     """The first operand, padded in a dim, and behind its length the others."""
 

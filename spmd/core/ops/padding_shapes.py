@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 
 from .moving import run_of
-from .padding import Append, Case, NoRule, Take, Whole, is_whole, padded
+from .padding import Append, Case, NoRule, Put, Take, Whole, is_whole, padded, physical
 from .registry import RULES as LOWERINGS
 
 aten = torch.ops.aten
@@ -132,6 +132,23 @@ def take(case: Case) -> None:
     case.do(Take(run), start)
 
 
+@padded(aten.slice_backward.default, aten.select_backward.default)
+def give_back(case: Case) -> None:
+    """The gradient of a select or slice along other dims than those that are padded."""
+    shape = tuple(case.given["input_sizes"])
+    dim = positive(case.given["dim"], len(shape))
+    is_select = case.overload is aten.select_backward.default
+    for d, size in case.pads[0].items():
+        if d == dim and not is_select:
+            raise NoRule("is of a slice of a padded dim")
+        case.made[0][d + (is_select and d >= dim)] = size
+    case.given["input_sizes"] = list(physical(shape, case.made[0]))
+    found = run_of(case.overload, shape, case.given)
+    if found is None:
+        raise NoRule("is of all of a dim")
+    case.do(Put(found[0], tuple(case.given["input_sizes"])), found[1])
+
+
 @padded(aten.cat.default)
 def cat(case: Case) -> None:
     given = [int(operand) for operand in case.given["tensors"]]
@@ -169,13 +186,14 @@ def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
 
 # --- sources ----------------------------------------------------------------------------------------------------------
 
-# The least capacity of what grows without a bound.
+# The least capacity of what grows without a bound, and of turns.
 LEAST = 64
+LEAST_TURNS = 8
 
 
 def capacity_of(length: int, least: int = LEAST) -> int:
     """The capacity of what grows: it doubles."""
-    size = max(least, LEAST)
+    size = least
     while size < length:
         size *= 2
     return size
@@ -197,8 +215,14 @@ def begins(case: Case, dims: Sequence[int]) -> None:
             raise NoRule("does not count up from 0")
         case.given["end"] = size
         case.made[0][0] = size
+    elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
+        found = run_of(case.overload, shape, case.given)
+        if found is None:
+            raise NoRule("is of all of a dim")
+        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_TURNS) for dim in dims}
+        case.do(Put(found[0], physical(shape, case.made[0])), found[1])
     elif case.overload is aten.expand.default:
-        case.made[0] |= {dim: capacity_of(shape[dim]) for dim in dims}
+        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_TURNS) for dim in dims}
         case.given["size"] = [int(case.made[0].get(dim, size)) for dim, size in enumerate(shape)]
     else:
         raise NoRule("makes a value that grows")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .loss import CROSS_ENTROPY
+from .loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 from .padding import HIGH, LOW, RULES, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, padded
 from .padding_shapes import positive
 
@@ -242,3 +242,60 @@ def cross_entropy(case: Case) -> None:
     if case.overload is CROSS_ENTROPY:
         case.made[1][0] = size
     case.fill(1, 0, case.given["ignore_index"])
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@padded(CROSS_ENTROPY_BACKWARD)
+def cross_entropy_backward(case: Case) -> None:
+    logsumexp = case.operand("logsumexp")
+    assert logsumexp is not None
+    if case.given["label_smoothing"] and case.given["reduction"] == 1:
+        raise NoRule("smooths labels")
+    places = [(1, 0), (2, 0), (logsumexp, 0), *([(0, 0)] if case.shapes[0] else [])]
+    if len(case.shapes[1]) != 2 or any(dim != 0 for dim in case.pads[1]):
+        raise NoRule("has padded classes")
+    size = case.level(places)
+    assert size is not None, "one of these is padded"
+    case.made[0][0] = size
+    case.fill(2, 0, case.given["ignore_index"])
+
+
+@padded(aten.linear_backward.default)
+def linear_backward(case: Case) -> None:
+    """Rows behind the length give nothing to the weight's gradient."""
+    rank = len(case.shapes[0])
+    if case.pads[2]:
+        raise NoRule("has a padded weight")
+    for dim in range(rank):
+        size = case.level([(0, dim), (1, dim)]) if dim < rank - 1 else None
+        if dim == rank - 1 and (dim in case.pads[0] or dim in case.pads[1]):
+            raise NoRule("has a padded weight")
+        if size is not None:
+            case.fill(0, dim, 0)
+            case.fill(1, dim, 0)
+            if case.given["output_mask"][0]:
+                case.made[0][dim] = size
+
+
+@padded(aten.embedding_dense_backward.default)
+def embedding_dense_backward(case: Case) -> None:
+    indices = case.shapes[1]
+    for dim in range(len(indices)):
+        case.level([(0, dim), (1, dim)])
+        case.fill(0, dim, 0)
+        case.fill(1, dim, 0)
+    if any(dim >= len(indices) for dim in case.pads[0]):
+        raise NoRule("is of a padded width")
+
+
+@padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(case: Case) -> None:
+    dim = positive(case.given["dim"], len(case.shapes[0]))
+    for d in range(len(case.shapes[0])):
+        size = case.level([(0, d), (1, d)])
+        if size is not None:
+            case.made[0][d] = size
+    for operand in (0, 1):
+        case.fill(operand, dim, 0)

@@ -137,14 +137,14 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
     """The graph with what grows taken with padding, and the ops that have become others."""
     if any(node.sequence >= 0 for node in graph.nodes):
         return Refused(next(node for node in graph.nodes if node.sequence >= 0), "is a gradient")
-    spread = _Spread(sources)
+    spread = Spread(sources)
     for node in graph.nodes:
         try:
             spread.take(node)
         except NoRule as why:
             return Refused(node, str(why))
     for root in graph.roots:
-        pads, maker = spread.pads.get(value_name(root), {}), origin(root)
+        pads, maker = spread.pads_of(root), origin(root)
         if maker is None or maker in sources.hosted or not pads:
             continue
         if maker.entry.name != "aten.cat" or any(map(is_whole, pads.values())):
@@ -154,16 +154,20 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
     return dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), spread.changed
 
 
-class _Spread:
+class Spread:
     """The ops of a graph anew, one by one: what is padded of each value."""
 
     def __init__(self, sources: Sources):
         self.sources = sources
         self.pads: dict[object, Pads] = {}
         self.nodes: list[Node] = []
-        self.made: dict[Value, Value] = {}
+        self.made: dict[Any, Value] = {}
         self.data: dict[Leaf, Leaf] = {}
         self.changed: set[Node] = set()
+
+    def capacity(self, length: int) -> int:
+        """That of data of this length."""
+        return capacity_of(length)
 
     def now(self, value: Value) -> Value:
         """A value of the old graph in the new one."""
@@ -175,6 +179,10 @@ class _Spread:
             return self.made.get(value, value)
         return self.made[value]
 
+    def pads_of(self, value: Value) -> Pads:
+        """What is padded of a value of the old graph."""
+        return self.pads.get(value_name(value), {})
+
     def take(self, node: Node) -> None:
         """Adds an op to the new graph."""
         for operand in node.operands:
@@ -182,28 +190,28 @@ class _Spread:
                 self._lengthen(operand, node)
         operands = [self.now(operand) for operand in node.operands]
         if node in self.sources.hosted:
-            self.pads[node] = {dim: capacity_of(node.meta.shape[dim]) for dim in self.sources.hosted[node]}
+            self.pads[node] = {dim: self.capacity(node.meta.shape[dim]) for dim in self.sources.hosted[node]}
             self.changed.add(node)
-            self.made[node] = self._new(node.entry, operands, node.numbers, node)
+            self.made[node] = self.new(node.entry, operands, node.numbers, node)
             return
-        pads = [self.pads.get(value_name(operand), {}) for operand in node.operands]
-        entry, numbers = node.entry, node.numbers
+        pads = [self.pads_of(operand) for operand in node.operands]
+        entry, numbers = _alone(node), node.numbers
         begins = () if any(pads) else self.sources.nodes.get(node, ())
         try:
-            found = _found(entry, pads, begins) if begins or any(pads) else None
+            made = found(entry, pads, begins) if begins or any(pads) else None
         except NoRule:
             if not begins:
                 raise
-            found = None  # another op of the same name in the same line
-        if found is not None:
-            entry, numbers = found.entry, (*found.numbers, *numbers)
+            made = None  # another op of the same name in the same line
+        if made is not None:
+            entry, numbers = made.entry, (*made.numbers, *numbers)
             self.changed.add(node)
-            for index, pad in enumerate(found.pads):
+            for index, pad in enumerate(made.pads):
                 if pad:
-                    self.pads[(node, index) if len(found.pads) > 1 else node] = pad
-        self.made[node] = self._new(entry, operands, numbers, node)
+                    self.pads[(node, index) if len(made.pads) > 1 else node] = pad
+        self.made[node] = self.new(entry, operands, numbers, node)
 
-    def _new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
+    def new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
         made = Node(entry, operands, numbers, like.code, like.instruction, like.sequence)
         made.serial = like.serial
         self.nodes.append(made)
@@ -211,10 +219,10 @@ class _Spread:
 
     def _lengthen(self, leaf: Leaf, reader: Node) -> None:
         """Gives data its padding: on the host, or in the program."""
-        pads = {dim: capacity_of(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
+        pads = {dim: self.capacity(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
         meta = padded_meta(leaf.meta, pads)
         if leaf.host is None:
-            self.made[leaf] = self._new(Entry.of("spmd.pad", _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
+            self.made[leaf] = self.new(Entry.of("spmd.pad", _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
         else:
             room = [(0, new - old) for new, old in zip(meta.shape, leaf.meta.shape, strict=True)]
             self.made[leaf] = self.data[leaf] = Leaf(meta, host=np.pad(leaf.host, room), sharding=leaf.sharding)
@@ -264,7 +272,17 @@ class _Shown(Lowering):
         return Padded(entry, ({dim: whole.shape[dim] for dim in self.dims},), ())
 
 
-def _found(entry: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+def _alone(node: Node) -> Entry:
+    """An op; one that fills its result, without the shape of what it was given to be like."""
+    entry = node.entry
+    if node.operands or not entry.operands or entry.constant is None:
+        return entry
+    numbers, constant = entry.numbers, entry.constant
+    return Entry.of(entry.name, entry.lowering, entry.metas, (), numbers=numbers, statics=PADDED, constant=constant)
+
+
+def found(entry: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    """An op on operands with this padding; raises NoRule."""
     key = (entry, tuple(tuple((*item, type(item[1])) for item in pad.items()) for pad in pads), tuple(begins))
-    found = _padded.get(key)
-    return _padded.keep(key, entry.lowering.padded(entry, pads, begins)) if found is None else found
+    made = _padded.get(key)
+    return _padded.keep(key, entry.lowering.padded(entry, pads, begins)) if made is None else made
