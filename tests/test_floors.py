@@ -219,7 +219,11 @@ class TestOneOwner:
         makers = {
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Node\(", line)
         }
-        assert makers - {"spmd.core.ir.graph"} == {"spmd.core.lazy.record", "spmd.core.passes.nans", "spmd.core.passes.padding"}
+        assert makers - {"spmd.core.ir.graph"} == {
+            "spmd.core.lazy.record",
+            "spmd.core.passes.nans",
+            "spmd.core.passes.padding",
+        }
 
     def test_only_one_file_makes_plans(self) -> None:
         makers = {

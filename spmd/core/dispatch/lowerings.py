@@ -21,8 +21,8 @@ from ..ops.create import cast
 from ..ops.moving import Gradient, Move, Read, move_of
 from ..ops.padding import RULES as PADDING
 from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
-from ..ops.padding_shapes import begins as begun
 from ..ops.padding_shapes import LEAST_TURNS, capacity_of
+from ..ops.padding_shapes import begins as begun
 from ..ops.registry import rule_arguments
 from ..sharding.constrain import cut
 from .overloads import makes_tensors

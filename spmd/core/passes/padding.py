@@ -186,8 +186,7 @@ class Spread:
     def take(self, node: Node) -> None:
         """Adds an op to the new graph."""
         for operand in node.operands:
-            if type(operand) is Leaf and operand in self.sources.leaves and operand not in self.made:
-                self._lengthen(operand, node)
+            self.lengthen(operand, node)
         operands = [self.now(operand) for operand in node.operands]
         if node in self.sources.hosted:
             self.pads[node] = {dim: self.capacity(node.meta.shape[dim]) for dim in self.sources.hosted[node]}
@@ -217,8 +216,10 @@ class Spread:
         self.nodes.append(made)
         return made
 
-    def _lengthen(self, leaf: Leaf, reader: Node) -> None:
-        """Gives data its padding: on the host, or in the program."""
+    def lengthen(self, leaf: Value, reader: Node) -> None:
+        """Gives data that grows its padding: on the host, or in the program."""
+        if type(leaf) is not Leaf or leaf not in self.sources.leaves or leaf in self.made:
+            return
         pads = {dim: self.capacity(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
         meta = padded_meta(leaf.meta, pads)
         if leaf.host is None:

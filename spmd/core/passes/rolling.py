@@ -32,6 +32,9 @@ from .padding import found as found_entry
 # A loop has at least so many turns.
 FEWEST = 3
 
+# So many turns at most are left out of a loop, as they do not read like the others.
+_BESIDE = 4
+
 # By the place of a barrier and the ops of its graph, turns taken once: the numbers of turns, or None for "rolled".
 _seen: Bounded[tuple[Any, ...], tuple[int, ...] | None] = Bounded(256)
 
@@ -137,12 +140,17 @@ def _wire(
     if all(_is_same(value, first) for value in values):
         return SAME, _number(seen, (SAME, _name(first)), made.sames, first), 0
     later = values[1:]
-    if any((value.index if type(value) is Pick else 0) != (later[0].index if type(later[0]) is Pick else 0) for value in later):
+    if any(
+        (value.index if type(value) is Pick else 0) != (later[0].index if type(later[0]) is Pick else 0)
+        for value in later
+    ):
         return None
     result = later[0].index if type(later[0]) is Pick else 0
     places = [None if (maker := origin(value)) is None else position[maker] for value in values]
     if None not in places[1:]:
-        offsets = [place - run.start - run.period * turn for turn, place in enumerate(places) if place is not None and turn]
+        offsets = [
+            place - run.start - run.period * turn for turn, place in enumerate(places) if place is not None and turn
+        ]
         offset = offsets[0]
         if len(set(offsets)) == 1 and 0 <= offset < run.period:
             return (INNER, offset, result) if places[0] == run.start + offset else None
@@ -318,7 +326,8 @@ class _Rolled(Spread):
                 found |= {len(node.operands)} if node.entry.name == "aten.stack" else set()
             elif node in self.place and node.entry.moving is not None and self.place[node][1] == 0:
                 found |= set(_taken(node))
-        return found
+        counts = [turns.run.count for turns in self.turns]
+        return {size for size in found if any(0 <= size - count <= _BESIDE for count in counts)}
 
     def _grown_dim(self, leaf: Leaf) -> int | None:
         if leaf.host is None or _is_state(leaf):
@@ -369,6 +378,8 @@ class _Rolled(Spread):
         run = found.run
         capacity = self.most
         nodes = self.old.nodes
+        for value in (*found.sames, *found.inits):
+            self.lengthen(value, nodes[run.start])
         sames, inits = [self.now(value) for value in found.sames], [self.now(value) for value in found.inits]
         same_pads = [self.pads_of(value) for value in found.sames]
         init_pads = [self.pads_of(value) for value in found.inits]
@@ -534,6 +545,7 @@ class _Rolled(Spread):
 
 _VECTORS = {"f": torch.float64, "i": torch.int64}
 
+
 def _copy(leaf: Leaf) -> Leaf:
     if leaf.host is not None:
         return Leaf(leaf.meta, host=leaf.host, sharding=leaf.sharding)
@@ -541,9 +553,7 @@ def _copy(leaf: Leaf) -> Leaf:
     return Leaf(leaf.meta, buffer=buffer, sharding=lies)
 
 
-def _pads(
-    wire: Wire, made: Sequence[tuple[Pads, ...]], sames: list[Pads], inits: list[Pads], rows: list[Pads]
-) -> Pads:
+def _pads(wire: Wire, made: Sequence[tuple[Pads, ...]], sames: list[Pads], inits: list[Pads], rows: list[Pads]) -> Pads:
     kind, which, result = wire
     return made[which][result] if kind is INNER else {SAME: sames, CARRIED: inits, ROW: rows}[kind][which]
 
@@ -564,7 +574,6 @@ def _taken_back(node: Node) -> list[int]:
     if len(given) == len(made):
         return [dim for dim, size in enumerate(made) if size != given[dim]]
     return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]
-
 
 
 # --- lowering ------------------------------------------------------------------------------------------------------------
