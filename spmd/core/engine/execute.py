@@ -17,7 +17,7 @@ from ..sharding.value import Sharding
 from . import launch
 from .init import give_birth
 from .placement import bring, check_here, is_overwritten, lies_in, pinned_sharding
-from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
+from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
 
 
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
@@ -99,7 +99,7 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
     check_here(graph.mesh)
     program, why_not, is_rolled = cache.find(graph), "", False
     if program is None and not piece.is_whole and donate and not processes.several():
-        turned = rolling.rolled(graph, line)
+        turned = rolling.rolled(graph, line, written=steps_written([cell for _, cell in left]))
         if isinstance(turned, Graph):
             graph, is_rolled = turned, turned is not graph
             program = cache.find(graph) if is_rolled else None

@@ -105,7 +105,7 @@ def _learn(graph: Graph, line: Line) -> Adapted:
         elif old is not node.entry:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node)]
-    if len(small) < len(others) or not others:
+    if len(small) < len(others):
         made = _learn_lengths(graph, before, moving, others, ())
         if made.graph is not graph or not small:
             return made

@@ -8,7 +8,7 @@ rows of the forward one from behind. Outside the loops padding spreads as in `pa
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,12 +34,14 @@ _BESIDE = 4
 _seen: Bounded[tuple[Any, ...], tuple[int, ...] | None] = Bounded(256)
 
 
-def rolled(graph: Graph, line: Line) -> Graph | Refused:
-    """The graph with its turns rolled up, where their number is known to differ from run to run; else as it is."""
+def rolled(graph: Graph, line: Line, *, written: Collection[Node] = ()) -> Graph | Refused:
+    """The graph with its turns rolled up, where their number is known to differ from run to run; else as it is. Turns
+    in which state is `written` are steps of a loop that nobody syncs: `turns` has them."""
     if not config.roll_turns or len(graph.nodes) < FEWEST * 4:
         return graph
     turns = alike_in(graph.nodes)
-    if not turns:
+    rolled_up = {node for found in turns for node in graph.nodes[found.run.start : found.run.stop]}
+    if not turns or not rolled_up.isdisjoint(written):
         return graph
     key = (line.code, line.number, *_collapsed(graph.nodes, turns))
     counts = tuple(found.run.turns for found in turns)
