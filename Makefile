@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test bench lint clean
+.PHONY: help install train test bench plan lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -28,6 +28,10 @@ test: $(INSTALLED)  ## run every test, also under the Shardy partitioner
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
+
+plan: $(INSTALLED)  ## plan the main job for a TPU slice, by the TPU's compiler; ARGS="--target v5p:2x2x2" goes through
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[recipes,tpu]'
+	$(RUN) recipes/train_gpt.py --target v5e:2x4 $(ARGS)
 
 lint: $(INSTALLED)  ## check style and types
 	$(RUN) -m pip install --quiet -c constraints.txt -e '.[dev]'

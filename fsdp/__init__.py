@@ -1,5 +1,6 @@
 """Fully sharded data parallel: an auto-wrap policy chooses units, a plan splits each parameter, XLA does the rest."""
 
+from .api import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .plan import parameter_spec as parameter_spec
 from .plan import plan_units as plan_units
 from .policies import always_wrap_policy as always_wrap_policy

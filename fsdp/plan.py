@@ -1,6 +1,7 @@
 """FSDP as a plan: which modules are units, along which dim each parameter is split. Nothing here touches a device."""
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -40,18 +41,22 @@ def _visit(
     return taken
 
 
-def parameter_spec(shape: Sequence[int], axis: str, size: int) -> PartitionSpec:
+def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()) -> PartitionSpec:
     """The spec that splits a parameter over `size` devices of a mesh axis, along one dim.
 
     The largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size; without one,
-    the largest dim of at least `size`, padded; a parameter with no such dim is whole on every device.
+    the largest dim of at least `size`, padded; a parameter with no such dim is whole on every device. `held` is how the
+    parameter is split over other axes (tensor parallel): those dims stay as they are, and one of the others is split.
 
     >>> parameter_spec((10, 64), "fsdp", 8)
     P(None, 'fsdp')
+    >>> parameter_spec((64, 64), "fsdp", 8, held=("tensor", None))
+    P('tensor', 'fsdp')
     """
-    even = [dim for dim, length in enumerate(shape) if length % size == 0 and length > 0]
-    candidates = even or [dim for dim, length in enumerate(shape) if length >= size]
-    if size == 1 or not candidates:
-        return PartitionSpec(*(None for _ in shape))
-    chosen = max(candidates, key=lambda dim: (shape[dim], -dim))
-    return PartitionSpec(*(axis if dim == chosen else None for dim in range(len(shape))))
+    spec = [*held, *[None] * (len(shape) - len(held))]
+    free = [dim for dim, entry in enumerate(spec) if entry is None]
+    even = [dim for dim in free if shape[dim] % size == 0 and shape[dim] > 0]
+    candidates = even or [dim for dim in free if shape[dim] >= size]
+    if size > 1 and candidates:
+        spec[max(candidates, key=lambda dim: (shape[dim], -dim))] = axis
+    return PartitionSpec(*spec)

@@ -1,7 +1,5 @@
 """FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
 
-import contextlib
-import dataclasses
 import math
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
@@ -9,13 +7,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
 from torch.utils.hooks import RemovableHandle
 
 import spmd
 
+from .api import MixedPrecisionPolicy
 from .plan import parameter_spec, plan_units
 from .policies import Policy
+from .units import Enter, Exit, Unit, slots, tensors
 
 PREFIX = "module."
 
@@ -40,7 +39,12 @@ class FullyShardedDataParallel(nn.Module):
         shard_axis: the axis that parameters are split over.
         ignored_modules: neither split nor units; their parameters are whole on each device.
         reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
-            backward; False keeps them, which saves half the gathers and takes the memory of the whole model.
+            backward; False keeps them, which saves half the gathers and takes the memory of the whole model. The root
+            keeps its own: backward begins with them.
+        mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
+
+    A parameter that is marked over other axes of the mesh (tensor parallel) stays split over them, and is gathered over
+    `shard_axis` alone.
 
     Raises ValueError for an axis that is not in the mesh, TypeError for a wrong argument type.
     Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of PyTorch/XLA.
@@ -66,6 +70,7 @@ class FullyShardedDataParallel(nn.Module):
         shard_axis: str = "fsdp",
         ignored_modules: Collection[nn.Module] = (),
         reshard_after_forward: bool = True,
+        mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
     ):
         super().__init__()
         if not isinstance(module, nn.Module):
@@ -75,6 +80,11 @@ class FullyShardedDataParallel(nn.Module):
             mesh = spmd.Mesh(ids, (len(ids),), (shard_axis,))
         if not isinstance(mesh, spmd.Mesh):
             raise TypeError(f"FullyShardedDataParallel: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
+        if not isinstance(mp_policy, MixedPrecisionPolicy):
+            raise TypeError(
+                "FullyShardedDataParallel: expected mp_policy to be a fsdp.MixedPrecisionPolicy, got "
+                f"{type(mp_policy).__name__}"
+            )
         if extra_data_axis == shard_axis:
             raise ValueError(
                 "FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, "
@@ -92,9 +102,10 @@ class FullyShardedDataParallel(nn.Module):
         self._annotate_output = self._split if shard_output is None else partial(_call, shard_output, mesh)
         self._ignored_modules = tuple(ignored_modules)
         self._reshard_after_forward = reshard_after_forward
+        self._mp_policy = mp_policy
         self._hooks: list[RemovableHandle] = []
         self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
-        _materialise(module)
+        _materialise(module, has_data=mesh.target is None)
         self._annotate()
         self._register_state_dict_hook(_strip_prefix)
         self.register_load_state_dict_pre_hook(_add_prefix)
@@ -102,9 +113,12 @@ class FullyShardedDataParallel(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
-        self._split([tensor for tensor in _tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
-        with contextlib.nullcontext() if self._root is None else self._root.forward((args, kwargs)):
+        self._split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
+        if self._root is None:
             output = self.module(*args, **kwargs)
+        else:
+            with self._root.forward(args, kwargs) as (args, kwargs):
+                output = self.module(*args, **kwargs)
         self._annotate_output(output)
         if self._root is not None:
             self._root.watch(output)
@@ -142,7 +156,7 @@ class FullyShardedDataParallel(nn.Module):
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._root: _Unit | None = None
+        self._root: Unit | None = None
         if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
             self._annotate_state()
             self._gather_on_use()
@@ -151,62 +165,40 @@ class FullyShardedDataParallel(nn.Module):
         ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
         size = self.mesh.shape()[self._shard_axis]
         for parameter in self.module.parameters():
-            if id(parameter) in ignored:
-                spec = spmd.PartitionSpec(*(None for _ in parameter.shape))
-            else:
-                spec = parameter_spec(parameter.shape, self._shard_axis, size)
-            spmd.mark_sharding(parameter, self.mesh, spec)
+            held = self._held_spec(parameter)
+            if id(parameter) not in ignored:
+                held = parameter_spec(parameter.shape, self._shard_axis, size, held)
+            spmd.mark_sharding(parameter, self.mesh, held)
         for buffer in self.module.buffers():
             spmd.mark_sharding(buffer, self.mesh, spmd.PartitionSpec(*(None for _ in buffer.shape)))
 
+    def _held_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        """How a parameter was split over the mesh's other axes before it was wrapped."""
+        sharding = spmd.get_sharding(parameter)
+        if sharding is None or sharding.mesh_axes() != self.mesh.shape():
+            return spmd.PartitionSpec(*(None for _ in parameter.shape))
+        return spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())).without(self._shard_axis)
+
     def _gather_on_use(self) -> None:
-        """Each unit computes with its parameters whole (see `_Unit`)."""
+        """Each unit computes with its parameters whole (see `Unit`)."""
         taken: set[int] = set()
-        for _, module in self.units:
+        inner = {module for _, module in self.units}
+        ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
+
+        def unit_of(module: nn.Module, reshard_after_forward: bool) -> Unit:
             own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
             taken.update(map(id, own))
-            unit = _Unit(spmd.use_sharding(own, self.mesh), self._reshard_after_forward)
-            self._hooks.append(module.register_forward_pre_hook(_Enter(unit), with_kwargs=True))
-            self._hooks.append(module.register_forward_hook(_Exit(unit, self._annotate_output), always_call=True))
-        rest = [parameter for parameter in self.module.parameters() if id(parameter) not in taken]
-        self._root = _Unit(spmd.use_sharding(rest, self.mesh), self._reshard_after_forward)
+            places = [
+                (owner, name) for owner, name in slots(module, inner) if id(owner._parameters[name]) not in ignored
+            ]
+            return Unit(own, places, self.mesh, self._shard_axis, self._mp_policy, reshard_after_forward)
 
-
-class _Unit:
-    """The parameters that are gathered together: whole in the unit's forward, and anew in its backward."""
-
-    def __init__(self, gather: spmd.use_sharding, reshard_after_forward: bool):
-        self.gather = gather
-        self.reshard_after_forward = reshard_after_forward
-
-    def forward(self, inputs: Any) -> spmd.use_sharding:
-        """The context of one forward pass. It gathers when its input is there: not before, as a compiler might."""
-        if self.reshard_after_forward:
-            for tensor in _tensors(inputs)[:1]:
-                self.gather.renew(tensor)
-        return self.gather
-
-    def watch(self, output: Any) -> None:
-        """Gathers anew when the first gradient arrives at an output of a forward pass."""
-        if self.reshard_after_forward:
-            arrived = _Arrived(self.gather)
-            for tensor in _tensors(output):
-                if tensor.grad_fn is not None:
-                    tensor.register_hook(arrived)
-
-
-class _Arrived:
-    """The hook on a unit's outputs; once in each run of autograd's engine."""
-
-    def __init__(self, gather: spmd.use_sharding):
-        self.gather = gather
-        self.task = -1
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        if task != self.task:
-            self.task = task
-            self.gather.renew(gradient)
+        for _, module in self.units:
+            unit = unit_of(module, self._reshard_after_forward)
+            self._hooks.append(module.register_forward_pre_hook(Enter(unit), with_kwargs=True))
+            self._hooks.append(module.register_forward_hook(Exit(unit, self._annotate_output), always_call=True))
+        # What the root reads last is what backward reads first; what it reads first, backward has no use for.
+        self._root = unit_of(self.module, reshard_after_forward=False)
 
 
 class _BatchSplit:
@@ -222,7 +214,7 @@ class _BatchSplit:
         self.specs: dict[int, spmd.PartitionSpec] = {}  # by rank of the tensor
 
     def __call__(self, output: Any) -> None:
-        for tensor in _tensors(output):
+        for tensor in tensors(output):
             rank = tensor.dim()
             if rank >= 2 and tensor.shape[0] % self.ways == 0 and tensor.shape[0] > 0:
                 spec = self.specs.get(rank)
@@ -235,47 +227,14 @@ def _call(shard_output: ShardOutput, mesh: spmd.Mesh, output: Any) -> None:
     shard_output(output, mesh)
 
 
-class _Enter:
-    """A forward pre-hook that gathers a unit's parameters."""
+def _materialise(module: nn.Module, *, has_data: bool) -> None:
+    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made.
 
-    def __init__(self, unit: _Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.unit.forward((args, kwargs)).__enter__()
-
-
-class _Exit:
-    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
-
-    def __init__(self, unit: _Unit, annotate: Callable[[Any], None]):
-        self.unit = unit
-        self.annotate = annotate
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.unit.gather.__exit__()
-        self.annotate(output)
-        self.unit.watch(output)
-
-
-def _tensors(output: Any) -> list[torch.Tensor]:
-    """Every device tensor of an output: a tensor, tuple, dict, dataclass, nested."""
-    if isinstance(output, torch.Tensor):
-        return [output] if output.device.type == "xla" else []
-    found: list[torch.Tensor] = []
-    for leaf in tree_leaves(output):
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += _tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
-        elif isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
-            found.append(leaf)
-    return found
-
-
-def _materialise(module: nn.Module) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made."""
+    Where it is only ever planned, over devices that are not here, what is on meta needs no initial values.
+    """
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
-    for child in unmade:
+    for child in unmade if has_data else ():
         reset = getattr(child, "reset_parameters", None)
         if reset is None:
             raise ValueError(

@@ -5,6 +5,7 @@
     python recipes/train_gpt.py --devices 1                    # the same program on one device
     python recipes/train_gpt.py --partitioner shardy           # let XLA's newer partitioner cut it
     python recipes/train_gpt.py --device cpu                   # the same file in plain PyTorch, for comparison
+    python recipes/train_gpt.py --target v5e:2x4               # plan the step for a TPU slice; nothing is trained
 
 It prints what lives where, trains, evaluates on text that it never trains on, and leaves OUT/loss.png and a sample of
 what the model writes. The text is Python's own documentation (`pydoc_data.topics`), which every machine already has.
@@ -56,6 +57,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     where.add_argument(
         "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without mesh or FSDP (default xla)"
     )
+    where.add_argument(
+        "--target",
+        metavar="SLICE",
+        help='plan the step for these devices ("v5e:2x4", "cpu:8") into OUT/plan.html; nothing is trained',
+    )
     model = parser.add_argument_group("the model")
     model.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks (default %(default)s)")
     model.add_argument("--width", type=int, default=256, metavar="N", help="features per token (default %(default)s)")
@@ -89,6 +95,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(str(error))
     if args.device == "xla" and args.batch % prod(args.mesh.values()):
         parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
+    if args.target and args.device != "xla":
+        parser.error("--target plans for devices of xla; leave --device out")
     if args.steps < 1:
         parser.error(f"--steps must be at least 1, got {args.steps}")
     return args
@@ -300,11 +308,35 @@ class Reporter:
         self.progress.console.print(line, highlight=False)
 
 
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, *, clip: float
+) -> Tensor:
+    """Do one step, written as for one device; return its loss."""
+    loss = cross_entropy(model(tokens), targets)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss
+
+
+def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.Plan:
+    """Return what a step takes on other devices; nothing is allocated for it."""
+    optimizer = make_optimizer(model, args)
+    tokens, targets = (place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2))
+    return spmd.plan(train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target)
+
+
+def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.Optimizer:
+    """Return AdamW with the settings of the flags."""
+    return torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+
 def train(
     model: nn.Module, place: Placement, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float
 ) -> History:
     """Run the training loop, written as for one device."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    optimizer = make_optimizer(model, args)
     factor = partial(learning_rate_factor, warmup=args.warmup, steps=args.steps)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     heldout = text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence)
@@ -313,11 +345,7 @@ def train(
     clock, counted = time.perf_counter(), 0
     with reporter.progress:
         for step, (tokens, targets) in enumerate(islice(batches, args.steps), start=1):
-            loss = cross_entropy(model(place.put(tokens)), place.put(targets))
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), args.clip)
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = train_step(model, optimizer, place.put(tokens), place.put(targets), clip=args.clip)
             scheduler.step()
             place.barrier()
 
@@ -374,6 +402,12 @@ def main(arguments: list[str] | None = None) -> None:
     with place.device:
         model = GPT(config)
     model = place.wrap(model)
+    if args.target:
+        args.out.mkdir(parents=True, exist_ok=True)
+        planned = plan(model, place, args)
+        planned.save(args.out / "plan.html")
+        console.print(planned)
+        return
     if table := place.table(model):
         console.print(table)
 

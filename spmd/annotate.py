@@ -1,9 +1,11 @@
 """mark_sharding and what reads an annotation back: the sharding of a tensor, its GSPMD text, its shards."""
 
 import copy
+import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -12,18 +14,20 @@ import torch
 from .core.engine import reads
 from .core.lazy import annotate
 from .core.lazy.cell import Cell
-from .core.lazy.reads import Read, join, read_in, renew
+from .core.lazy.reads import Read, join, latest_turn, lay_gradient, next_turn, read_in, renew
 from .core.lazy.tensor import XlaTensor
-from .core.lazy.views import read as value_of
 from .core.pjrt import runs
 from .core.pjrt.host import leaving
 from .core.pjrt.transfer import host_tensor
 from .core.sharding.topology import ordinal
-from .core.sharding.value import Sharding
+from .core.sharding.value import DEVICE, HOST, Sharding
 from .mesh import Mesh
+from .partition_spec import PartitionSpec
 
 
-def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
+def mark_sharding(
+    tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any], *, memory_kind: str = DEVICE
+) -> torch.Tensor:
     """Says how a tensor lies on a mesh, in place, and returns the same tensor (still attached to autograd).
 
     Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
@@ -34,9 +38,11 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     Args:
         tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's.
         partition_spec: a `PartitionSpec` or tuple, one entry per dim.
+        memory_kind: "device", or "pinned_host" for the memory of each device's host. Ops read what lies there on the
+            device; what is written in place goes back.
 
-    Raises TypeError for a tensor that is not on xla, ValueError for a spec that does not fit the mesh or the tensor.
-    Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
+    Raises TypeError for a tensor that is not on xla, ValueError for a spec that does not fit the mesh or the tensor, or
+    another memory. Source: `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -44,16 +50,23 @@ def mark_sharding(tensor: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any
     >>> spmd.get_sharding(x).text(x.dim())
     '{replicated}'
     """
-    target = _on_device(tensor, "mark_sharding")
+    target = on_device(tensor, "mark_sharding")
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mark_sharding: expected a spmd.Mesh, got {type(mesh).__name__}")
-    annotate.annotate(target, mesh.sharding(partition_spec, tensor.dim(), "mark_sharding"))
+    if memory_kind not in (DEVICE, HOST):
+        raise ValueError(f"mark_sharding: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+    layout = mesh.sharding(partition_spec, tensor.dim(), "mark_sharding")
+    annotate.annotate(target, layout.with_spec(layout.spec, memory_kind))
     _watch_gradient(target)
     return tensor
 
 
 def _watch_gradient(leaf: torch.Tensor) -> None:
-    """From now on the gradient of a marked leaf lies like it."""
+    """From now on the gradient of a marked leaf lies like it; that of a computed value, where it arrives."""
+    if not leaf.is_leaf and leaf.requires_grad and not leaf.__dict__.get("_pins_grad"):
+        assert isinstance(leaf, XlaTensor)
+        leaf.__dict__["_pins_grad"] = leaf.register_hook(partial(_pin_arriving, leaf._cell.ref))
+        return
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
         return
     leaf.__dict__["_pins_grad"] = _pin_gradient
@@ -65,15 +78,15 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
 
 
 def _pin_gradient(parameter: torch.Tensor) -> None:
-    grad = parameter.grad
     assert isinstance(parameter, XlaTensor)
-    sharding = parameter._cell.sharding
-    if isinstance(grad, XlaTensor) and sharding is not None and grad._cell.sharding is not sharding:
-        if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
-            # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
-            grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
-        reads = parameter._cell.reads
-        annotate.annotate(grad, sharding, None if reads is None else reads.latest.layout)
+    if isinstance(parameter.grad, XlaTensor):
+        lay_gradient(parameter._cell, parameter.grad)
+
+
+def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
+    cell = ref()
+    if cell is not None and isinstance(grad, XlaTensor):
+        lay_gradient(cell, grad)
 
 
 class use_sharding:
@@ -88,6 +101,7 @@ class use_sharding:
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
         partition_spec: what to read them as; None: whole on every device.
+        over: gathers over this mesh axis alone: what is split over others too (tensor parallel) stays split over them.
 
     Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
 
@@ -99,20 +113,31 @@ class use_sharding:
     16.0
     """
 
-    _latest: ClassVar[int] = 0  # counts what was entered or renewed, of whichever object
-
-    def __init__(self, tensors: Iterable[torch.Tensor], mesh: Mesh, partition_spec: Sequence[Any] | None = None):
-        self._tensors = tuple(_on_device(tensor, "use_sharding") for tensor in tensors)
-        self._mesh, self._spec = mesh, partition_spec
+    def __init__(
+        self,
+        tensors: Iterable[torch.Tensor],
+        mesh: Mesh,
+        partition_spec: Sequence[Any] | None = None,
+        *,
+        over: str | None = None,
+    ):
+        if over is not None and (partition_spec is not None or over not in mesh.axis_names):
+            raise ValueError(
+                f"use_sharding: over={over!r} takes an axis of the mesh ({', '.join(mesh.axis_names)}) and no "
+                "partition_spec beside it"
+            )
+        self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
+        self._mesh, self._spec, self._over = mesh, partition_spec, over
         self._runs, self._turn, self._first = runs.stamp(), -1, 0
         self._reads = self._bound()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
-        return use_sharding([copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec)
+        return use_sharding(
+            [copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec, over=self._over
+        )
 
     def __enter__(self) -> "use_sharding":
-        if not all(map(_is_bound, self._tensors, self._reads)):
-            self._reads = self._bound()
+        self._bind()
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             tensor._cell.reads.enter(read)
@@ -143,8 +168,9 @@ class use_sharding:
         >>> z.sum().item()
         32.0
         """
-        after = _on_device(after, "use_sharding.renew")
-        if self._turn != use_sharding._latest:
+        after = on_device(after, "use_sharding.renew")
+        if self._turn != latest_turn():
+            self._bind()
             self._forget_what_ran()
             renew(self._reads, after)
             self._take_turn()
@@ -157,8 +183,12 @@ class use_sharding:
 
     def _take_turn(self) -> None:
         if self._reads:
-            use_sharding._latest += 1
-            self._turn = use_sharding._latest
+            self._turn = next_turn()
+
+    def _bind(self) -> None:
+        """Finds the reads anew where a tensor has another cell by now."""
+        if not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = self._bound()
 
     def _bound(self) -> list[Read]:
         """How each tensor is read, of the cell that it has now."""
@@ -166,10 +196,18 @@ class use_sharding:
         for tensor in self._tensors:
             if tensor._view is not None:
                 raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
-            spec = (None,) * tensor.dim() if self._spec is None else self._spec
+            spec = self._spec_of(tensor)
             reads.append(read_in(tensor._cell, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
         join(reads)
         return reads
+
+    def _spec_of(self, tensor: XlaTensor) -> Sequence[Any]:
+        stored = tensor._cell.sharding
+        if self._spec is not None:
+            return self._spec
+        if self._over is None or stored is None:
+            return (None,) * tensor.dim()
+        return PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
 
 
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:
@@ -187,21 +225,21 @@ def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
     >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
     True
     """
-    annotate.clear_annotation(_on_device(tensor, "clear_sharding"))
+    annotate.clear_annotation(on_device(tensor, "clear_sharding"))
     return tensor
 
 
 def get_sharding(tensor: torch.Tensor) -> Sharding | None:
     """How a tensor lies: its annotation, else where the last run left it; None for what is not yet on a device.
 
-    The result has `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
+    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)` (GSPMD text). Raises
     TypeError for a tensor that is not on xla.
 
     >>> import torch, spmd
     >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
     True
     """
-    return annotate.current_sharding(_on_device(tensor, "get_sharding"))
+    return annotate.current_sharding(on_device(tensor, "get_sharding"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +272,7 @@ def local_shards(tensor: torch.Tensor) -> list[Shard]:
     >>> [shard.data.shape for shard in spmd.local_shards(torch.ones(4, 2, device="xla"))]
     [torch.Size([4, 2])]
     """
-    target = _on_device(tensor, "local_shards")
+    target = on_device(tensor, "local_shards")
     if target._view is not None:
         raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
     leaving("local_shards", repr(target._meta))
@@ -250,7 +288,8 @@ def _shard(piece: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) ->
     return Shard(host_tensor(np.asarray(piece.data)), indices, ordinal(piece.device), piece.replica_id)
 
 
-def _on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+    """The tensor, where it is one of the device; else the error that a caller of this name raises."""
     if not isinstance(tensor, XlaTensor):
         where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
         raise TypeError(f'{caller}: expected a tensor on xla, got {where}; move it with .to("xla") first')

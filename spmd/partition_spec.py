@@ -31,6 +31,16 @@ class PartitionSpec(tuple[SpecEntry, ...]):
                     )
         return super().__new__(cls, entries)
 
+    def without(self, axis: str) -> "PartitionSpec":
+        """The spec that leaves an axis out: what is split over it is whole there.
+
+        >>> PartitionSpec("tensor", ("data", "fsdp")).without("fsdp")
+        P('tensor', 'data')
+        """
+        entries = [entry if isinstance(entry, tuple) else (entry,) for entry in self]
+        kept = [tuple(name for name in entry if name not in (axis, None)) for entry in entries]
+        return PartitionSpec(*(names[0] if len(names) == 1 else names or None for names in kept))
+
     def __repr__(self) -> str:
         return f"P({', '.join(map(repr, self))})"
 

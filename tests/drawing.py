@@ -153,9 +153,12 @@ def as_strided(draw: Drawing) -> Step:
     rank = draw.random.randint(0, 3)
     size = tuple(draw.random.randint(1, 3) for _ in range(rank))
     stride, offset = tuple(draw.random.randint(0, 4) for _ in range(rank)), draw.random.randint(0, 3)
-    value = draw.value(a)
+    value = draw.value(a).detach()
+    last = offset + sum((count - 1) * step for count, step in zip(size, stride, strict=True))
+    if (last + 1) * value.element_size() > value.untyped_storage().nbytes():
+        raise LookupError
     # Of elements that are not the view's own torch loses the gradient, on the CPU until the base's memory is written.
-    if value._is_view() and not covers(value, value.detach().as_strided(size, stride, offset)):
+    if draw.value(a)._is_view() and not covers(value, value.as_strided(size, stride, offset)):
         raise LookupError
     return draw.make(f"{a}.as_strided({size}, {stride}, {offset})", a)
 

@@ -113,7 +113,7 @@ def run_script(script: str, *, timeout: float = 120, code: int = 0, **environmen
         name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")
     }
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+        [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(script)],
         capture_output=True, text=True, timeout=timeout, env={**kept, **environment}, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"

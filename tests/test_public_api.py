@@ -10,18 +10,19 @@ import spmd
 
 NAMES = {
     spmd: (
-        "Mesh P PartitionSpec ProcessError Shard Sharding call_jax check clear_sharding config device device_ids eager "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize local_shards manual_seed "
-        "mark_sharding mark_step nan_guard no_host_transfer process_count process_index register_lowering simulate "
-        "sync use_sharding"
+        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax check "
+        "checkpoint_policies clear_sharding cond config device device_ids eager from_process_local full_state_dict "
+        "full_tensor get_sharding get_stablehlo initialize local_shards manual_seed mark_sharding mark_step nan_guard "
+        "no_host_transfer plan process_count process_index register_lowering remat scan scan_layers simulate sync "
+        "use_sharding while_loop"
     ),
     spmd.metrics: (
-        "CompileRecord clear compiles counter counter_names fallback_ops num_compiles report timer "
-        "trivial_dispatch_seconds"
+        "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
+        "timer trivial_dispatch_seconds"
     ),
     fsdp: (
-        "FullyShardedDataParallel always_wrap_policy lambda_auto_wrap_policy parameter_spec plan_units "
-        "size_based_auto_wrap_policy transformer_auto_wrap_policy"
+        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy lambda_auto_wrap_policy parameter_spec "
+        "plan_units size_based_auto_wrap_policy transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
 
@@ -41,6 +42,7 @@ SIGNATURES = {
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
+    spmd.cond: "(pred, true_fn, false_fn, operands=())",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
     spmd.eager: "()",
@@ -59,24 +61,36 @@ SIGNATURES = {
     spmd.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
+    spmd.plan: "(step, *args, target=None, **kwargs)",
+    spmd.Plan.diff: "(self, other)",
+    spmd.Plan.from_json: "(text)",
+    spmd.Plan.save: "(self, path)",
+    spmd.Plan.to_json: "(self)",
     spmd.process_count: "()",
     spmd.process_index: "()",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
+    spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None)",
+    spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
-    spmd.use_sharding: "(tensors, mesh, partition_spec=None)",
+    spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
+    spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
     spmd.metrics.counter_names: "()",
+    spmd.metrics.explain: "()",
     spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",
     spmd.metrics.timer: "(name)",
     fsdp.FullyShardedDataParallel: (
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
-        "ignored_modules=(), reshard_after_forward=True)"
+        "ignored_modules=(), reshard_after_forward=True, "
+        "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
+        "cast_forward_inputs=True))"
     ),
+    fsdp.MixedPrecisionPolicy: ("(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True)"),
     fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
     fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",
@@ -84,7 +98,7 @@ SIGNATURES = {
         "(module, recurse, nonwrapped_numel, min_num_params=100000000, force_leaf_modules=None, "
         "exclude_wrap_modules=None)"
     ),
-    fsdp.parameter_spec: "(shape, axis, size)",
+    fsdp.parameter_spec: "(shape, axis, size, held=())",
     fsdp.plan_units: "(module, policy, ignored_modules=())",
 }
 
@@ -119,7 +133,7 @@ class TestPublicApi:
             "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
             "max_program_ops", "pad_lengths", "partitioner", "process_timeout_seconds", "program_cache", "program_cache_bytes",
             "program_cache_dir",
-            "program_cache_size", "roll_turns", "slow_compile_seconds", "sync_on_read",
+            "program_cache_size", "roll_layers", "roll_turns", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

@@ -56,6 +56,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--compiler-options", help="for both sides, as in config.compiler_options (default: ours auto)")
     parser.add_argument("--keep", action="store_true", help="reshard_after_forward=False")
     parser.add_argument("--only", choices=("ours", "jax"), help="run one side alone")
+    parser.add_argument("--target", help='plan our step for these devices instead ("v5e:2x4"); nothing is timed')
     parser.add_argument("--torch", action="store_true", help="one more side: plain torch on the CPU")
     return parser.parse_args(arguments)
 
@@ -280,6 +281,11 @@ def main() -> None:
         f"{args.devices} devices, {args.partitioner}",
         highlight=False,
     )
+    if args.target:
+        _, step = our_side(weights, config, args.devices, keep=args.keep)
+        batch = torch.zeros(args.batch, args.sequence, dtype=torch.long)
+        console.print(spmd.plan(step, batch, batch, target=args.target))
+        return
     sides: list[Side] = []
     facts: dict[str, dict[str, str]] = {}
     ours, compiled_by_jax = None, 0

@@ -106,6 +106,13 @@ FLAGS = (
         True,
         "run turns whose number differs from run to run (RNN cells, episodes) as a loop, their number an operand",
     ),
+    Flag(
+        "roll_layers",
+        str,
+        "auto",
+        "whether equal layers become one loop of the program: where it costs nothing, wherever it can be, or never",
+        ("auto", "always", "never"),
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",
@@ -174,6 +181,14 @@ def _known_to_xla(names: Sequence[str]) -> set[str]:
                 with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
                     known |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
     return known
+
+
+def prepare_libtpu(*, has_tpu: bool) -> None:
+    """Says to libtpu, on a machine without a TPU, not to ask the network for one, nor to be the only process that has
+    it; what the user says stays."""
+    if not has_tpu:
+        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
 
 
 def compiler_flags() -> tuple[str | None, ...]:

@@ -10,7 +10,9 @@ import _thread
 import _weakrefset
 import contextlib
 import gc
+import itertools
 import signal
+import sys
 import threading
 import time
 import weakref
@@ -29,13 +31,18 @@ _SIGNALS = sorted(signal.valid_signals())
 
 
 class _Press(NamedTuple):
-    """A signal that came: its number, the frame that ran, and its handler."""
+    """A signal that came: a name of its own, its number, and its handler.
 
+    Not the frame that ran: it has tensors, and a thread that looks at a press while the process ends would drop them
+    in a dying interpreter, which aborts. A handler is given the frame that runs when it is called.
+    """
+
+    name: int
     number: int
-    frame: FrameType | None
     handler: Callable[[int, FrameType | None], Any]
 
 
+_names = itertools.count()
 _held: list[_Press] = []  # came, and not handled yet
 _due: list[_Press] = []  # those of them that have waited long enough
 
@@ -52,20 +59,19 @@ class _Patient:
             _forget(due)
             self.handler(number, frame)
         elif not due and not is_ours:
-            _hold(_Press(number, frame, self.handler))
+            _hold(_Press(next(_names), number, self.handler))
 
 
 def _hold(press: _Press) -> None:
     _held.append(press)
     pace.look_at = -1  # the next op looks up, and finds it
-    # A threading.Thread would wait for its start. It has no press: to drop a frame with its tensors in a thread that
-    # outlives the interpreter aborts the process.
-    _thread.start_new_thread(_press_again, (id(press), press.number))
+    # A threading.Thread would wait for its start.
+    _thread.start_new_thread(_press_again, (press.name, press.number))
 
 
 def _forget(presses: list[_Press]) -> None:
     for known in (_held, _due):
-        known[:] = [press for press in known if not any(press is one for one in presses)]
+        known[:] = [press for press in known if press not in presses]
 
 
 def _press_again(name: int, number: int) -> None:
@@ -76,9 +82,9 @@ def _press_again(name: int, number: int) -> None:
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
     assert main is not None
-    while name in map(id, _held):
-        if name not in map(id, _due):
-            _due.extend(press for press in _held if id(press) == name)
+    while any(press.name == name for press in _held):
+        if all(press.name != name for press in _due):
+            _due.extend(press for press in _held if press.name == name)
         _sent.add(number)
         signal.pthread_kill(main, number)
         time.sleep(PATIENCE)
@@ -141,7 +147,7 @@ def _call(presses: list[_Press]) -> None:
     raised = None
     for press in presses:
         try:
-            press.handler(press.number, press.frame)
+            press.handler(press.number, sys._getframe(2))
         except BaseException as error:
             raised = raised or error
     if raised is not None:
@@ -158,7 +164,7 @@ def _note(number: int, frame: FrameType | None) -> None:
     is_ours, _ = _take(number)
     handler = None if is_ours else _put_off.get(number)  # ours is delivered with those that are due
     if handler is not None:
-        _noted.append(_Press(number, frame, handler.handler if type(handler) is _Patient else handler))
+        _noted.append(_Press(next(_names), number, handler.handler if type(handler) is _Patient else handler))
 
 
 @contextlib.contextmanager
@@ -207,7 +213,7 @@ def soon() -> Iterator[None]:
             is_ours, due = _take(number)
             if _is_deaf(frame) or (is_ours and not due):
                 if not is_ours:
-                    _hold(_Press(number, frame, plain))
+                    _hold(_Press(next(_names), number, plain))
                 return
             _forget(due)
             try:

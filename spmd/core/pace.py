@@ -3,6 +3,9 @@
 Plain numbers of this module: the recorder adds to them under its own lock.
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from .config import config
 
 recorded_ops = 0  # since the start
@@ -29,3 +32,14 @@ def rest(num_ops: int, *, had_loop: bool) -> None:
         longest = max(longest, num_ops - synced_ops)
     synced_ops = num_ops
     look_after(early or max(config.loop_search_ops, 3 * longest))
+
+
+@contextlib.contextmanager
+def unchanged() -> Iterator[None]:
+    """What is counted inside is forgotten at the end."""
+    names = ("recorded_ops", "synced_ops", "look_at", "wait", "longest", "early")
+    before = {name: globals()[name] for name in names}
+    try:
+        yield
+    finally:
+        globals().update(before)

@@ -25,6 +25,7 @@ class _Thread(threading.local):
     num_shared = 0
     repeated: Iterator[Draw] | None = None
     noted: list[Draw] | None = None
+    body: "Turn | None" = None
 
 
 _thread = _Thread()
@@ -37,9 +38,15 @@ def manual_seed(seed: int) -> None:
 
 def next_draw(generator: torch.Generator | None = None) -> Draw:
     """The (seed, count) of the next draw. A generator gives a seed of its own and moves on by one number."""
+    body = _thread.body
+    if body is not None and (body.source is not _thread.repeated or body.num_forks != _thread.num_forks):
+        body = None  # what is drawn again, or apart from the stream
     draw = None if _thread.repeated is None else next(_thread.repeated, None)
     if draw is None:
         draw = _new_draw(generator)
+    if body is not None:
+        body.draws.append(draw)
+        body.generators.append(generator)
     if _thread.noted is not None:
         _thread.noted.append(draw)
     return draw
@@ -113,6 +120,41 @@ def noted() -> Iterator[list[Draw]]:
         _thread.noted = outer
         if outer is not None:
             outer.extend(inner)
+
+
+def apart(draw: Draw) -> int:
+    """A seed of its own for a loop of which nobody knows how often it draws: turn t has the key (seed, t)."""
+    mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
+    word = (draw[0] * golden + draw[1] + 1) * golden & mask
+    word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & mask
+    return _signed((word ^ (word >> 27)) * 0x94D049BB133111EB)
+
+
+class Turn:
+    """What one turn of a loop draws from the stream, while its body is recorded."""
+
+    def __init__(self) -> None:
+        self.source, self.num_forks = _thread.repeated, _thread.num_forks
+        self.draws: list[Draw] = []
+        self.generators: list[torch.Generator | None] = []
+
+    def further(self, turns: int) -> list[list[Draw]]:
+        """The draws of all turns, this one's first: the others are drawn now, as a plain loop would draw them."""
+        return [self.draws] + [[next_draw(generator) for generator in self.generators] for _ in range(turns - 1)]
+
+
+@contextlib.contextmanager
+def turn() -> Iterator[Turn]:
+    """Notes what this thread draws inside, for the turns of a loop that are not recorded."""
+    outer, inner = _thread.body, Turn()
+    _thread.body = inner
+    try:
+        yield inner
+    finally:
+        _thread.body = outer
+        if outer is not None and outer.source is inner.source and outer.num_forks == inner.num_forks:
+            outer.draws.extend(inner.draws)
+            outer.generators.extend(inner.generators)
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -17,12 +18,14 @@ import torch
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.core.engine import launch
+from tests.stacking import alike
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
 STEPS = 4
 
 
-def losses() -> list[float]:
+def losses(between: Callable[[Any], None] = lambda model: None) -> list[float]:
     """FSDP training of a GPT in which each process has its part of the batch; the loss of each step."""
     torch.manual_seed(0)
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
@@ -43,12 +46,27 @@ def losses() -> list[float]:
         optimizer.step()
         spmd.sync()
         found.append(loss.item())
+        between(model)
     return found
 
 
 def train() -> Any:
     found = losses()
     return {"losses": found, "programs": [record.name for record in spmd.metrics.compiles()]}
+
+
+def stores() -> Any:
+    """The same with all state as rows of stores; between the steps the first process alone reads its pieces of one."""
+    launch.form = alike
+
+    def read(model: torch.nn.Module) -> None:
+        weight = model.blocks[1].mlp.up.weight
+        assert weight._cell.value.store is not None
+        if spmd.process_index() == 0:
+            shards = spmd.local_shards(weight)
+            assert len(shards) == 4 and all(shard.data.isfinite().all() for shard in shards)
+
+    return {"losses": losses(read), "programs": [record.cause for record in spmd.metrics.compiles()]}
 
 
 class Ring:

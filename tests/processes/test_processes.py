@@ -62,6 +62,13 @@ class TestTraining:
         assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
 
+    def test_stores(self) -> None:
+        """With all state as rows of stores, of which one process alone may read."""
+        found = results(together("stores", 0, 0))
+        assert found[0] == found[1]
+        assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
+        assert all("inputs are rows of" in cause for cause in found[0]["programs"])
+
     def test_torchrun(self) -> None:
         """The same from torchrun's environment."""
         done = subprocess.run(

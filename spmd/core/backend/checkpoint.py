@@ -1,25 +1,28 @@
 """`torch.utils.checkpoint` that saves memory: what a recomputation reads is held back until its gradient has arrived.
 
 XLA merges a recomputation with the first computation, or schedules it right behind it; both keep what was to be
-dropped. An optimization barrier prevents the first. XLA's CPU compiler removes barriers before it schedules, so a
-select between the value and the gradient, on a number that is always 0 and that XLA cannot know, prevents the second.
+dropped. An optimization barrier over what is read and the gradient prevents it (see `compile.options` for the CPU).
 """
 
+import contextlib
+import functools
 import sys
 import types
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
-import jax.numpy as jnp
 import torch
 import torch.utils.checkpoint as torch_checkpoint
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map_only, tree_unflatten
 
 from .. import seed
+from ..checkpoint_policies import Policy, as_policy, nothing_saveable
 from ..ir.graph import Value, results
 from ..ir.meta import Meta, meta_of
 from ..ir.op import Arrays, Entry, Layouts, Lowering
@@ -29,19 +32,30 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
 from ..pjrt import runs
+from ..sharding.constrain import on_device
 from ..tables import Interned
+from .kept import Keep, Kept, Recall
 
 
 class Recomputation:
     """The checkpointed function: its first call is the forward pass, each later one a recomputation on held values.
 
     It draws the forward pass's random numbers again, where `same_draws`; torch sees to that only where a positional
-    argument is on the device, and not where another thread has drawn between them.
+    argument is on the device, and not where another thread has drawn between them. form: what the function takes, where
+    it is called with the leaves of that.
     """
 
-    def __init__(self, function: Callable[..., Any], same_draws: bool):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        same_draws: bool,
+        policy: Policy = nothing_saveable,
+        form: TreeSpec | None = None,
+    ):
         self.function = function
         self.same_draws = same_draws
+        self.policy, self.form = policy, form
+        self.kept: list[Kept] = []  # of the forward pass
         self.draws: list[seed.Draw] | None = None  # what the forward pass drew
         self.moment: tuple[int, int] | None = (
             None  # the run of the engine, and of the graph, that the gradients are from
@@ -49,16 +63,26 @@ class Recomputation:
         self.gradients: dict[int, Value] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        keeps = bool(self.policy.rules)
         if self.draws is None:
-            with seed.noted() as self.draws:
-                return self.function(*args, **kwargs)
+            keep = Keep(self.policy)
+            self.kept = keep.kept
+            with seed.noted() as self.draws, keep if keeps else contextlib.nullcontext():
+                return self._call(self.function, args, kwargs)
         captured = _captured(self.function)
-        args, kwargs, captured = self._hold((args, kwargs, captured))
+        args, kwargs, captured, kept = self._hold((args, kwargs, captured, [kept.tensors for kept in self.kept]))
         function = _with_captured(self.function, captured) if captured else self.function
-        if not self.same_draws:
-            return function(*args, **kwargs)
-        with seed.fork(), seed.repeated(self.draws):
-            return function(*args, **kwargs)
+        recall = Recall(self.policy, self.kept, tree_leaves(kept)) if keeps else contextlib.nullcontext()
+        with recall:
+            if not self.same_draws:
+                return self._call(function, args, kwargs)
+            with seed.fork(), seed.repeated(self.draws):
+                return self._call(function, args, kwargs)
+
+    def _call(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        if self.form is not None:
+            args, kwargs = tree_unflatten(args, self.form)
+        return function(*args, **kwargs)
 
     def watch(self, outputs: Any) -> None:
         """Learns the gradients of these outputs when they arrive, before anything is recomputed."""
@@ -73,7 +97,8 @@ class Recomputation:
         self.gradients, self.moment = {}, None
         if not given:
             return inputs
-        held = hold(list(dict.fromkeys(given)), [known[index] for index in sorted(known)])
+        given = list(dict.fromkeys(given))
+        held = hold(given, [known[index] for index in sorted(known)])
         return tree_map_only(XlaTensor, lambda tensor: held[tensor], inputs)
 
 
@@ -137,8 +162,7 @@ def hold(tensors: list[XlaTensor], gradients: list[Value]) -> dict[XlaTensor, Xl
     with LOCK, _disable_current_modes():  # selective checkpointing watches every call of torch's by such a mode
         entry = _entry(tuple(tensor._meta.layout for tensor in tensors), tuple(value.meta for value in gradients))
         operands = [*(operand(tensor) for tensor in tensors), *gradients]
-        node = record_here(entry, operands, (0,), sys._getframe(1), graph_task())
-        values = results(node)
+        values = results(record_here(entry, operands, (), sys._getframe(1), graph_task()))
     return {
         tensor: _Through.apply(tensor, value) if tensor.requires_grad else wrap(value.meta, Cell(value, value.meta))
         for tensor, value in zip(tensors, values, strict=True)
@@ -152,29 +176,23 @@ def _entry(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> Entry:
 
 def _new_entry(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> Entry:
     dense = tuple(meta_of(torch.empty_like(meta.make())) for meta in metas)
-    return Entry.of("spmd.recompute", _Hold(), dense, (*metas, *gradients), numbers="i")
+    return Entry.of("spmd.recompute", _Hold(), dense, (*metas, *gradients))
 
 
 @dataclass(frozen=True, slots=True)
 class _Hold(Lowering):
     """The first operands, a value for each result, not before the others, the gradients, are there."""
 
+    @property
+    def any_memory(self) -> bool:
+        return True  # what was offloaded is fetched behind the barrier
+
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         held = jax.lax.optimization_barrier(tuple(operands))
-        values, arrived = held[: len(op.metas)], held[len(op.metas) :]
-        return tuple(_tie(value, arrived, numbers[0] != 0) for value in values) if arrived else values
+        return tuple(on_device(array) for array in held[: len(op.metas)])
 
 
 _ENTRIES: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], Entry] = Interned(4096)
-
-
-def _tie(value: jax.Array, gradients: tuple[jax.Array, ...], never: jax.Array) -> jax.Array:
-    """The value, by an expression that needs a gradient: elementwise where shapes agree: local in any sharding."""
-    for gradient in gradients:
-        if gradient.shape == value.shape:
-            return jnp.where(never, gradient.astype(value.dtype), value)
-    smallest = min(gradients, key=lambda gradient: gradient.size)
-    return jnp.where(never & jnp.any(smallest != 0), jnp.zeros((), value.dtype), value)
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -186,13 +204,66 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
             if not disabled:
                 disabled.append(torch._dynamo.disable(original, wrapping=False))
             return disabled[0](function, *args, **kwargs)
-        recomputation = Recomputation(function, kwargs.get("preserve_rng_state", True))
+        recomputation = (
+            function
+            if type(function) is Recomputation
+            else Recomputation(function, kwargs.get("preserve_rng_state", True))
+        )
         outputs = original(recomputation, *args, **kwargs)
         if torch.is_grad_enabled():
             recomputation.watch(outputs)
         return outputs
 
     return checkpoint
+
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
+    """The same function or module, whose forward pass keeps little for the backward pass: the rest is computed again.
+
+    What is kept besides the inputs is said by a policy of `spmd.checkpoint_policies`: nothing, the results of products
+    ("dots"), values named by `spmd.checkpoint_name`, on the device or in the host's memory. Values and gradients are
+    those of the plain function, its dropout included. It is `torch.utils.checkpoint.checkpoint(use_reentrant=False)`
+    with a policy; a module is wrapped as by torch's `checkpoint_wrapper`, so that its state dict and the names of its
+    parameters stay, and `functools.partial(spmd.remat, policy=...)` is a `checkpoint_wrapper_fn` for torch's
+    `apply_activation_checkpointing`.
+
+    Args:
+        function: a module, or a function of anything; it must do the same each time.
+        policy: a policy, or "everything", "nothing" (also None), "dots", "dots_with_no_batch_dims".
+
+    Raises TypeError or ValueError for what is no policy. Source: `jax.remat` (`jax.checkpoint`), Chen et al.
+    (arXiv:1604.06174).
+
+    >>> import torch, spmd
+    >>> block = spmd.remat(torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.GELU()).to("xla"), policy="dots")
+    >>> block(torch.ones(2, 4, device="xla")).sum().backward()
+    >>> wave = spmd.remat(lambda x, scale: (x * scale).sin())
+    >>> wave(torch.zeros(3, device="xla"), scale=2.0).tolist()
+    [0.0, 0.0, 0.0]
+    """
+    chosen = as_policy(policy, "remat")
+    if isinstance(function, nn.Module):
+        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(_recomputed, chosen)))
+    if not callable(function):
+        raise TypeError(f"remat: expected a function or a module, got {type(function).__name__}")
+
+    @functools.wraps(function)
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        return _recomputed(chosen, function, *args, **kwargs)
+
+    return cast(_F, recomputed)
+
+
+def _recomputed(policy: Policy, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    if policy.keeps_all:
+        return function(*args, **kwargs)
+    # torch keeps positional tensors so that a checkpoint around this one need not keep them.
+    leaves, form = tree_flatten((args, kwargs))
+    recomputation = Recomputation(function, same_draws=True, policy=policy, form=form)
+    return torch_checkpoint.checkpoint(recomputation, *leaves, use_reentrant=False)
 
 
 def join_checkpoint() -> None:

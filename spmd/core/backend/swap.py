@@ -22,25 +22,34 @@ def swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
     requires_grad = tensor.requires_grad
     cell: Any = tensor._cell if type(tensor) is XlaTensor and tensor._view is None else None
     before = None if cell is None else cell.sharding
-    with LOCK:
-        torch._C._swap_tensor_impl(tensor, made)
-        tensor.__class__, made.__class__ = made.__class__, tensor.__class__
-        taken, given = tensor.__dict__, made.__dict__
-        tensor.__dict__ = {n: v for n, v in taken.items() if n not in _HELD} | {n: given[n] for n in _HELD & {*given}}
-        made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
+    exchange(tensor, made)
     if type(tensor) is not XlaTensor:
         _unpin(tensor)
     elif before is not None and tensor._cell.sharding is None:
         annotate(tensor, before)
     if cell is not None and cell.reads is not None and type(tensor) is XlaTensor:
         cell.reads.move(cell, tensor._cell)
-    # The hooks are the Python object's; the autograd of what it now holds has yet to learn of them.
+    _tell_hooks(tensor)
+    if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
+        made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
+
+
+def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
+    """Has two tensors hold what the other one held; once more, and all is as before."""
+    with LOCK:
+        torch._C._swap_tensor_impl(tensor, made)
+        tensor.__class__, made.__class__ = made.__class__, tensor.__class__
+        taken, given = tensor.__dict__, made.__dict__
+        tensor.__dict__ = {n: v for n, v in taken.items() if n not in _HELD} | {n: given[n] for n in _HELD & {*given}}
+        made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
+
+
+def _tell_hooks(tensor: torch.Tensor) -> None:
+    """The hooks are the Python object's; the autograd of what it now holds has yet to learn of them."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
     if _hooks_after(tensor) is not None:
         tensor._post_accumulate_grad_hooks = _hooks_after(tensor)
-    if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
-        made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
 
 
 def _hooks_after(tensor: Any) -> Any:

@@ -2,7 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
 
 import jax
 import numpy as np
@@ -11,12 +12,28 @@ from .. import metrics
 from ..config import config
 from ..ir.graph import Graph
 from ..ir.source import Line
+from ..ir.store import Family, whole_stores
 from ..sharding.value import compiler_context
-from . import notice, stored
+from . import copies, families, notice, stored
 from .compiler import compile_graph
+from .families import Form
 from .program import MANY, Program, changed_input, difference
 
-_programs: "OrderedDict[Hashable, Program]" = OrderedDict()
+
+@dataclass(slots=True)
+class _Known:
+    """The programs of one graph as it is recorded. They differ in which of its leaves are taken as whole stores, as
+    they happen to be that: those of a model that was trained are, not those of its average, which runs the same graph.
+
+    single: the places of the leaves that in no program are rows of a stack otherwise.
+    """
+
+    single: list[int]
+    programs: dict[tuple[Family, ...], Program] = field(default_factory=dict)
+
+
+_MOVED = "the same ops, on data that lies in other stores"
+_programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _lock = threading.RLock()
 _last: Program | None = None
 
@@ -27,7 +44,8 @@ def find(graph: Graph) -> Program | None:
     started = metrics.now()
     key = graph.key()
     with _lock:
-        found = _programs.get(key)
+        known = _programs.get(key)
+        found = None if known is None else known.programs.get(whole_stores(graph.leaves, known.single))
         if found is not None:
             _programs.move_to_end(key)
             _last = found
@@ -35,30 +53,47 @@ def find(graph: Graph) -> Program | None:
     return found
 
 
-def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+def program_for(graph: Graph, name: str, line: Line, form: Form = families.none, why_not: str = "") -> Program:
     """The compiled program of a graph: from the cache, from the disk, or made now.
 
-    why_not: why a length that differs has a program of its own (see `passes.padding`), for the ledger.
+    form: before the graph is compiled, puts leaves and results together that are to be rows of a stack. why_not: why a
+    length that differs has a program of its own (see `passes.padding`), for the ledger.
     """
     global _last
     found = find(graph)
     if found is not None:
         return found
-    cause = _cause(graph, line)
+    formed, single, stores = families.formed(graph, form)
+    key = graph.key()
+    cause = _cause(graph, line) if key not in _programs else _MOVED
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
-    program = stored.load(graph, name, line, cause)
-    if program is None:
-        metrics.add("programs_compiled")
-        program = compile_graph(graph, name, line, cause)
-        stored.keep(program, graph)
+    program = _made(formed, name, line, cause + families.told(formed))
+    if config.roll_layers == "auto" and copies.costs_more(program, formed):
+        metrics.add("loops_given_up")
+        formed, single, stores = families.formed(graph, families.none)
+        program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
     with _lock:
-        _programs[graph.key()] = program
+        _programs.setdefault(key, _Known(single)).programs[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
         _last = program
     return program
+
+
+def _made(graph: Graph, name: str, line: Line, cause: str) -> Program:
+    """The program of a graph: from the disk, or compiled."""
+    program = stored.load(graph, name, line, cause)
+    if program is None:
+        metrics.add("programs_compiled")
+        program = compile_graph(graph, name, line, cause)
+        stored.keep(program, graph)
+    return program
+
+
+def _all_programs() -> Iterator[Program]:
+    return (program for known in _programs.values() for program in known.programs.values())
 
 
 def _cause(graph: Graph, line: Line) -> str:
@@ -84,7 +119,7 @@ def _hint(line: Line, graph: Graph, before: Program) -> None:
 
 
 def _programs_at(line: Line) -> list[Program]:
-    return [p for p in _programs.values() if p.line.code is line.code and p.line.number == line.number]
+    return [p for p in _all_programs() if p.line.code is line.code and p.line.number == line.number]
 
 
 def most_alike(graph: Graph, line: Line) -> Program | None:
@@ -125,7 +160,9 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
         raise RuntimeError("trivial_dispatch_seconds: no program has run yet")
     with compiler_context():
         arguments = [
-            jax.ShapeDtypeStruct(s.padded_shape(m.shape), m.struct.dtype, sharding=s.jax) for m, s in program.leaves
+            jax.ShapeDtypeStruct(s.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=s.jax)
+            for port in program.inputs
+            if (s := port.sharding) is not None
         ]
         donated = tuple(range(len(arguments)))
         bump = jax.jit(

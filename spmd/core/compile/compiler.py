@@ -17,10 +17,12 @@ from ..ir.source import Line, describe
 from ..pjrt import agreement, processes
 from ..sharding.value import as_chosen, compiler_context, program_devices
 from . import failing, notice
+from .aliases import alias_by_memory
 from .constants import hide_complex_constants
-from .hlo import record
-from .lower import argument_struct, build, pack_numbers
-from .options import options_of
+from .ledger import record
+from .lower import argument_struct, build
+from .numbers import pack_numbers
+from .options import options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare
 
@@ -34,17 +36,21 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
     function.__name__ = "spmd"
     several = len(graph.meshes()) > 1
     with program_devices(graph.mesh.device_ids if several else None), compiler_context(), _first_lowering():
+        inputs = graph.inputs()
         jitted = jax.jit(
             function,
-            donate_argnums=tuple(i for i, donated in enumerate(graph.donated) if donated),
-            out_shardings=tuple(None if pinned is None else pinned.in_program() for pinned in graph.pinned),
+            donate_argnums=tuple(i for i, port in enumerate(inputs) if port.is_donated),
+            out_shardings=tuple(
+                None if port.sharding is None else port.sharding.in_program() for port in graph.outputs()
+            ),
             keep_unused=True,
         )
         floats, integers = pack_numbers(graph.nodes)
-        arguments = [argument_struct(leaf.meta, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True)]
+        arguments = list(map(argument_struct, inputs))
         vectors = [jax.ShapeDtypeStruct((len(floats),), np.float64), jax.ShapeDtypeStruct((len(integers),), np.int64)]
         lowered = jitted.lower(*arguments, *vectors)
         hide_complex_constants(graph, lowered.compiler_ir())
+        alias_by_memory(graph, lowered.compiler_ir())
         return lowered
 
 
@@ -97,7 +103,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
     program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
     program.calls_host = calls_host
     program.fingerprint = mark
-    program.record = record(program, name, cause, line, metrics.now() - started)
+    program.record = record(program, graph, name, cause, line, metrics.now() - started)
     program.bytes_needed = (program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes) * len(
         executable.runtime_executable().local_devices()
     )
@@ -107,10 +113,21 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
 
 
 def compile_for(graph: Graph) -> Any:
-    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data."""
-    lowered = lower_graph(graph)
-    with compiler_context():
-        return lowered.compile()
+    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data; on the
+    CPU the very program that a run would have.
+
+    Raises jax's JaxRuntimeError where it does not fit, LoweringError where an op cannot be lowered.
+    """
+    # Only the CPU's partitioner can be asked how it laid out a value; what asks is in the way of some passes.
+    asks = config.check_shardings and platform_of(graph) == "cpu"
+    lowered = lower_graph(graph, [] if asks else None)
+    try:
+        with compiler_context():
+            return lowered.compile(compiler_options=options_of(graph))
+    except ValueError as error:
+        if type(error).__name__ != "IndivisibleError":
+            raise
+        return compile_for(_evenly(graph))
 
 
 # Where the partitioner's report goes is an address of this process (see `sharding.value.report_sharding`).

@@ -7,11 +7,14 @@ import jax
 import torch
 
 from ..ir.graph import Graph
+from ..ir.source import node_line
 from ..pjrt import devices, runs
 from .lower import LoweringError
 from .program import Program
 
 _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
+# In the name of what stands in a loop's body: which of the loop's regions, and its place there.
+_INSIDE = re.compile(r"[^\s\"']*?/region(\d+)/[^\s\"']*?(?:aten|spmd|mark)[\w.:]*#(\d+)")
 _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
 _NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
 
@@ -51,7 +54,12 @@ def _place(program: Program, text: str) -> str:
     index = _index(program, text)
     if index is None:
         return f"the program run at {program.line}"
-    return f"{program.entries[index].name}, recorded at {program.lines[index]}"
+    entry, line = program.entries[index], program.lines[index]
+    rest = text[_NODE_MARK.search(text).end() :]  # type: ignore[union-attr]  # there is an index
+    while (inner := _INSIDE.match(rest)) is not None and entry.lowering.regions:
+        node = entry.lowering.regions[int(inner[1])].nodes[int(inner[2])]
+        entry, line, rest = node.entry, node_line(node), rest[inner.end() :]
+    return f"{entry.name}, recorded at {line}"
 
 
 def _out_of_memory(program: Program, place: str, what: str) -> torch.OutOfMemoryError:

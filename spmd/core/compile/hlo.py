@@ -1,33 +1,193 @@
-"""What the optimised program says of itself."""
+"""The optimised program as text: its computations, and how often each of them runs."""
 
+import functools
 import re
-from collections import Counter
+from dataclasses import dataclass, field
 
-from .. import metrics
-from ..ir.source import Line
-from .program import Program
-
-COLLECTIVES = ("all-gather", "all-reduce", "all-to-all", "collective-permute", "reduce-scatter")
-_COLLECTIVE = re.compile(rf"= .*? ({'|'.join(COLLECTIVES)})(-start)?\(")
+from . import scalars
 
 
-def record(program: Program, name: str, cause: str, line: Line, seconds: float) -> metrics.CompileRecord:
-    """A program's line of the ledger."""
-    memory = program.executable.memory_analysis()
-    costs = program.executable.cost_analysis() or {}
-    costs = costs[0] if isinstance(costs, list) else costs
-    text = program.executable.as_text()
-    collectives = Counter(match[1] for match in _COLLECTIVE.finditer(text))
-    return metrics.CompileRecord(
-        name=name,
-        cause=cause,
-        line=str(line),
-        seconds=seconds,
-        nodes=len(program.entries),
-        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
-        output_bytes=getattr(memory, "output_size_in_bytes", 0),
-        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
-        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
-        flops=float(costs.get("flops", 0.0)),
-        collectives=dict(collectives),
-    )
+@dataclass(frozen=True)
+class Instruction:
+    """One line of a computation. shape: of the result, as text; rest: operands and attributes, as text."""
+
+    name: str
+    shape: str
+    opcode: str
+    rest: str
+
+    @functools.cached_property
+    def arguments(self) -> str:
+        """What stands between the parentheses."""
+        return self.rest[: _closing(self.rest)]
+
+    @property
+    def operands(self) -> list[str]:
+        """The names of the operands."""
+        return _NAME.findall(self.arguments)
+
+    @property
+    def scope(self) -> str:
+        """Where jax traced it: the names around it, or ""."""
+        found = _OP_NAME.search(self.rest)
+        return "" if found is None else found[1]
+
+    @functools.cached_property
+    def called(self) -> list[tuple[str, str]]:
+        """The computations that it calls, each with the name of the attribute."""
+        found = []
+        for match in _CALLED.finditer(self.rest):
+            rest = self.rest[match.end() :]
+            names = rest[: rest.index("}")] if rest.startswith("{") else _END.split(rest, maxsplit=1)[0]
+            found += [(match[1], name.strip().lstrip("%")) for name in names.strip("{}").split(",") if name.strip()]
+        return found
+
+
+_NAME = re.compile(r"%([\w.\-]+)")
+_OP_NAME = re.compile(r'op_name="([^"]*)"')
+_TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
+_CALLED = re.compile(r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)=")
+_END = re.compile(r"[,\s]")
+_ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z\d]*)\[([\d,<=]*)\]")
+_BITS = re.compile(r"\d+")
+
+# What calls a computation as lines of its own, not once for each element or inside a fusion.
+_PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
+
+
+@dataclass
+class Computation:
+    """A function of the program. count: how often a run calls it; is_inner: it is part of one instruction; caller: the
+    first that calls it, with the line."""
+
+    name: str
+    lines: list[Instruction] = field(default_factory=list)
+    count: int = 0
+    is_inner: bool = True
+    caller: "tuple[Computation, Instruction] | None" = None
+
+    @functools.cached_property
+    def by_name(self) -> dict[str, Instruction]:
+        return {line.name: line for line in self.lines}
+
+    @functools.cached_property
+    def readers(self) -> dict[str, list[Instruction]]:
+        """The lines that read a line, by its name."""
+        found: dict[str, list[Instruction]] = {}
+        for line in self.lines:
+            for operand in line.operands:
+                found.setdefault(operand, []).append(line)
+        return found
+
+
+class Module:
+    """An optimised program, parsed from its text.
+
+    Attributes:
+        computations: by name; the entry among them, under `entry`.
+        untold: the loops whose number of turns neither the compiler nor their own counter tells; counted as one turn.
+    """
+
+    def __init__(self, text: str):
+        self.computations: dict[str, Computation] = {}
+        self.entry = ""
+        self.untold: list[str] = []
+        current: Computation | None = None
+        for line in text.splitlines():
+            if current is None:
+                if line.endswith("{") and not line.startswith("HloModule"):
+                    head = line.removeprefix("ENTRY ").lstrip("%")
+                    current = Computation(re.split(r"[ (]", head, maxsplit=1)[0])
+                    self.computations[current.name] = current
+                    if line.startswith("ENTRY"):
+                        self.entry = current.name
+            elif line.rstrip() == "}":  # a kernel's own configuration has lines that begin so
+                current = None
+            else:
+                instruction = _instruction(line)
+                if instruction is not None:
+                    current.lines.append(instruction)
+        self._count()
+
+    def _count(self) -> None:
+        """Follows the calls from the entry; what a loop calls is counted once for each of its turns."""
+        order = self._callers_first()
+        self.computations[self.entry].count = 1
+        self.computations[self.entry].is_inner = False
+        for computation in order:
+            for line in computation.lines:
+                if not line.called or line.opcode.endswith(("-done", "-update")):
+                    continue  # those belong to what their start has called
+                turns = self._turns(computation, line) if line.opcode == "while" else 1
+                for kind, name in line.called:
+                    called = self.computations[name]
+                    called.count += computation.count * (turns + (kind == "condition"))
+                    called.caller = called.caller or (computation, line)
+                    called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
+
+    def _callers_first(self) -> list[Computation]:
+        """Every computation that the entry leads to, callers before what they call."""
+        done: dict[str, None] = {}
+        stack: list[tuple[str, bool]] = [(self.entry, False)]
+        while stack:
+            name, is_left = stack.pop()
+            if is_left:
+                done[name] = None
+            elif name not in done:
+                stack.append((name, True))
+                stack += [(other, False) for line in self.computations[name].lines for _, other in line.called]
+        return [self.computations[name] for name in reversed(done)]
+
+    def _turns(self, computation: Computation, loop: Instruction) -> int:
+        said = _TRIPS.search(loop.rest)
+        if said is not None:
+            return int(said[1])
+        counted = scalars.turns(self, computation, loop)
+        if counted is None:
+            self.untold.append(loop.name)
+        return 1 if counted is None else counted
+
+
+def _closing(text: str) -> int:
+    """Where the parenthesis ends that stands open before a text."""
+    depth = 1
+    for found in _PARENTHESIS.finditer(text):
+        depth += 1 if found[0] == "(" else -1
+        if not depth:
+            return found.start()
+    return len(text)
+
+
+_PARENTHESIS = re.compile(r"[()]")
+
+
+def _instruction(line: str) -> Instruction | None:
+    head, equals, rest = line.strip().removeprefix("ROOT ").partition(" = ")
+    if not equals:
+        return None
+    if rest.startswith("("):
+        end = _closing(rest[1:]) + 1
+        shape, rest = rest[: end + 1], rest[end + 2 :]
+    else:
+        shape, _, rest = rest.partition(" ")
+    opcode, _, rest = rest.partition("(")
+    return Instruction(head.lstrip("%"), shape, opcode, rest)
+
+
+@functools.lru_cache(4096)
+def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
+    """Each array of a result: dtype, dims, bytes."""
+    found = []
+    for dtype, text in _ARRAY.findall(shape):
+        dims = tuple(int(dim.lstrip("<=")) for dim in text.split(",") if dim)
+        numel = 1
+        for dim in dims:
+            numel *= dim
+        width = _BITS.search(dtype)
+        found.append((dtype, dims, -(-numel * (8 if width is None else int(width[0])) // 8)))
+    return tuple(found)
+
+
+def num_bytes(shape: str) -> int:
+    """The bytes of a result, all parts of a tuple together."""
+    return sum(size for _, _, size in arrays(shape))

@@ -1,15 +1,21 @@
 """From nodes to one JAX function: the graph's ops in order, lifted numbers unpacked, paddings cut off and put on."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import torch
 
-from ..ir.graph import Graph, Leaf, Node, Pick, Value
-from ..ir.meta import Meta
-from ..sharding.constrain import cut, on_device, pad
-from ..sharding.value import Sharding, report_sharding
+from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
+from ..ir.loops import Loop
+from ..ir.op import Layouts
+from ..sharding.constrain import constrain, cut, in_memory, on_device, pad
+from ..sharding.value import DEVICE, Sharding, report_sharding
+from .loops import lower_loop
+from .numbers import Numbers, Vectors
+from .rows import Made, Row, as_stack, joined, made_of, plain, scalars
 
 
 class LoweringError(RuntimeError):
@@ -20,10 +26,14 @@ class LoweringError(RuntimeError):
         self.node = node
 
 
+Values = dict[Value, Sequence[Made]]
+
+
 def build(
     graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
 ) -> Callable[..., tuple[jax.Array, ...]]:
-    """The graph as a function of (leaf buffers..., float64 vector, int64 vector) -> root values, physical shapes.
+    """The graph as a function of (buffers of `graph.inputs()`..., float64 vector, int64 vector) -> `graph.outputs()`,
+    physical shapes.
 
     chosen: where given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
@@ -31,43 +41,119 @@ def build(
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
-        values: dict[Value, tuple[jax.Array, ...]] = {}
-        for leaf, buffer in zip(graph.leaves, buffers, strict=True):
-            values[leaf] = (cut(on_device(buffer, lies[leaf]), leaf.meta.shape),)
-        position = {"f": 0, "i": 0}
-        packed = {"f": floats, "i": integers}
-        for index, node in enumerate(graph.nodes):
-            numbers = []
-            for kind in node.entry.numbers:
-                numbers.append(jax.lax.index_in_dim(packed[kind], position[kind], keepdims=False))
-                position[kind] += 1
-            operands = [_value(operand, values) for operand in node.operands]
-            # The index lets an error that XLA raises late be traced back to this node (see compile.explain_failure).
-            with jax.named_scope(f"{node.entry.name}#{index}"):
-                values[node] = _apply(node, operands, numbers, lies, describe)
-            if chosen is not None and node.entry.name == "mark_sharding":
-                values[node] = (_reported(node, values[node][0], chosen),)
-        return tuple(
-            pad(_value(root, values), pinned, root.meta.shape)
-            for root, pinned in zip(graph.roots, graph.pinned, strict=True)
-        )
+        values: Values = {}
+        for port, buffer in zip(graph.inputs(), buffers, strict=True):
+            _take_in(graph, port, buffer, values)
+        with _telling(_Told(describe, chosen)):
+            for column in graph.columns:
+                _stack([graph.leaves[i] for i in column], lies, values)
+            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops)
+        return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
 
 
-def _value(value: Value, values: dict[Value, tuple[jax.Array, ...]]) -> jax.Array:
-    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> None:
+    """An argument as the values that it is, logical shapes."""
+    assert port.sharding is not None, "every input lies somewhere"
+    is_plain = isinstance(port.places, int) and buffer.shape == port.meta.shape
+    array = buffer if is_plain else cut(on_device(buffer), port.meta.shape)
+    if isinstance(port.places, int):
+        values[graph.leaves[port.places]] = (array,)
+    else:
+        values |= {graph.leaves[place]: (Row(array, row),) for row, place in enumerate(port.places)}
 
 
-def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
-    """The lifted numbers of the nodes, in the order in which the program unpacks them."""
-    floats: list[float] = []
-    integers: list[int] = []
-    for node in nodes:
-        if node.numbers:
-            for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # as its kind says
-    return floats, integers
+def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
+    """A result of the program, physical shape."""
+    if isinstance(port.places, int):
+        array = plain(made_of(graph.roots[port.places], values))
+    else:
+        wanted = [graph.leaves[~place] if place < 0 else graph.roots[place] for place in port.places]
+        array = as_stack([made_of(value, values) for value in wanted])
+    if port.sharding is None:
+        return array
+    # Placed by ourselves, as jit would pair results with donated arguments whatever memory these are in.
+    return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
+
+
+def _stack(leaves: Sequence[Leaf], lies: Mapping[Leaf, Sharding], values: Values) -> None:
+    """Makes one array of leaves that are alike, and them its rows."""
+    lay, shape = lies[leaves[0]], leaves[0].meta.shape
+    stack = joined([values[leaf][0] for leaf in leaves])
+    if lay.padded_shape(shape) == shape:
+        stack = constrain(stack, lay.behind_rows())
+    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
+
+
+class _Told(NamedTuple):
+    """Who is told what while one program is traced (see `build`)."""
+
+    describe: Callable[[Node], str]
+    chosen: list[tuple[Node, Any]] | None
+
+
+_tracing = threading.local()  # .told
+
+
+@contextlib.contextmanager
+def _telling(told: _Told) -> Iterator[None]:
+    before, _tracing.told = getattr(_tracing, "told", None), told
+    try:
+        yield
+    finally:
+        _tracing.told = before
+
+
+def lower_nodes(
+    nodes: Sequence[Node],
+    values: Values,
+    numbers: Vectors,
+    lies: Mapping[Leaf, Sharding | None],
+    loops: Sequence[Loop] = (),
+) -> None:
+    """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
+
+    numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
+    which one turn is lowered; of their values those are added that others read.
+    """
+    told: _Told = _tracing.told
+    packed = Numbers(*numbers)
+    position = {node: index for index, node in enumerate(nodes)}
+
+    def apply(node: Node, operands: list[Made], own: list[jax.Array], layouts: Layouts) -> Sequence[Made]:
+        # The index lets an error that XLA raises late be traced back to this node (see `failing`).
+        with jax.named_scope(f"{node.entry.name}#{position[node]}"):
+            made = _apply(node, operands, own, layouts, told.describe)
+        if told.chosen is not None and node.entry.name == "mark_sharding":
+            made = (_reported(node, plain(made[0]), told.chosen),)
+        return made
+
+    def layout_of(value: Value) -> Sharding | None:
+        return _known_sharding(value, lies)
+
+    starts = {loop.start: loop for loop in loops}
+    end = 0
+    for index, node in enumerate(nodes):
+        if index in starts:
+            lower_loop(starts[index], values, packed, apply, layout_of)
+            end = starts[index].stop
+        if index >= end:
+            operands = [made_of(operand, values) for operand in node.operands]
+            values[node] = apply(node, operands, packed.of(node.entry), list(map(layout_of, node.operands)))
+
+
+def lower_region(
+    region: Region, index: int, arrays: Sequence[jax.Array], numbers: Vectors, layouts: Layouts
+) -> list[jax.Array]:
+    """What a region makes of these arrays, one for each of its leaves. index: which of its op's regions it is.
+
+    layouts: how each array is known to lie (None: unknown).
+    """
+    values: Values = {leaf: (array,) for leaf, array in zip(region.leaves, arrays, strict=True)}
+    with jax.named_scope(f"region{index}"):
+        lower_nodes(region.nodes, values, numbers, dict(zip(region.leaves, layouts, strict=True)))
+    return [plain(made_of(root, values)) for root in region.roots]
 
 
 # What XLA makes of a product of these is exact in the float32 that it accumulates in; asking for more would only cost.
@@ -76,31 +162,56 @@ _NARROW = frozenset({torch.bfloat16, torch.float16})
 
 def _apply(
     node: Node,
-    operands: list[jax.Array],
+    operands: list[Made],
     numbers: list[jax.Array],
-    lies: dict[Leaf, Sharding],
+    layouts: Layouts,
     describe: Callable[[Node], str],
-) -> tuple[jax.Array, ...]:
+) -> Sequence[Made]:
     is_narrow = any(value.meta.dtype in _NARROW for value in node.operands)
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            layouts = [_known_sharding(value, lies) for value in node.operands]
-            made = node.entry.lower(operands, numbers, layouts)
+            if not node.entry.lowering.any_memory:
+                operands = list(map(_on_device, operands))
+            if node.entry.lowering.elements:
+                made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
+            elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
+                made = (scalars(operands),)
+            else:
+                made = node.entry.lower(list(map(plain, operands)), numbers, layouts)
+    except LoweringError as error:  # of an op in a region of this one, which it names
+        raise LoweringError(str(error), node) from error
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
-    for array, meta in zip(made, node.entry.metas, strict=True):
-        if array.shape != meta.struct.shape or array.dtype != meta.struct.dtype:
+    for one, meta in zip(made, node.entry.metas, strict=True):
+        array = one.stack if isinstance(one, Row) else one
+        shape = array.shape[1:] if isinstance(one, Row) else array.shape
+        if shape != meta.struct.shape or array.dtype != meta.struct.dtype:
             raise LoweringError(
-                f"the rule of {describe(node)} made {array.dtype}{list(array.shape)} where torch makes {meta!r}",
+                f"the rule of {describe(node)} made {array.dtype}{list(shape)} where torch makes {meta!r}",
                 node,
             )
     return made
 
 
-def _known_sharding(value: Value, lies: dict[Leaf, Sharding]) -> Sharding | None:
+def _on_device(made: Made) -> Made:
+    """The value, or the stack of which it is a row, in the memory in which programs compute."""
+    if not isinstance(made, Row):
+        return on_device(made)
+    stack = on_device(made.stack)
+    return made if stack is made.stack else Row(stack, made.index)
+
+
+def _is_of_scalars(node: Node) -> bool:
+    """Whether an op makes a vector of numbers."""
+    return node.entry.name == "aten.stack" and not any(operand.meta.shape for operand in node.operands)
+
+
+def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:
     """How a value is known to lie: a buffer as it does, an annotated value as asked."""
-    return lies[value] if isinstance(value, Leaf) else value.entry.sharding if isinstance(value, Node) else None
+    if isinstance(value, Leaf):
+        return lies[value]
+    return value.entry.sharding if isinstance(value, Node) and not value.entry.lowering.regions else None
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:
@@ -109,9 +220,13 @@ def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> j
     assert asked is not None, "only annotations are asked for"
     if asked.padded_shape(array.shape) != array.shape or not array.ndim or len(asked.devices) == 1:
         return array
+    if asked.memory != DEVICE:
+        return array  # the partitioner is done before anything is placed in a memory
     return report_sharding(array, lambda sharding: chosen.append((node, sharding)))
 
 
-def argument_struct(meta: Meta, lies: Sharding) -> jax.ShapeDtypeStruct:
+def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
     """What jax must know of an input to compile for it: physical shape, dtype, sharding."""
+    meta, lies = port.meta, port.sharding
+    assert lies is not None, "every input lies somewhere"
     return jax.ShapeDtypeStruct(lies.padded_shape(meta.shape), meta.struct.dtype, sharding=lies.in_program())

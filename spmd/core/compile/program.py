@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from .. import metrics
-from ..ir.graph import Graph, Leaf, Node
+from ..ir.graph import Graph, Leaf, Node, Port
 from ..ir.op import PADDED, Entry
 from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
@@ -18,15 +18,17 @@ MANY = 8
 class Program:
     """A compiled graph: the executable, where its results lie, and enough of the graph to say what changed later.
 
-    donated: per input, whether a run takes its buffer; foreign: the inputs whose mesh has the devices in another order
-    than the program, and how they lie in it; respelled: the results of which that is so. calls_host: whether a run
-    calls Python, which may raise. smallest: which result takes least. bytes_needed: what a run allocates on the devices
-    of this process, over all of them. fingerprint: with several processes, what they compared.
+    inputs, outputs: what a run takes and gives. donated: per leaf, whether a run takes its buffer; foreign: the inputs
+    whose mesh has the devices in another order than the program, and how they lie in it; respelled: the outputs of
+    which that is so, and how they are named. calls_host: whether a run calls Python, which may raise. smallest: which
+    output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
+    fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each.
     """
 
     __slots__ = (
         "__weakref__", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint", "foreign",
-        "leaves", "line", "lines", "name", "pinned", "record", "respelled", "results", "smallest",
+        "inputs", "leaves", "line", "lines", "loops", "name", "outputs", "pinned", "record", "respelled", "results",
+        "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -39,14 +41,31 @@ class Program:
         self.leaves = [(leaf.meta, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True)]
         self.pinned = list(graph.pinned)
         self.donated = graph.donated
+        self.inputs = graph.inputs()
+        self.outputs = graph.outputs()
+        self.loops = tuple((loop.turns, loop.period) for loop in graph.loops)
         order = graph.mesh.device_ids
-        self.foreign = [(i, s.over(order)) for i, s in enumerate(graph.lies) if s.device_ids != order]
-        self.respelled = [i for i, sharding in enumerate(results) if sharding.device_ids != order]
-        self.smallest = min(range(len(graph.roots)), key=lambda i: graph.roots[i].meta.nbytes)
+        self.foreign = [
+            (i, port.sharding.over(order))
+            for i, port in enumerate(self.inputs)
+            if port.sharding is not None and port.sharding.device_ids != order
+        ]
+        self.respelled = [
+            (i, lies.jax)
+            for i, port in enumerate(self.outputs if results else ())
+            if (lies := self._lies(port)).device_ids != order
+        ]
+        self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
         self.calls_host = False
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: metrics.CompileRecord | None = None
+
+    def _lies(self, port: Port) -> Sharding:
+        """How an output lies: as asked, else as the compiler chose."""
+        return (
+            self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
+        )
 
 
 def difference(before: Program, graph: Graph, *, num_alike: int) -> str:

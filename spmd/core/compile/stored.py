@@ -92,16 +92,17 @@ def _encoded(program: Program) -> bytes:
 def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     plain, _, pickled = body.partition(b"\n")
     facts = json.loads(plain)
-    num_inputs = len(graph.leaves) + 2  # the vectors of lifted numbers
+    num_inputs = len(graph.inputs()) + 2  # the vectors of lifted numbers
     with compiler_context():
         executable = serialize_executable.deserialize_and_load(
             pickled,
             jax.tree.structure(((0,) * num_inputs, {})),
-            jax.tree.structure((0,) * len(graph.roots)),
+            jax.tree.structure((0,) * len(graph.outputs())),
             execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
-    program.record = metrics.CompileRecord(**facts["record"])
+    traffic = tuple(metrics.Collective(**row | {"axes": tuple(row["axes"])}) for row in facts["record"].pop("traffic"))
+    program.record = metrics.CompileRecord(**facts["record"] | {"loops": program.loops}, traffic=traffic)
     program.bytes_needed = facts["bytes_needed"]
     return program
 

@@ -11,16 +11,20 @@ from .lower import LoweringError
 
 def chosen_shardings(graph: Graph, executable: Any) -> list[Sharding]:
     """The results' shardings; raises when the compiler chose other than what was asked for (both partitioners may)."""
+    outputs = list(zip(graph.outputs(), executable.output_shardings, strict=True))
     if config.check_shardings:
-        for leaf, lies, chosen in zip(graph.leaves, graph.lies, executable.input_shardings[0], strict=False):
-            compare(graph, "argument", leaf.meta, lies, chosen)
-        for root, pinned, chosen in zip(graph.roots, graph.pinned, executable.output_shardings, strict=True):
-            if pinned is not None:
-                compare(graph, f"result of {_label(root)}", root.meta, pinned, chosen, origin(root))
+        for port, chosen in zip(graph.inputs(), executable.input_shardings[0], strict=False):
+            assert port.sharding is not None, "every input lies somewhere"
+            compare(graph, "argument", port.meta, port.sharding, chosen)
+        for port, chosen in outputs:
+            if port.sharding is not None:
+                root = graph.roots[port.places if isinstance(port.places, int) else max(port.places)]
+                compare(graph, f"result of {_label(root)}", port.meta, port.sharding, chosen, origin(root))
     meshes = graph.meshes()
+    free = {port.places: chosen for port, chosen in outputs if port.sharding is None}
     return [
-        Sharding.from_jax(chosen, len(root.meta.shape), meshes) if pinned is None else pinned
-        for root, pinned, chosen in zip(graph.roots, graph.pinned, executable.output_shardings, strict=True)
+        Sharding.from_jax(free[place], len(root.meta.shape), meshes) if pinned is None else pinned
+        for place, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True))
     ]
 
 

@@ -28,7 +28,7 @@ def _watched(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
 
 
 @contextlib.contextmanager
-def _watching(watcher: Watcher) -> Iterator[None]:
+def watching(watcher: Watcher) -> Iterator[None]:
     """Sends this thread's calls through a watcher; otherwise dispatch itself stands in the tensor class, at no cost."""
     global _num_watchers
     before = getattr(_thread, "watcher", None)
@@ -61,7 +61,7 @@ def eager() -> Iterator[None]:
     ''
     """
     sync()
-    with _watching(_run_now):
+    with watching(_run_now):
         yield
     sync()
 
@@ -140,7 +140,7 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
     reference = fn if cpu is None else cpu
     reference, given = tree_map(_to_cpu, (reference, args))
     comparison = _Comparison()
-    with _watching(comparison):
+    with watching(comparison):
         made = fn(*tree_map(_to_device, args))
     if not comparison.is_random:
         _compare_whole(made, reference, given)

@@ -1,23 +1,19 @@
 """Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import torch
 from torch._ops import OpOverload
 
 from ..dtypes import is_exact
 from ..ir.meta import Meta, dense_meta, meta_of
-from ..ir.op import Arrays, Entry, Layouts, Lowering, Slot
+from ..ir.op import Entry, Part, Slot
 from ..lazy.overlap import check_targets
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
-from ..ops.create import cast
 from ..ops.lifting import LARGEST, is_one_number
-from ..sharding.buckets import Cut, cut_of, sums_of_squares
+from .elements import Each, Norms
 from .infer import check_complex, new_entry, run_on_meta
 from .overloads import MUTATION, Plan, is_foreach
 from .resolve import plan_of
@@ -73,55 +69,6 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> En
     return Entry.of(
         plan.name, each, tuple(metas), operands, numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
-
-    entry: Entry
-    operands: tuple[int, ...]
-    numbers: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Each(Lowering):
-    """A list op: the element's op for every element."""
-
-    parts: tuple[Part, ...]
-
-    @property
-    def opaque(self) -> bool:
-        return any(part.entry.lowering.opaque for part in self.parts)
-
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        made = []
-        for part, meta in zip(self.parts, op.metas, strict=True):
-            (array,) = part.entry.lower(
-                [operands[place] for place in part.operands],
-                [numbers[place] for place in part.numbers],
-                [layouts[place] for place in part.operands],
-            )
-            made.append(cast(array, meta.struct.dtype))
-        return tuple(made)
-
-
-@dataclass(frozen=True, slots=True)
-class Norms(Each):
-    """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
-
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        made = list(Each.lower(self, op, operands, numbers, layouts))
-        groups: dict[Any, dict[int, Cut]] = {}
-        for i, (meta, sharding) in enumerate(zip(op.operands, layouts, strict=True)):
-            cut = cut_of(meta.shape, sharding)
-            if cut is not None and meta.dtype in (torch.float32, torch.float64):
-                groups.setdefault((cut.rows, meta.dtype), {})[i] = cut
-        for members in groups.values():
-            squares = sums_of_squares([operands[i] for i in members], list(members.values()))
-            for place, i in enumerate(members):
-                made[i] = jnp.sqrt(squares[place])
-        return tuple(made)
 
 
 def _operand_metas(given: list[Any]) -> Iterator[Meta]:

@@ -128,6 +128,10 @@ class Call(Lowering):
         fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
         return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
 
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        count = len(op.numbers)
+        return ((count - 2, count - 1),) if self.rule.wants_draw else ()
+
     def on_host(self, op: Entry) -> OnHost | None:
         """torch's own CPU kernel, for integers and booleans, whose bits are the same wherever computed."""
         overload = self.overload
@@ -215,7 +219,7 @@ class Moving(Lowering):
     move: Move
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        start, *draw = numbers
+        start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
     def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
@@ -235,6 +239,9 @@ class Moving(Lowering):
         metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
         entry = Entry.of(op.name, Moving(move), metas, operands, numbers=op.numbers, statics=PADDED)
         return Padded(entry, (made,), ())
+
+    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+        return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
 def _is_exact(op: Entry) -> bool:

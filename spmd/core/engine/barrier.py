@@ -6,8 +6,10 @@ from .. import interrupt, metrics, pace
 from ..compile import compiler
 from ..ir.graph import Leaf, is_data, topological
 from ..ir.source import user_line
+from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
 from ..pjrt import processes, runs
+from . import launch
 from .execute import graph_of, roots_of, run
 from .failed import give_up
 from .placement import meshes_met
@@ -19,6 +21,7 @@ def sync(*, wait: bool = False) -> None:
     State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
     `wait` it returns when the devices are done. Errors: see `spmd.sync`.
     """
+    refuse("spmd.sync()", "what is recorded there is run by nobody but the loop; call it outside")
     interrupt.watch()
     if processes.several():
         processes.collect_garbage()
@@ -64,4 +67,4 @@ def pending_stablehlo(cells: Sequence[Cell] | None = None) -> str:
                 f"{list(others[0].device_ids)}; pass the tensors of one of them"
             )
         graph = graph_of(roots, mesh, dies=lambda leaf: cells is None)
-        return str(compiler.lower_graph(graph).as_text())
+        return str(compiler.lower_graph(launch.formed(graph)).as_text())

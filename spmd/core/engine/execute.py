@@ -15,15 +15,16 @@ from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import launch
+from .abstract import recording
 from .init import give_birth
-from .placement import bring, check_here, is_overwritten, lies_in, pinned_sharding
+from .placement import bring, check_here, lies_in, pinned_sharding, written_over
 from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
 
 
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
     """Runs these cells: as one program, or several where they lie on different devices, or where there is no program
     and more, shorter ones do. What they overwrite is donated where `donate` allows it."""
-    if donate and not nans.looked_for():  # a guard must see initial values made, too
+    if donate and not _watches():  # a guard must see initial values made, too
         give_birth(list(cells), line)
     roots = roots_of(cells)
     if roots:
@@ -84,9 +85,8 @@ def _run_on_host(piece: Piece, roots: Sequence[Root], flow: Flow) -> list[Piece]
 def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: Line, *, donate: bool) -> list[Piece]:
     """Runs one piece, or returns the finer ones to be run in its place."""
     roots = flow.roots_of(here)
-    kinds = nans.looked_for()
-    if kinds:
-        _run_watched(piece, roots, flow, line, kinds)
+    if _watches():
+        _run_watched(piece, roots, flow, line, nans.looked_for())
         return []
 
     def dies(leaf: Leaf) -> bool:
@@ -97,6 +97,12 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
 
     graph = graph_now()
     check_here(graph.mesh)
+    abstractly = recording()
+    if abstractly is not None:
+        pieces = [] if piece.is_whole or not donate else finer(piece, graph, [cell for _, cell in left])
+        if not pieces:
+            _take_all(roots, abstractly.run(graph), flow)
+        return pieces
     program, why_not, is_rolled = cache.find(graph), "", False
     if program is None and not piece.is_whole and donate and not processes.several():
         turned = rolling.rolled(graph, line, written=steps_written([cell for _, cell in left]))
@@ -121,14 +127,23 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
         graph = _like(graph, graph_now(), line, is_rolled=is_rolled)
-        program = cache.program_for(graph, "step", line)
+        program = launch.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
-    leaves = _run_program(program, graph, line)
+    _take_all(roots, _run_program(program, graph, line), flow)
+    return []
+
+
+def _watches() -> bool:
+    """Whether a NaN guard looks at what is run."""
+    return bool(nans.looked_for()) and recording() is None
+
+
+def _take_all(roots: Sequence[Root], leaves: Sequence[Leaf], flow: Flow) -> None:
+    """Gives cells and later pieces the results of a run."""
     made = [padding.unpadded(leaf, value) for (value, _), leaf in zip(roots, leaves, strict=True)]
     flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
     for (value, cell), data, leaf in zip(roots, made, leaves, strict=True):
         _take(cell, value, data, leaf.sharding)
-    return []
 
 
 def _like(before: Graph, graph: Graph, line: Line, *, is_rolled: bool) -> Graph:
@@ -165,8 +180,8 @@ def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]
     try:
         leaves = launch.run(program, graph)
     except BaseException:
-        for leaf, donated in zip(graph.leaves, program.donated, strict=True):
-            if donated and leaf.is_lost():
+        for leaf in graph.leaves:
+            if leaf.is_lost():
                 leaf.give_up(f"its buffer was donated to the run at {line}, which did not finish")
         raise
     for leaf, donated in zip(graph.leaves, program.donated, strict=True):
@@ -179,14 +194,12 @@ def _run_watched(piece: Piece, roots: list[Root], flow: Flow, line: Line, kinds:
     """Runs a piece inside a NaN guard: nothing is donated, and no cell takes its result where an op has made a NaN."""
     graph = graph_of(roots, piece.where)
     watched, values = nans.watch(graph)
-    program = cache.program_for(watched, "step", line)
+    program = launch.program_for(watched, "step", line)
     bring(graph.leaves, graph.lies)
     leaves = launch.run(program, watched)
     if values:
         nans.blame(graph, values, np.asarray(leaves.pop().placed()[0]), kinds)
-    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
-    for (value, cell), leaf in zip(roots, leaves, strict=True):
-        _take(cell, value, leaf)
+    _take_all(roots, leaves, flow)
 
 
 # --- graphs -----------------------------------------------------------------------------------------------------------
@@ -220,13 +233,14 @@ def graph_of(
         if leaf.host is None and leaf.sharding is not to and leaf.holder is not None
     }
     pinned = [pinned_sharding(cell, mesh, joins=cell in joining) for cell in cells]
-    asked = dict(zip(cells, pinned, strict=True))
-    donated = [
-        dies(leaf) and leaf not in aside and is_overwritten(leaf, to, asked)
+    asked = {cell: (place, lie) for place, (cell, lie) in enumerate(zip(cells, pinned, strict=True))}
+    onto = [
+        written_over(leaf, to, asked) if dies(leaf) and leaf not in aside else None
         for leaf, to in zip(leaves, lies, strict=True)
     ]
+    donated = [place is not None for place in onto]
     _donate_passed(donated, leaves, lies, {leaf for leaf in passed if dies(leaf)}, values, pinned)
-    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh)
+    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh, onto=onto)
 
 
 def _donate_passed(
@@ -245,7 +259,7 @@ def _donate_passed(
         if is_taken:
             free.remove((leaf.meta.struct, to))
     for i, (leaf, to) in enumerate(zip(leaves, lies, strict=True)):
-        if not donated[i] and leaf in dead and not leaf.shared and (leaf.meta.struct, to) in free:
+        if not donated[i] and leaf in dead and not leaf.is_held() and (leaf.meta.struct, to) in free:
             free.remove((leaf.meta.struct, to))
             donated[i] = True
 

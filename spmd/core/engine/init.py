@@ -11,6 +11,7 @@ from ..lazy.cell import Cell
 from ..pjrt import transfer
 from ..sharding.value import Sharding
 from . import launch
+from .abstract import recording
 from .placement import check_here, lies_in, mesh_homes, meshes_met, pinned_sharding
 
 
@@ -34,6 +35,7 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
     # initial value is the one that the rest of the step reads first.
     read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
     initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
+    abstractly = recording()
     for mesh, here in _by_mesh(initial, cells):
         check_here(mesh)
         rest: list[tuple[Cell, Value]] = []
@@ -43,9 +45,14 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
                 rest.append((cell, node))
                 continue
             sharding = cell.sharding or mesh
+            if abstractly is not None:
+                born[node] = Leaf(node.meta, sharding=sharding, is_abstract=True)
+                continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
             born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
-        if rest:
+        if rest and abstractly is not None:
+            born |= zip([node for _, node in rest], abstractly.run(_graph_of(rest, mesh)), strict=True)
+        elif rest:
             graph = _graph_of(rest, mesh)
             launch.compile_unlocked(graph, "init", line)  # what others record meanwhile reads the same values
             for (_, node), leaf in zip(rest, launch.run(cache.program_for(graph, "init", line), graph), strict=True):

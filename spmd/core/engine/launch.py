@@ -7,19 +7,35 @@ import jax
 import numpy as np
 
 from .. import metrics
-from ..compile import cache, failing
-from ..compile.lower import pack_numbers
+from ..compile import cache, failing, families
+from ..compile.numbers import pack_numbers
 from ..compile.program import Program
 from ..ir.graph import Graph, Leaf
 from ..ir.source import Line
 from ..lazy.cell import unlocked
+from ..passes import roll
 from ..pjrt import agreement, processes, runs, transfer
+from . import stacks
+
+
+# Finds what is one loop of a program, and the leaves and results that are rows of stacks.
+form: families.Form = roll.rolled
+
+
+def formed(graph: Graph) -> Graph:
+    """The graph as it is compiled."""
+    return families.formed(graph, form)[0]
+
+
+def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+    """The compiled program of a graph. why_not: see `cache.program_for`."""
+    return cache.program_for(graph, name, line, form, why_not)
 
 
 def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
     """Has the cache compile a graph that it does not have, while other threads go on recording: see `unlocked`."""
     with unlocked():
-        cache.program_for(graph, name, line, why_not)
+        program_for(graph, name, line, why_not)
 
 
 def run(program: Program, graph: Graph) -> list[Leaf]:
@@ -36,10 +52,10 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
-    buffers = [leaf.placed()[0] for leaf in graph.leaves]
-    for i, lies in program.foreign:
-        buffers[i] = transfer.respelled(buffers[i], lies)
     try:
+        buffers = stacks.arguments(program, graph)
+        for i, lies in program.foreign:
+            buffers[i] = transfer.respelled(buffers[i], lies)
         with jax.enable_x64(True):
             made = program.executable(*buffers, *vectors)
         if program.calls_host:
@@ -47,13 +63,10 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
     except jax.errors.JaxRuntimeError as error:
         raise failing.explain(program, error) from error
     made = list(made)
-    for i in program.respelled:
-        made[i] = transfer.respelled(made[i], program.results[i].jax)
+    for i, lies in program.respelled:
+        made[i] = transfer.respelled(made[i], lies)
     ref = weakref.ref(program)
-    leaves = [
-        Leaf(root.meta, buffer=buffer, sharding=sharding, maker=ref)
-        for root, buffer, sharding in zip(graph.roots, made, program.results, strict=True)
-    ]
+    leaves = stacks.given(program, graph, made, ref)
     runs.note_run(made[program.smallest], ref)
     metrics.add_time("dispatch", metrics.now() - started)
     metrics.add("runs")

@@ -6,7 +6,8 @@ from ..ir.graph import AbstractError, Leaf, Node, Value, origin
 from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer
-from ..sharding.value import Sharding
+from ..sharding.value import DEVICE, HOST, Sharding
+from .abstract import recording
 
 
 class MeshesError(ValueError):
@@ -44,7 +45,7 @@ def meshes_met(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Le
 
 def check_here(mesh: Sharding) -> None:
     """Raises AbstractError where a program would run on devices that are not here."""
-    if mesh.target is not None:
+    if mesh.target is not None and recording() is None:
         raise AbstractError(
             f"a program over the mesh of {mesh!r} cannot run at {user_line()}: its devices are not here, and programs "
             "for them are only lowered and compiled"
@@ -109,7 +110,9 @@ def lies_in(leaf: Leaf, mesh: Sharding) -> Sharding:
     """How a leaf is to lie in a program over `mesh`: as asked or as it does; whole on each device where it comes from
     others."""
     asked = wanted(leaf)
-    return asked if asked is not None and asked.devices == mesh.devices else mesh
+    if asked is None:
+        return mesh
+    return asked if asked.devices == mesh.devices else mesh.with_spec((), asked.memory)
 
 
 def bring(leaves: Iterable[Leaf], lies: Iterable[Sharding]) -> None:
@@ -136,19 +139,23 @@ def pinned_sharding(cell: Cell, mesh: Sharding, *, joins: bool = False) -> Shard
     if cell.sharding is not None:
         return cell.sharding
     if len(mesh.device_ids) == 1 or joins:
-        return mesh
+        return mesh.with_spec((), _memory_of(cell))
     # State written in place stays where the last run left it, so that a step's output fits its next input.
     return cell.home if cell.home is not None and cell.home.devices == mesh.devices else None
 
 
-def is_overwritten(leaf: Leaf, lies: Sharding, asked: dict[Cell, Sharding | None]) -> bool:
-    """Whether the only holder of this buffer gets a new value of the same layout from this program."""
+def _memory_of(cell: Cell) -> str:
+    """In which memory a value that nobody has annotated lies: where it was, or where it is placed."""
+    if cell.home is not None:
+        return cell.home.memory
+    made = origin(cell.value)
+    return HOST if made is not None and made.entry.name == "spmd.place_to_host" else DEVICE
+
+
+def written_over(leaf: Leaf, lies: Sharding, asked: dict[Cell, tuple[int, Sharding | None]]) -> int | None:
+    """The place of the result, of the same layout, that the only holder of this buffer gets from this program."""
     cell = leaf.holder() if leaf.holder is not None else None
-    return (
-        cell is not None
-        and cell in asked
-        and cell.value is not leaf
-        and cell.meta.struct == leaf.meta.struct
-        and asked[cell] is lies
-        and not leaf.shared
-    )
+    if cell is None or cell not in asked or cell.value is leaf or leaf.is_held():
+        return None
+    place, pinned = asked[cell]
+    return place if pinned is lies and cell.meta.struct == leaf.meta.struct else None

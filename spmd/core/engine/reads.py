@@ -11,15 +11,22 @@ from .. import interrupt, metrics
 from ..compile import failing
 from ..config import config
 from ..ir.graph import AbstractError, Leaf, Node, is_data, origin
-from ..ir.source import user_line
+from ..ir.source import describe, user_line
+from ..lazy import body
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads
 from ..passes import dynamic
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
+from .abstract import recording
 from .barrier import sync
 from .execute import run
 from .failed import FINAL, depends, give_up
 from .placement import wanted
+
+_IN_A_PLAN = (
+    "which has no value: spmd.plan records the step and runs nothing. Give it the step alone, not the loop that prints "
+    "or reads its results"
+)
 
 
 def materialise(cell: Cell, call: str = "a read", *, together: bool = False) -> None:
@@ -28,6 +35,14 @@ def materialise(cell: Cell, call: str = "a read", *, together: bool = False) -> 
     With several processes only those that all call it `together` start a barrier. The caller does not hold LOCK: the
     barrier may be another thread's, which needs it.
     """
+    if type(cell.value) is not Leaf and body.names():
+        if body.is_inside(cell.value, {}):
+            body.refuse(
+                call,
+                f"{cell.meta!r} has another value in each turn and none while the body is recorded; choose with "
+                "torch.where or spmd.cond, or return it and read it after the loop",
+            )
+        return _run_needed(cell)
     if type(cell.value) is not Leaf and processes.several() and not together:
         raise agreement.ProcessError(
             f"{call} at {user_line()}: {cell.meta!r} has not run yet, and with several processes a read runs nothing, "
@@ -35,6 +50,10 @@ def materialise(cell: Cell, call: str = "a read", *, together: bool = False) -> 
         )
     if type(cell.value) is not Leaf and cell.meta.numel == 1:
         _settle_by_host(cell)
+    if type(cell.value) is not Leaf and recording() is not None:
+        node = origin(cell.value)
+        assert node is not None, "only a leaf has none"
+        raise AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}")
     if type(cell.value) is not Leaf:
         if config.sync_on_read == "needed":
             _run_needed(cell)
@@ -66,11 +85,15 @@ def _run_needed(cell: Cell) -> None:
         forget_reads()
 
 
+# Elements of what the host computes where no program runs: a mask over all tokens of a batch.
+_LARGEST_IN_A_PLAN = 1 << 24
+
+
 def _settle_by_host(cell: Cell) -> None:
     """Gives the cell its value where the host can make it of data and other work, which need not be run, is pending."""
     with LOCK:
-        nodes = dynamic.few_small(cell.value)
-        if nodes is not None and _is_more_pending(nodes):
+        nodes = dynamic.few_small(cell.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
+        if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
             cell.settle(dynamic.known(cell.value, nodes))
 
 
@@ -121,9 +144,8 @@ def _lease(cell: Cell, call: str, *, on_device: bool) -> Lease | None:
         if type(leaf) is not Leaf:
             return None
         if leaf.is_abstract:
-            raise AbstractError(
-                f"{call} at {user_line()}: {leaf.meta!r} is abstract: it has a shape, a layout and no data"
-            )
+            why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
+            raise AbstractError(f"{call} at {user_line()}: {leaf.meta!r} is abstract: {why}")
         leaf.check()
         if on_device and leaf.host is not None:
             lies = wanted(leaf) or devices.default_sharding()

@@ -10,6 +10,7 @@ from ..ir.source import user_line
 from ..lazy.cell import BARRIER, LIVE, LOCK, forget_reads, pending
 from ..passes import nans, turns
 from ..pjrt import processes
+from .abstract import recording
 from .barrier import sync
 from .execute import roots_of, run_schedule
 from .failed import give_up
@@ -25,7 +26,7 @@ def run_turns() -> None:
     The first turns run as soon as they are known to be some, so that the devices need not wait; then more at a time.
     While another thread compiles or runs, recording goes on.
     """
-    if processes.several():
+    if processes.several() or recording() is not None:
         return pace.look_after(config.max_pending_ops)  # a barrier of one process alone would be another program
     if not BARRIER.acquire(blocking=False):
         return pace.look_after(max(config.loop_search_ops, 1))

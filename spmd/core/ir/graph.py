@@ -1,10 +1,10 @@
-"""The recorded values: Leaf, Node, Pick, and the Graph of one program."""
+"""The recorded values: Leaf, Node, Pick; the Graph of one program, and the Region that is the body of an op."""
 
 import itertools
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from ..config import config
 from ..sharding.value import Sharding
 from .encode import digest
-from .meta import Meta
+from .meta import Meta, dense_meta
 from .op import Entry
+from .store import Family, Store
 
 _serials = itertools.count()
 
@@ -31,10 +32,14 @@ class Leaf:
     only shape and layout are known (`is_abstract`), for programs that are compiled and never run.
 
     `sharding` says how the buffer lies (or will lie); `gone` says why a buffer is no longer there; `shared` is set when
-    someone outside the graph holds the buffer, which then is never donated.
+    someone outside the graph holds the buffer, which then is never donated. Instead of a buffer of its own it may have
+    a `row` of a `store`.
     """
 
-    __slots__ = ("buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "serial", "sharding", "shared")
+    __slots__ = (
+        "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
+        "shared", "store",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -52,6 +57,8 @@ class Leaf:
         self.sharding = sharding
         self.is_abstract = is_abstract
         self.shared = 0
+        self.store: Store | None = None
+        self.row = 0
         self.gone: str | None = None
         self.serial = next(_serials)  # counts on with the nodes'
         self.holder: Any = None  # weak reference to the cell whose value this is
@@ -60,20 +67,33 @@ class Leaf:
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:
         """Has the same data in this buffer from now on."""
         self.buffer, self.sharding = buffer, sharding
-        self.host = None
+        self.host = self.store = None
+
+    def lie_in(self, store: Store, row: int) -> None:
+        """Has its data, which is the same, in a row of this store from now on."""
+        self.store, self.row, self.sharding = store, row, store.sharding
+        self.host = self.buffer = None
 
     def placed(self) -> tuple[jax.Array, Sharding]:
-        """The buffer of a value that is on devices, and how it lies."""
-        assert self.buffer is not None and self.sharding is not None
+        """The buffer of a value that is on devices, or a copy of its row, and how it lies."""
+        assert self.sharding is not None
+        if self.store is not None:
+            return self.store.copy_of(self.row), self.sharding
+        assert self.buffer is not None
         return self.buffer, self.sharding
 
     def give_up(self, why: str) -> None:
         """Has no data from now on, and says why at the next use."""
-        self.gone, self.buffer = why, None
+        self.gone, self.buffer, self.store = why, None, None
 
     def is_lost(self) -> bool:
         """Whether its buffer was taken from it."""
-        return self.buffer is not None and self.buffer.is_deleted()
+        buffer = self.buffer if self.store is None else self.store.buffer
+        return buffer is not None and buffer.is_deleted()
+
+    def is_held(self) -> bool:
+        """Whether someone outside the graph holds its buffer; of a row they hold copies."""
+        return self.shared > 0 and self.store is None
 
     def check(self) -> None:
         """Raises LostError when the data was given up in a run that then failed, AbstractError where there is none."""
@@ -202,6 +222,18 @@ def _serial(node: Node) -> int:
     return node.serial
 
 
+class Port(NamedTuple):
+    """One argument or result of a program: a leaf or root by its place, or those that are the rows of a stack.
+
+    meta, sharding: of the stack, where it is one.
+    """
+
+    places: int | Family
+    meta: Meta
+    sharding: Sharding | None
+    is_donated: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class Graph:
     """A piece of the lazy graph that is about to become one program.
@@ -209,6 +241,12 @@ class Graph:
     nodes in order of recording; leaves in order of first use; lies: how each leaf lies in the program, wherever it is
     now; roots: the values wanted; pinned: the sharding each root must have, or None where the compiler may choose;
     donated: per leaf, whether its buffer may be overwritten; mesh: the devices, in the program's order.
+    families: leaves, by their places, that are one argument of the program, the rows of a stack [rows, *shape] in this
+    order; all look and lie alike, and are donated together. stacked: the same for results, by their places in the
+    roots; ~i stands for leaf i of a donated family, which comes out as it went in. onto: per leaf, the place of the
+    root that is written over it (no part of the key: it only says whose memory serves whom). loops: the stretches
+    (`ir.loops.Loop`) that are loops of the program, too, in order. columns: leaves that are no argument together and
+    that the program stacks for them.
     """
 
     nodes: list[Node]
@@ -218,6 +256,30 @@ class Graph:
     pinned: list[Sharding | None]
     donated: tuple[bool, ...]
     mesh: Sharding
+    families: tuple[Family, ...] = ()
+    stacked: tuple[Family, ...] = ()
+    onto: Sequence[int | None] = ()
+    loops: Sequence[Any] = ()
+    columns: Sequence[Family] = ()
+
+    def inputs(self) -> list[Port]:
+        """What the program takes: the families, then the other leaves."""
+        return [
+            self._port(places, self.leaves, self.lies)._replace(is_donated=any(self.donated[i] for i in _each(places)))
+            for places in _together(len(self.leaves), self.families)
+        ]
+
+    def outputs(self) -> list[Port]:
+        """What the program gives: what is stacked, then the other roots."""
+        return [self._port(places, self.roots, self.pinned) for places in _together(len(self.roots), self.stacked)]
+
+    def _port(self, places: int | Family, values: Sequence[Value], lie: Sequence[Sharding | None]) -> Port:
+        if isinstance(places, int):
+            return Port(places, values[places].meta, lie[places])
+        one = max(places)  # leaves among the roots stand below 0
+        meta, lies = values[one].meta, lie[one]
+        assert lies is not None, "what is stacked lies as its rows are asked to"
+        return Port(places, dense_meta((len(places), *meta.shape), meta.dtype), lies.behind_rows())
 
     def meshes(self) -> list[Sharding]:
         """Every mesh that an input, an annotation or a result names, as its replicated sharding; the first, first."""
@@ -230,28 +292,103 @@ class Graph:
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
-        position: dict[Value, int] = {}
-        key: list[Any] = [config.partitioner, config.compiler_options, len(self.leaves), self.donated, self.mesh]
-        for i, leaf in enumerate(self.leaves):
-            position[leaf] = ~i
-            key.append(leaf.meta)
+        key: list[Any] = [config.partitioner, config.compiler_options, config.roll_layers, self.donated, self.mesh]
         key.extend(self.lies)
-        for i, node in enumerate(self.nodes):
-            position[node] = i
-            key.append(node.entry)
-            for operand in node.operands:
-                if type(operand) is Pick:
-                    key.append(position[operand.node] + (operand.index + 1 << 40))
-                else:
-                    key.append(position[operand])
-        key.append(tuple([_place(root, position) for root in self.roots]))
+        key.extend(_wiring(self.nodes, self.leaves, self.roots))
         key.append(tuple(self.pinned))
+        key.append(self.families)
+        key.append(self.stacked)
         return tuple(key)
 
     @property
     def encoded(self) -> str:
-        """The key as text that is the same in every process (see `ir.encode`)."""
-        return digest(self.key())
+        """The key, with the loops, as text that is the same in every process (see `ir.encode`)."""
+        return digest((self.key(), [(loop.start, loop.period, loop.turns) for loop in self.loops]))
+
+
+def _each(places: int | Family) -> Family:
+    return (places,) if isinstance(places, int) else places
+
+
+def _together(count: int, families: Sequence[Family]) -> list[int | Family]:
+    """The places up to a count, those of each family in one."""
+    taken = {place for family in families for place in family}
+    return [*families, *(place for place in range(count) if place not in taken)]
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A piece of the lazy graph that is the body of an op (see `Lowering.regions`). Nobody changes it.
+
+    nodes in order; leaves: they stand for what the body is given, in order, and hold no data; roots: what it makes.
+    """
+
+    nodes: list[Node]
+    leaves: list[Leaf]
+    roots: list[Value]
+
+    @staticmethod
+    def of(roots: Sequence[Value], given: Sequence[Value]) -> "Region":
+        """The ops between the values `given` and the roots, as a region of its own: nodes are copied.
+
+        ValueError where the roots need data that is not given; what is not needed of `given` has a leaf all the same.
+        """
+        leaves = [Leaf(value.meta, is_abstract=True) for value in given]
+        made: dict[Any, Value] = {}
+        for value, leaf in zip(given, leaves, strict=True):
+            made.setdefault(value_name(value), leaf)
+        copies: dict[Node, Node] = {}
+
+        def copied(value: Value) -> Value:
+            found = made.get(value_name(value))
+            if found is not None:
+                return found
+            if type(value) is Leaf:
+                raise ValueError(f"the region needs {value.meta!r}, which it is not given")
+            return Pick(copies[value.node], value.index) if type(value) is Pick else copies[value]  # type: ignore[index]
+
+        for node in between(roots, given):
+            operands = tuple([copied(operand) for operand in node.operands])
+            copies[node] = Node(node.entry, operands, node.numbers, node.code, node.instruction, node.sequence)
+        return Region(list(copies.values()), leaves, [copied(root) for root in roots])
+
+    @property
+    def encoded(self) -> str:
+        """What makes two regions the same, as text (see `ir.encode`); the lifted numbers are not in it."""
+        return digest(_wiring(self.nodes, self.leaves, self.roots))
+
+
+def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -> list[Node]:
+    """The nodes that the roots need when these values are given, in the order of recording; none before `since`."""
+    known = {value_name(value) for value in given}
+    seen: set[Node] = set()
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        node = None if value_name(value) in known else origin(value)
+        if node is not None and node not in seen and node.serial >= since:
+            seen.add(node)
+            stack.extend(node.operands)
+    return sorted(seen, key=_serial)
+
+
+def _wiring(nodes: Sequence[Node], leaves: Sequence[Leaf], roots: Sequence[Value]) -> list[Any]:
+    """The ops, what each reads, and which values come out, by position."""
+    position: dict[Value, int] = {}
+    key: list[Any] = [len(leaves)]
+    for i, leaf in enumerate(leaves):
+        position[leaf] = ~i
+        key.append(leaf.meta)
+    for i, node in enumerate(nodes):
+        position[node] = i
+        key.append(node.entry)
+        for operand in node.operands:
+            if type(operand) is Pick:
+                key.append(position[operand.node] + (operand.index + 1 << 40))
+            else:
+                key.append(position[operand])
+    key.append(tuple([_place(root, position) for root in roots]))
+    return key
 
 
 def _place(value: Value, position: dict[Value, int]) -> int:

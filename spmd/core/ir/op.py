@@ -40,12 +40,23 @@ class Slot:
 class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
-    regions: the graphs inside the op (`ir.graph.Graph`).
+    regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
+    the floats and the integers, and not one by one. elements: of a list op, each element's own op; its operands may be
+    rows of one array (`compile.rows.Row`), and its results are then.
     """
+
+    @property
+    def elements(self) -> "tuple[Part, ...]":
+        return ()
 
     @property
     def opaque(self) -> bool:
         """Whether it holds a user's function, which only this process knows."""
+        return False
+
+    @property
+    def any_memory(self) -> bool:
+        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
         return False
 
     @property
@@ -64,6 +75,10 @@ class Lowering:
         """The op where dims of its operands are padded (see `ops.padding`); `begins`: where nothing is, and its result
         grows in these dims. Raises NoRule."""
         raise NoRule("has no rule for a padded dim")
+
+    def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
+        """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""
+        return ()
 
     def on_host(self, op: "Entry") -> OnHost | None:
         """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""
@@ -159,6 +174,15 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"{self.name}({self.statics}) -> {', '.join(map(repr, self.metas))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+
+    entry: Entry
+    operands: tuple[int, ...]
+    numbers: tuple[int, ...]
 
 
 _alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()

@@ -15,6 +15,7 @@ from ..pjrt import transfer
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
+from . import cell as cells
 from .cell import LOCK, Cell, may_change, take_up
 from .record import record
 
@@ -80,6 +81,8 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             view.sharding = sharding
             view.stamp = -1  # the cached value is read anew, with the annotation
             return
+        if cells.JOURNAL is not None:
+            cells.JOURNAL.note(cell)
         cell.sharding = sharding
         value = cell.value
         if type(value) is Node and value.entry.name == "mark_sharding" and via is None and may_change(value):
@@ -92,6 +95,8 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             place = (source.code, source.instruction, -1)
             cell.write(record(mark_entry(cell.meta, sharding, via), (value,), (), place))
         elif value.host is not None:
+            if cells.JOURNAL is not None:
+                cells.JOURNAL.note_leaf(value)
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
         elif value.sharding is not sharding:
             _lay_out(cell, value, sharding)
@@ -99,6 +104,9 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
 
 def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
     """Lays data on devices out anew, also for what has read it and not run yet; an equal layout only takes the name."""
+    if cells.JOURNAL is not None or leaf.is_abstract:
+        _lay_out_abstractly(cell, leaf, sharding)
+        return
     leaf.check()
     buffer, lies = leaf.placed()
     if lies.is_as(sharding, len(leaf.meta.shape)):
@@ -109,6 +117,19 @@ def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
     take_up(lambda _, leaves: leaf in leaves)
 
 
+def _lay_out_abstractly(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
+    """The same where no data moves: the leaf is abstract, or it is not and another takes its place for a while."""
+    if cells.JOURNAL is not None:
+        cells.JOURNAL.note(cell)
+        cells.JOURNAL.note_leaf(leaf)
+    if leaf.is_abstract:
+        leaf.sharding = sharding
+    else:
+        cell.value = Leaf(leaf.meta, sharding=sharding, is_abstract=True)
+        cell.value.holder = cell.ref
+    cell.home = sharding
+
+
 def clear_annotation(tensor: Any) -> None:
     """Forgets the asked-for layout; data on a mesh becomes whole on each of its devices."""
     with LOCK:
@@ -117,6 +138,8 @@ def clear_annotation(tensor: Any) -> None:
             tensor._view.stamp = -1
             return
         cell = tensor._cell
+        if cells.JOURNAL is not None:
+            cells.JOURNAL.note(cell)
         cell.sharding = cell.home = None
         value = cell.value
         if type(value) is Node and value.entry.name == "mark_sharding" and not may_change(value):
@@ -125,8 +148,8 @@ def clear_annotation(tensor: Any) -> None:
             value.entry = _unmarked_entry(cell.meta)
             take_up(lambda nodes, _: value in nodes)
         elif type(value) is Leaf and value.host is None:
-            _, lies = value.placed()
-            _lay_out(cell, value, lies.replicated())
+            assert value.sharding is not None, "only host data lies nowhere"
+            _lay_out(cell, value, value.sharding.replicated())
             cell.home = None
 
 

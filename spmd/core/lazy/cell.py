@@ -4,7 +4,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from .. import forking
 from ..ir.graph import Leaf, Node, Pick, Value, is_data, next_serial, topological
@@ -77,7 +77,11 @@ class Cell:
 
     def write(self, value: Value) -> None:
         """Replaces the value, as an in-place op does."""
+        if JOURNAL is not None:
+            JOURNAL.note(self)
         old = self.value
+        if WRITES:
+            WRITES[-1].append(Write(self, old, None if self.past is None else list(self.past), self.data))
         if type(old) is Leaf:
             self.data = old
         elif self.past is None:
@@ -95,6 +99,8 @@ class Cell:
 
     def settle(self, leaf: Leaf) -> None:
         """Takes the result of a run."""
+        if JOURNAL is not None:
+            JOURNAL.note(self)
         leaf.holder = self.ref
         self.stamp += 1
         self.value = leaf
@@ -108,6 +114,62 @@ class Cell:
         self.past = self.data = None
         self.home = sharding
 
+
+class Journal:
+    """What cells and leaves were before a step that is recorded and never run (see `engine.abstract`)."""
+
+    def __init__(self) -> None:
+        self.first = next_serial()
+        self.cells: dict[weakref.ref[Cell], tuple[Any, ...]] = {}  # what dies meanwhile must not live on here
+        self.leaves: dict[Leaf, Sharding | None] = {}
+
+    def note(self, cell: Cell) -> None:
+        """Remembers a cell as it is, unless it is known already, or new."""
+        if cell.ref not in self.cells and value_serial(cell.value)[0] < self.first:
+            past = None if cell.past is None else list(cell.past)
+            self.cells[cell.ref] = (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, past, cell.data)
+
+    def note_leaf(self, leaf: Leaf) -> None:
+        """Remembers how a leaf lies, or is to lie."""
+        self.leaves.setdefault(leaf, leaf.sharding)
+
+    def undo(self) -> None:
+        """Makes cells and leaves what they were."""
+        for ref, before in self.cells.items():
+            cell = ref()
+            if cell is None:
+                continue
+            (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, cell.past, cell.data) = before
+            if type(cell.value) is Leaf:
+                cell.value.holder = cell.ref
+        for leaf, sharding in self.leaves.items():
+            leaf.sharding = sharding
+
+
+# Set while a step is recorded that is never to run.
+JOURNAL: Journal | None = None
+
+
+class Write(NamedTuple):
+    """What a cell held before it was written."""
+
+    cell: Cell
+    value: Value
+    past: list[Value] | None
+    data: Leaf | None
+
+    def take_back(self) -> None:
+        """Gives the cell what it held; what views of it have kept meanwhile is read anew."""
+        cell = self.cell
+        cell.value, cell.past, cell.data = self.value, self.past, self.data
+        cell.stamp += 1
+        if type(self.value) is not Leaf and not cell.listed:
+            LIVE.append(cell.ref)
+            cell.listed = True
+
+
+# While a function is recorded as the body of a loop: what it writes, to be taken back; a list for each body.
+WRITES: list[list[Write]] = []
 
 # Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
 LIVE: list["weakref.ref[Cell]"] = []

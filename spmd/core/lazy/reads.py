@@ -12,14 +12,14 @@ from typing import Any
 import jax
 import torch
 
-from ..ir.graph import Leaf, Value, results
+from ..ir.graph import Leaf, Node, Value, results
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..sharding.buckets import Cut, cut_of, gather
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
-from .annotate import mark_entry
+from .annotate import annotate, mark_entry
 from .cell import LOCK, Cell
 from .record import NOWHERE, record
 from .tensor import XlaTensor
@@ -27,6 +27,21 @@ from .views import View, ViewRule, read_view
 from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and how it is stored
+
+num_turns = 0  # counts what contexts have entered or renewed: see `next_turn`
+
+
+def next_turn() -> int:
+    """The number of a context that is entered or renewed now. Who has the latest still has at hand what it gathered."""
+    global num_turns
+    num_turns += 1
+    return num_turns
+
+
+def latest_turn() -> int:
+    """The last number that `next_turn` gave."""
+    return num_turns
+
 
 _graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
@@ -170,21 +185,27 @@ def renew(reads: Sequence[Read], after: XlaTensor) -> None:
 
     XLA would merge a second gather of the same shards with the first. One barrier over the shards and `after` prevents
     it where both results are used: so the tensor takes the barrier's, too. What is data or a module's own is waited for
-    by nothing.
+    by nothing. A cast of what is stored is made anew, too, and not kept for it.
     """
     with LOCK:
         arrived = value_of(after)
         members = _members(reads)
         if type(arrived) is Leaf or after._cell.is_state or not members:
             return
-        stored = [cell.value for cell in members.values()]
-        entry = _barrier_entry((*((cell.meta, cell.sharding) for cell in members.values()), (arrived.meta, None)))
+        casts = [_cast_behind(cell.value) for cell in members.values()]
+        stored = [base for base, _ in casts]
+        lies = [cell.sharding for cell in members.values()]
+        entry = _barrier_entry(
+            (*((base.meta, at) for base, at in zip(stored, lies, strict=True)), (arrived.meta, None))
+        )
         *shards, passed = results(record(entry, (*stored, arrived), (), NOWHERE))
         if after._view is None:
             after._cell.write(passed)
         else:
             after._view.keep(passed, after._cell)
-        shard_of = dict(zip(members, shards, strict=True))
+        shard_of = {
+            member: _recorded_again(ops, shard) for member, (_, ops), shard in zip(members, casts, shards, strict=True)
+        }
         for cell in members.values():
             cell.stamp += 1  # views of it that were read are read anew, too
         for member, cell in members.items():
@@ -195,6 +216,34 @@ def renew(reads: Sequence[Read], after: XlaTensor) -> None:
                 _gather(group, [shard_of[other] for other in group])
             else:
                 member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), cell)
+
+
+def _cast_behind(value: Value) -> tuple[Value, list[Entry]]:
+    """What a value was cast from, and the ops that make it of that, the last one first; itself where it is no cast."""
+    base, ops = value, []
+    while type(base) is Node and base.entry.name == "mark_sharding":
+        ops.append(base.entry)
+        base = base.operands[0]
+    if type(base) is Node and base.entry.name == "aten._to_copy":
+        return base.operands[0], [*ops, base.entry]
+    return value, []
+
+
+def _recorded_again(ops: Sequence[Entry], value: Value) -> Value:
+    for op in reversed(ops):
+        value = record(op, (value,), (), NOWHERE)
+    return value
+
+
+def lay_gradient(cell: Cell, grad: XlaTensor) -> None:
+    """Lays a gradient out like the cell that it belongs to, where that is annotated."""
+    sharding = cell.sharding
+    if sharding is None or grad._cell.sharding is sharding:
+        return
+    if grad._view is not None and grad.storage_offset() == 0 and grad.is_contiguous():
+        # Backward often ends in a view (a transposed product). What stays is stored as the gradient, not its base.
+        grad._cell, grad._view = Cell(value_of(grad), grad._meta), None
+    annotate(grad, sharding, None if cell.reads is None else cell.reads.latest.layout)
 
 
 def _members(reads: Iterable[Read]) -> dict[Read, Cell]:

@@ -20,6 +20,7 @@ from . import ldl as ldl
 from . import linalg as linalg
 from . import loss as loss
 from . import matmul as matmul
+from . import memory as memory
 from . import norm as norm
 from . import optim as optim
 from . import order as order

@@ -23,6 +23,17 @@ def _product(left, right):
     return jnp.matmul(left, right, precision=None, preferred_element_type=_accumulator(left.dtype))
 
 
+def _rounded_product(left, right, dtype):
+    """left @ right in a dtype that nothing is added to before rounding.
+
+    A narrow one is asked of the product itself, which accumulates in float32 all the same: where the mesh cuts what is
+    summed over, the partial sums then travel at half the bytes.
+    """
+    if left.dtype == dtype == jnp.bfloat16:
+        return jnp.matmul(left, right, preferred_element_type=dtype)
+    return cast(_product(left, right), dtype)
+
+
 def _affine(self, product, beta, alpha):
     # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see the lifting table).
     if alpha != 1:
@@ -35,12 +46,12 @@ def _affine(self, product, beta, alpha):
 
 @lower(aten.mm.default)
 def aten_mm(self, mat2):
-    return cast(_product(self, mat2), self.dtype)
+    return _rounded_product(self, mat2, self.dtype)
 
 
 @lower(aten.bmm.default)
 def aten_bmm(self, mat2):
-    return cast(_product(self, mat2), self.dtype)
+    return _rounded_product(self, mat2, self.dtype)
 
 
 @lower(aten.mm.dtype, aten.bmm.dtype)
@@ -60,8 +71,11 @@ def _rows(x):
 
 @lower(aten.linear.default)
 def aten_linear(input, weight, bias=None, *, returns):
-    product = _product(_rows(input), jnp.atleast_2d(weight).T)  # one product of matrices: it partitions as `mm` does
-    product = product if bias is None else bias.astype(product.dtype) + product
+    rows, columns = _rows(input), jnp.atleast_2d(weight).T  # one product of matrices: it partitions as `mm` does
+    if bias is None:
+        return _rounded_product(rows, columns, returns.dtype).reshape(returns.shape)
+    product = _product(rows, columns)
+    product = bias.astype(product.dtype) + product
     return cast(product.reshape(returns.shape), returns.dtype)
 
 
@@ -69,8 +83,8 @@ def aten_linear(input, weight, bias=None, *, returns):
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     rows, grad = _rows(self), _rows(grad_output)
     made = (
-        _product(grad, weight) if output_mask[0] else None,
-        _product(grad.T, rows) if output_mask[1] else None,
+        _rounded_product(grad, weight, grad.dtype) if output_mask[0] else None,
+        _rounded_product(grad.T, rows, grad.dtype) if output_mask[1] else None,
         jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
     )
     return tuple(

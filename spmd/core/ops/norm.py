@@ -200,11 +200,6 @@ def aten_native_batch_norm_backward(
     normalized = (x - mean) * rstd
     scaled = _scaled(grad, _per_channel(weight, x))
     grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd
-    return _like(
-        (
-            grad_input if output_mask[0] else None,
-            jnp.sum(grad * normalized, axis=axes) if output_mask[1] else None,
-            jnp.sum(grad, axis=axes) if output_mask[2] else None,
-        ),
-        returns,
-    )
+    # torch's meta kernel makes the input's gradient whatever the mask says: what it returns decides.
+    made = (grad_input, jnp.sum(grad * normalized, axis=axes), jnp.sum(grad, axis=axes))
+    return _like([None if like is None else part for part, like in zip(made, returns, strict=True)], returns)

@@ -172,12 +172,12 @@ def _is_moved(old: Entry, new: Entry) -> bool:
     return old.moving[0] is new or (new.moving is not None and old.moving[0] is new.moving[0])
 
 
-def _is_small(node: Node) -> bool:
+def _is_small(node: Node, largest: int = LARGEST) -> bool:
     return (
         node.entry.on_host is not None
         and jax.process_count() == 1
         and all(
-            is_exact(meta.dtype) and meta.numel <= LARGEST
+            is_exact(meta.dtype) and meta.numel <= largest
             for meta in (*node.entry.metas, *(operand.meta for operand in node.operands))
         )
     )
@@ -219,18 +219,18 @@ def known(value: Value, nodes: Sequence[Node]) -> Leaf:
 _FEW = 16
 
 
-def few_small(value: Value) -> list[Node] | None:
+def few_small(value: Value, largest: int = LARGEST) -> list[Node] | None:
     """The ops behind a value, in the order of recording, where the host can do them all and they are few; else None.
 
     A read of such a value need not wait for a program: a sampler asks whether the step before this one was the last
-    (`if timestep - 20 >= 0`), and would wait for the whole network.
+    (`if timestep - 20 >= 0`), and would wait for the whole network. largest: the elements of an array that is small.
     """
     found: set[Node] = set()
     stack = [value]
     while stack:
         maker = origin(stack.pop())
         if maker is not None and maker not in found:
-            if len(found) == _FEW or not _is_small(maker):
+            if len(found) == _FEW or not _is_small(maker, largest):
                 return None
             found.add(maker)
             stack.extend(maker.operands)

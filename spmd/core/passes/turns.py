@@ -191,7 +191,7 @@ def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> b
         relation = _relation(one, other, (node, later), position, period)
         if relation is None or relation is ROW:
             return None
-        state |= relation is CARRIED or (relation is SAME and (type(one) is not Leaf or _is_state(one)))
+        state |= relation is CARRIED or (relation is SAME and (type(one) is not Leaf or is_state(one)))
     return state
 
 
@@ -213,14 +213,14 @@ def _relation(
 
 def _is_new_data(leaf: Leaf, node: Node) -> bool:
     """Whether a leaf is the next batch: data that came after the op that read the batch before, or token numbers."""
-    return not _is_state(leaf) and (leaf.serial > node.serial or is_exact(leaf.meta.dtype))
+    return not is_state(leaf) and (leaf.serial > node.serial or is_exact(leaf.meta.dtype))
 
 
 def _result(value: Value) -> int:
     return value.index if type(value) is Pick else 0
 
 
-def _is_state(leaf: Leaf) -> bool:
+def is_state(leaf: Leaf) -> bool:
     cell = leaf.holder() if leaf.holder is not None else None
     return cell is not None and cell.is_state
 

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..sharding.value import DEVICE, memory_of
 from .devices import devices
 
 _seen = 0  # the most since the last reset
@@ -25,6 +26,8 @@ def _stats() -> list[dict[str, int]] | None:
 
 
 def _bytes(array: jax.Array) -> int:
+    if memory_of(array.sharding) != DEVICE:
+        return 0
     shard = int(np.prod(array.sharding.shard_shape(array.shape)))
     return shard * array.dtype.itemsize * len(array.sharding.addressable_devices)
 
@@ -41,7 +44,7 @@ def _runtime_peak() -> int:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """The bytes of live device buffers, a replicated one counted on each of its devices; recorded work has none yet."""
+    """The bytes of live buffers in device memory, a replicated one counted on each of its devices; recorded work has none yet."""
     global _seen
     now = _in_use()
     _seen = max(_seen, now)

@@ -31,6 +31,12 @@ def note_run(result: jax.Array, maker: Any) -> None:
     _in_flight.append((result, maker))
 
 
+def note_recorded() -> None:
+    """Has what is read from now on not be in what was recorded before, as if a program had run."""
+    global _num_runs
+    _num_runs += 1
+
+
 def forget_done() -> None:
     """Drops what is known of programs that have ended."""
     while _in_flight and _is_done(_in_flight[0][0]):

@@ -13,9 +13,11 @@ from .value import DEVICE, Sharding
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How one array is cut: along `dim`; `rows` is the (pieces, elements) form's layout. Cuts with equal rows join."""
+    """How one array of `ndim` dims is cut: along `dim`; `rows` is the (pieces, elements) form's layout. Cuts with equal
+    rows join."""
 
     dim: int
+    ndim: int
     rows: Sharding
 
 
@@ -26,7 +28,7 @@ def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> Cut | None:
     dims = [dim for dim, axes in enumerate(sharding.spec) if axes]
     if len(dims) != 1:
         return None
-    return Cut(dims[0], sharding.with_spec((sharding.spec[dims[0]],)))
+    return Cut(dims[0], len(shape), sharding.with_spec((sharding.spec[dims[0]],)))
 
 
 def to_rows(array: jax.Array, cut: Cut) -> jax.Array:
@@ -57,6 +59,16 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
 
 
 def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:
-    """The sum of squares of each array, by one all-reduce of a vector. All cuts have the same rows."""
-    partial = [jnp.sum(jnp.square(to_rows(array, cut)), axis=1) for array, cut in zip(arrays, cuts, strict=True)]
-    return jnp.sum(constrain(jnp.stack(partial, axis=1), cuts[0].rows), axis=0)
+    """The sum of squares of each array, and of each row of a stack of such, by one all-reduce of a vector.
+
+    All cuts have the same rows.
+    """
+    partial = []
+    for array, cut in zip(arrays, cuts, strict=True):
+
+        def pieces(array: jax.Array, cut: Cut = cut) -> jax.Array:
+            return jnp.sum(jnp.square(to_rows(array, cut)), axis=1)
+
+        is_stack = array.ndim > cut.ndim
+        partial.append(jax.vmap(pieces, out_axes=1)(array) if is_stack else jnp.expand_dims(pieces(array), 1))
+    return jnp.sum(constrain(jnp.concatenate(partial, axis=1), cuts[0].rows), axis=0)

@@ -6,18 +6,25 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .value import DEVICE, Sharding
+from .value import DEVICE, HOST, Sharding
 
 
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
     padded = pad(array, sharding, array.shape)
-    return cut(jax.lax.with_sharding_constraint(padded, sharding.in_program()), array.shape)
+    layout = sharding.with_spec(sharding.spec).in_program()
+    return in_memory(cut(jax.lax.with_sharding_constraint(padded, layout), array.shape), sharding.memory)
 
 
-def on_device(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """An argument that lies so, in the memory in which programs compute."""
-    return array if sharding.memory == DEVICE else jax.device_put(array, sharding.with_spec(sharding.spec).in_program())
+def in_memory(array: jax.Array, memory: str) -> jax.Array:
+    """The value in that memory."""
+    space = jax.memory.Space.Host if memory == HOST else jax.memory.Space.Device
+    return array if jax.typeof(array).memory_space == space else jax.device_put(array, space)
+
+
+def on_device(array: jax.Array) -> jax.Array:
+    """The value in the memory in which programs compute."""
+    return in_memory(array, DEVICE)
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:

@@ -7,16 +7,40 @@ sorted by process and then by id, and so the same number in every process. A tar
 as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here.
 """
 
+import contextlib
 import functools
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax._src import hardware_utils  # whether a TPU is here, without starting jax's backend
 from jax._src.lib import xla_client  # devices beside those that jax.devices() has: jax has no public name for them
 from jax.experimental import topologies
 
+from ..config import prepare_libtpu
+
 Target = str | None  # None: the devices of this machine, and of all processes with it
+
+
+_thread = threading.local()  # .target: whose devices stand for those here
+
+
+@contextlib.contextmanager
+def standing_in(target: Target) -> Iterator[None]:
+    """What this thread lowers and compiles inside is for the devices of a target, ordinal by ordinal, wherever a
+    sharding names those of this machine. None: for those themselves."""
+    before, _thread.target = stand_in(), target
+    try:
+        yield
+    finally:
+        _thread.target = before
+
+
+def stand_in() -> Target:
+    """Whose devices stand for those of this machine (see `standing_in`)."""
+    return getattr(_thread, "target", None)
 
 
 @functools.cache
@@ -34,13 +58,19 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     if _is_cpu(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
+    prepare_libtpu(has_tpu=hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0)
     try:
-        return topologies.get_topology_desc(topology_name=target, platform="tpu").devices
+        return topologies.get_topology_desc(target, "tpu", **_options(target)).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
             f'installed) or simulated devices such as "cpu:2048". {error}'
         ) from error
+
+
+def _options(target: str) -> dict[str, str]:
+    """What makes a chip one device, as jax has it on real ones: a v4's two cores would else be two."""
+    return {"chip_config_name": "megacore"} if target.startswith("v4:") else {}
 
 
 def _is_cpu(target: str) -> bool:

@@ -21,7 +21,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from ..config import config
 from ..tables import Interned
-from .topology import Target, grid, ordinal
+from .topology import Target, grid, ordinal, stand_in
 
 # None in a jax that knows one partitioner only, which is Shardy.
 _SWITCH = getattr(jax_config, "use_shardy_partitioner", None)
@@ -31,6 +31,7 @@ if _SWITCH is None:
 Spec = tuple[tuple[str, ...], ...]
 
 DEVICE = "device"  # the memory in which programs compute
+HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
 
 _INTERNED: "Interned[tuple, Sharding]" = Interned(4096)
 
@@ -105,6 +106,10 @@ class Sharding:
         """Another layout on the same mesh."""
         return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target)
 
+    def behind_rows(self) -> "Sharding":
+        """How a stack of arrays that lie so lies: each row so, the rows not split."""
+        return self.with_spec(((), *self.spec), self.memory)
+
     def replicated(self) -> "Sharding":
         """Whole in the memory of every device of the same mesh."""
         return self.with_spec(())
@@ -118,11 +123,12 @@ class Sharding:
         """
         known = next(iter(meshes), None)
         target = None if known is None else known.target
-        memory = _memory(chosen)
+        there = target if target is not None else stand_in()
+        memory = memory_of(chosen)
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
-            return Sharding.single(ordinal(device, target), memory, target)
-        order = tuple(ordinal(device, target) for device in chosen._device_assignment)
+            return Sharding.single(ordinal(device, there), memory, target)
+        order = tuple(ordinal(device, there) for device in chosen._device_assignment)
         tiling = chosen._to_xla_hlo_sharding(rank)
         if tiling.is_replicated():
             return (known or Sharding.of(order, (len(order),), ("devices",), ())).with_spec((), memory)
@@ -159,11 +165,17 @@ class Sharding:
 
     @property
     def jax(self) -> NamedSharding:
+        if self.target is None and stand_in() is not None:
+            return self._stand_in().jax
         if self._jax is None:
             devices = grid(self.device_ids, self.mesh_shape, self.target)
             mesh = jax.sharding.Mesh(devices, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
             self._jax = NamedSharding(mesh, PartitionSpec(*_entries(self.spec)), memory_kind=self._kind())
         return self._jax
+
+    def _stand_in(self) -> "Sharding":
+        """The same over the devices that stand for those here (see `topology.standing_in`)."""
+        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, target=stand_in())
 
     def _kind(self) -> str | None:
         """The memory as jax says it."""
@@ -175,6 +187,8 @@ class Sharding:
         All of them are seen there as one mesh with an axis per prime factor of the number of devices; what a mesh makes
         of the order of the devices is said beside it.
         """
+        if self.target is None and stand_in() is not None:
+            return self._stand_in().over(order)
         found = self._over.get(order)
         if found is not None:
             return found
@@ -282,7 +296,7 @@ class Sharding:
         )  # fmt: skip
 
 
-def _memory(chosen: jax.sharding.Sharding) -> str:
+def memory_of(chosen: jax.sharding.Sharding) -> str:
     """In which memory jax says that an array lies: what it calls a device's default is "device" everywhere."""
     device: Any = chosen._device_assignment[0]
     kind = chosen.memory_kind
@@ -370,4 +384,4 @@ mlir.register_lowering(_report_p, _lower_report)
 
 def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
     """What the partitioner reported of a value in a program over this mesh."""
-    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target)), chosen)
+    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)

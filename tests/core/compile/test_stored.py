@@ -5,14 +5,19 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 import torch
+from stacking import alike
 from support import run_script
 
 import spmd
 from spmd.core.compile import cache, disk, setting, stored
 from spmd.core.compile.program import Program
+from spmd.core.engine import launch
 from spmd.core.interop import call_jax
+from spmd.core.pjrt import transfer
+from spmd.core.sharding import rows
 
 
 @pytest.fixture(autouse=True)
@@ -63,6 +68,28 @@ class TestSecondStart:
 
         first, second = twice(run)
         assert first == second
+
+    def test_stores(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What takes and gives stacks is kept as that, and the digest tells it from what does not."""
+
+        def run() -> object:
+            layers = [spmd.mark_sharding(torch.ones(16, 4).to("xla"), mesh8, ("fsdp", None)) for _ in range(3)]
+            spmd.sync()
+            for _ in range(2):
+                for i, layer in enumerate(layers):
+                    layer.add_(i).mul_(2)
+                spmd.sync()
+            found = cache.last_program()
+            assert found is not None
+            return [layer.tolist() for layer in layers], len(found.inputs), len(found.outputs), found.donated
+
+        plain, _, _ = started(run)
+        lies = mesh8.sharding(("fsdp", None), 2, "test")
+        ones = transfer.upload(np.ones((16, 4), np.float32), lies)
+        rows.row(rows.stacked([ones] * 3, lies), 0, lies)  # jax compiles these for itself, once in a process
+        monkeypatch.setattr(launch, "form", alike)
+        first, second = twice(run)
+        assert first == second == (plain[0], 1, 1, (True,) * 3) and plain[1:3] == (3, 3)
 
     def test_part_of_the_devices_in_their_own_order(self) -> None:
         part = spmd.Mesh((6, 2, 5), (3,), ("part",))

@@ -27,6 +27,7 @@ def normalizations(batch: Batch, dtype: torch.dtype) -> None:
         shift,
     )
     batch.case("batch_norm train", lambda x, w, b: F.batch_norm(x, None, None, w, b, training=True), x, channel, shift)
+    batch.case("batch_norm of data", lambda x, w: F.batch_norm(x.detach(), None, None, w, training=True), x, channel)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -1,0 +1,322 @@
+"""Training steps at the size people wrap models for, as the compilers of real TPUs see them: ours beside JAX by hand.
+
+    python -m recipes.benchmarks.scale                          every row, small ones first
+    python -m recipes.benchmarks.scale --rows 8b 8b-kept        some of them
+    python -m recipes.benchmarks.scale --layers 2               the same with so many layers
+    python -m recipes.benchmarks.scale --rows 8b --side jax     one side
+
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Each compile has a process
+of its own. Ours is a plain PyTorch model (`recipes/llama.py`, or Hugging Face's) on meta, wrapped, planned by
+`spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Cycles are those that the compiler estimates, loops
+counted by their turns; it estimates none for Pallas kernels, which attention is on both sides.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One step on one slice. tensor: how many ways heads are split; bar: the most that ours may take of JAX's."""
+
+    name: str
+    model: str
+    target: str
+    num_devices: int
+    batch: int
+    tensor: int = 1
+    checkpointed: bool = True
+    bar: float = 1.05
+    sequence: int = 4096
+    has_peer: bool = True
+
+
+ROWS = (
+    Row("1b", "1b", "v5p:2x2x2", 8, 8),
+    Row("1b-kept", "1b", "v5p:2x2x2", 8, 8, checkpointed=False),
+    Row("1b-small-slice", "1b", "v5e:2x4", 8, 8),
+    Row("8b", "8b", "v5p:2x2x2", 8, 8),
+    Row("8b-kept", "8b", "v5p:2x2x2", 8, 8, checkpointed=False),
+    Row("8b-small-slice", "8b", "v5e:2x4", 8, 8),
+    Row("gpt-16b", "gpt-16b", "v4:2x4x4", 32, 64, has_peer=False, sequence=1024),
+    Row("mixtral", "mixtral", "v5p:4x4x8", 128, 1024, has_peer=False, sequence=2048),
+    Row("70b", "70b", "v5p:4x8x8", 256, 256, tensor=8),
+    Row("70b-small-slice", "70b", "v5e:2x4", 8, 8, tensor=8),
+    Row("70b-2048", "70b", "v5p:8x16x16", 2048, 2048, tensor=8),
+)
+
+
+# -- One side of one row, in a process of its own.
+
+
+def ours(row: Row, layers: int | None) -> dict[str, Any]:
+    """The plan of a plain PyTorch step."""
+    import torch
+
+    import spmd
+
+    model, mesh, loss_of = MODELS.get(row.model, _llama)(row, layers)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
+    tokens = torch.zeros(row.batch, row.sequence, dtype=torch.int64, device="meta")
+
+    def step(tokens: torch.Tensor) -> torch.Tensor:
+        spmd.mark_sharding(tokens, mesh, ("fsdp", None))
+        loss = loss_of(model, tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    plan = spmd.plan(step, tokens)
+    return {
+        "state": plan.parameters + plan.optimizer_state,
+        "temporaries": plan.temporaries,
+        "peak": plan.peak,
+        "moved": plan.moved_bytes,
+        "cycles": plan.cycles,
+        "cycles_once": plan.cycles_once,
+        "flops": plan.flops,
+        "compile": plan.compile_seconds,
+        "verdict": plan.verdict if plan.verdict else "" if plan.fits else f"{plan.peak / GIB:.1f} GiB do not fit",
+        "advice": plan.advice,
+        "largest": plan.largest,
+        "formula": plan.formula,
+        "collectives": [str(collective) for collective in plan.collectives[:12]],
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
+def _mesh(row: Row) -> Any:
+    import spmd
+
+    axes = ("fsdp", "tensor") if row.tensor > 1 else ("fsdp",)
+    shape = (row.num_devices // row.tensor, row.tensor)[: len(axes)]
+    return spmd.Mesh(range(row.num_devices), shape, axes, target=row.target)
+
+
+def _llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
+    import torch
+
+    from recipes.llama import CONFIGS, Llama, cross_entropy, fully_sharded
+
+    config = dataclasses.replace(CONFIGS[row.model], checkpointed=row.checkpointed)
+    config = dataclasses.replace(config, layers=layers or config.layers)
+    mesh = _mesh(row)
+    with torch.device("meta"):
+        model = Llama(config)
+    return fully_sharded(model, mesh), mesh, lambda model, tokens: cross_entropy(model(tokens), tokens)
+
+
+def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
+    """GPT-2 with 16 billion parameters, as Hugging Face has it: 32 layers of width 6,144 with 48 heads."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+    from transformers.models.gpt2.modeling_gpt2 import GPT2Block
+
+    shapes = {"n_embd": 6144, "n_head": 48, "n_layer": layers or 32, "n_positions": row.sequence}
+    config = GPT2Config(**shapes, resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, use_cache=False)
+    return _hugging_face(row, GPT2LMHeadModel, config, GPT2Block)
+
+
+def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
+    """Mixtral 8x7B as Hugging Face has it, its experts on each device's own tokens (`recipes/mixtral.py`)."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+    from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
+
+    from recipes.mixtral import use_experts_per_shard
+
+    config = MixtralConfig(num_hidden_layers=layers or 32, use_cache=False)
+    use_experts_per_shard(config, _mesh(row), "fsdp")
+    return _hugging_face(row, MixtralForCausalLM, config, MixtralDecoderLayer)
+
+
+def _hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
+    import torch
+
+    import fsdp
+
+    mesh = _mesh(row)
+    with torch.device("meta"):
+        model = model_class(config)
+    if row.checkpointed:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
+    model.train()
+    policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={layer_class})
+    precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision)
+    return wrapped, mesh, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss
+
+
+MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral}
+
+
+def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
+    """The same of the JAX program."""
+    from types import SimpleNamespace
+
+    import jax
+    import numpy as np
+    from jax.experimental import topologies
+    from jax.sharding import Mesh
+
+    from recipes.benchmarks import jax_llama
+    from spmd.core.compile.collectives import collectives
+    from spmd.core.compile.costs import cycles, repeated_flops
+    from spmd.core.compile.hlo import Module
+    from spmd.core.metrics import Collective
+
+    shapes = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}[row.model]
+    model = dataclasses.replace(shapes, layers=layers or shapes.layers)
+    devices = topologies.get_topology_desc(topology_name=row.target, platform="tpu").devices
+    mesh = Mesh(np.array(devices).reshape(-1, row.tensor), ("fsdp", "tensor"))
+    lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed).lower()
+    started = time.perf_counter()
+    try:
+        compiled = lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
+    seconds = time.perf_counter() - started
+    memory, module = compiled.memory_analysis(), Module(compiled.as_text())
+    program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())
+    moved = [
+        Collective(found.kind, found.axes, found.size, found.data, found.count).moved_bytes
+        for found in collectives(module, program)  # type: ignore[arg-type]  # all that it asks of a graph
+    ]
+    all_turns, once = cycles(module)
+    return {
+        "state": memory.argument_size_in_bytes,
+        "temporaries": memory.temp_size_in_bytes,
+        "peak": memory.peak_memory_in_bytes,
+        "moved": sum(moved),
+        "cycles": all_turns,
+        "cycles_once": once,
+        "flops": compiled.cost_analysis()["flops"] + repeated_flops(module),
+        "compile": seconds,
+        "verdict": "",
+    }
+
+
+def child(side: str, row: Row, layers: int | None) -> None:
+    """Prints the figures of one side as a line of JSON."""
+    started = time.perf_counter()
+    figures = {"ours": ours, "jax": by_hand}[side](row, layers)
+    figures["seconds"] = time.perf_counter() - started
+    figures["host"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print("FIGURES " + json.dumps(figures))
+
+
+def measured(side: str, row: Row, layers: int | None, timeout: float) -> dict[str, Any]:
+    """One side of a row; what went wrong instead, where it did."""
+    command = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.scale", "--child", side, "--rows", row.name]
+    command += [] if layers is None else ["--layers", str(layers)]
+    # libtpu asks the network for a TPU, and lets one process in, unless told otherwise.
+    settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **settings}, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done in {timeout:.0f} s"}
+    for line in done.stdout.splitlines():
+        if line.startswith("FIGURES "):
+            found: dict[str, Any] = json.loads(line.removeprefix("FIGURES "))
+            return found
+    return {"error": (done.stderr.strip().splitlines() or ["no figures"])[-1]}
+
+
+# -- The table.
+
+# Name, how it is shown, divisor.
+COLUMNS = (
+    ("state", "state GiB", GIB),
+    ("temporaries", "temporaries GiB", GIB),
+    ("peak", "peak GiB", GIB),
+    ("moved", "moved GiB", GIB),
+    ("cycles", "cycles M", 1e6),
+    ("cycles_once", "loops once M", 1e6),
+    ("flops", "operations T", 1e12),
+    ("compile", "compile s", 1),
+    ("seconds", "all s", 1),
+    ("host", "host GiB", GIB),
+)
+BARRED = {"temporaries", "peak", "moved", "cycles"}  # what has a bar; the others are told
+
+
+def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console: Console) -> None:
+    """Ours beside JAX's, with the ratio and the bar."""
+    short = "" if layers is None else f", {layers} layers"
+    title = f"{row.name}: {row.model} on {row.target}, batch {row.batch:,} x {row.sequence:,}{short}"
+    table = Table("", *sides, "ratio", "bar", title=title, title_justify="left")
+    for name, head, unit in COLUMNS:
+        cells = [f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()]
+        both = [figures[name] for figures in sides.values() if figures.get(name)]
+        ratio = both[0] / both[1] if len(both) == 2 else None
+        bar = 1.0 if name in ("moved", "cycles") and row.model == "70b" else row.bar
+        is_over = ratio is not None and name in BARRED and ratio > bar
+        shown = "" if ratio is None else f"[{'red' if is_over else 'green'}]{ratio:.3f}"
+        table.add_row(head, *cells, shown, f"{bar:.2f}" if name in BARRED and row.has_peer else "")
+    console.print(table)
+    for side, figures in sides.items():
+        for name in ("error", "verdict", "formula"):
+            if figures.get(name):
+                console.print(f"{side}: {figures[name]}", markup=False)
+        for name in ("largest", "advice", "collectives"):
+            for line in figures.get(name, ()) if row.has_peer is False or name != "collectives" else ():
+                console.print(f"    {line}", markup=False)
+    if row.model == "gpt-16b" and "flops" in sides["ours"]:
+        console.print(_utilisation(row, sides["ours"]), markup=False)
+
+
+def _utilisation(row: Row, figures: dict[str, Any]) -> str:
+    """6 N T without what is computed twice, as such figures are published, over the estimated time at v4's peak."""
+    peak, clock = 275e12, 1.05e9
+    tokens = row.batch * row.sequence
+    useful = 6 * figures["parameters"] * tokens / row.num_devices
+    seconds = figures["cycles"] / clock
+    return (
+        f"utilisation = 6 x {figures['parameters']:,} x {tokens:,} tokens / {row.num_devices} chips / "
+        f"({figures['cycles']:,} cycles / {clock / 1e9:.2f} GHz) / {peak / 1e12:.0f} Tflop/s = "
+        f"{useful / seconds / peak:.1%} (published for PyTorch/XLA FSDP on v4-64: 39 %)"
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [row.name for row in ROWS]
+    parser.add_argument("--rows", nargs="*", choices=names, default=names, metavar="ROW", help=", ".join(names))
+    parser.add_argument("--layers", type=int, help="so many layers instead of the model's own")
+    parser.add_argument("--side", choices=("ours", "jax"), help="only this one")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one side of a row")
+    parser.add_argument("--child", choices=("ours", "jax"), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    chosen = [row for row in ROWS if row.name in options.rows]
+    if options.child:
+        child(options.child, chosen[0], options.layers)
+        return
+    console = Console()
+    for row in chosen:
+        sides = [side for side in ("ours", "jax") if options.side in (None, side) and (side == "ours" or row.has_peer)]
+        figures = {}
+        for side in sides:
+            with console.status(f"{row.name}: {side}"):
+                figures[side] = measured(side, row, options.layers, options.timeout)
+        if figures:
+            show(row, options.layers, figures, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,168 @@
+"""What a checkpointed block keeps of its forward pass for its backward pass: everything, nothing, dots, names, some of
+it in the host's memory. The names and their meaning are those of `jax.checkpoint_policies`.
+
+Policies go to `spmd.checkpoint`, `spmd.scan` and `spmd.scan_layers`; a short word says the frequent ones: "everything",
+"nothing", "dots", "dots_with_no_batch_dims".
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+# What becomes of one value: it is kept in the device's memory, computed again, or kept in the host's memory.
+Decision = Literal["save", "recompute", "offload"]
+
+# Products of linear algebra whose two sides share no batch dim, and the rest. Convolutions are among the latter: jax's
+# "dots" has them, its "no batch dims" has not.
+_UNBATCHED = (
+    "mm", "addmm", "linear", "mv", "addmv", "dot", "vdot", "_addmm_activation", "_int_mm", "_scaled_mm", "_scaled_mm_v2"
+)  # fmt: skip
+_BATCHED = ("bmm", "baddbmm", "addbmm", "_grouped_mm", "_trilinear", "convolution", "_convolution", "conv_tbc")
+
+NAME_OP = "spmd.checkpoint_name"  # the op by which a value gets its name
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Some values, and what becomes of them.
+
+    Attributes:
+        decision: "save" or "offload". ops: the results of these ops, by name without overload; None: of all. names: the
+        values with these names. but: all named values except these; None: no such rule.
+    """
+
+    decision: Decision
+    ops: tuple[str, ...] | None = ()
+    names: tuple[str, ...] = ()
+    but: tuple[str, ...] | None = None
+
+    def covers(self, op: str, name: str | None) -> bool:
+        if self.ops is None or op in self.ops:
+            return True
+        return name is not None and (name in self.names or (self.but is not None and name not in self.but))
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What to keep, as data: all that one of the rules covers; "save" wins where two say differently, the rest is
+    computed again. Equal policies are equal, and each has a text that is the same in every process.
+
+    Make one with the functions of `spmd.checkpoint_policies`.
+
+    >>> from spmd import checkpoint_policies
+    >>> checkpoint_policies.dots_saveable.decide("aten.mm"), checkpoint_policies.dots_saveable.decide("aten.gelu")
+    ('save', 'recompute')
+    """
+
+    rules: tuple[Rule, ...] = ()
+
+    def decide(self, op: str, name: str | None = None) -> Decision:
+        """What becomes of the result of an op ("aten.mm", "aten.addmm.dtype"); name: the name it gives its result."""
+        base = ".".join(op.split(".")[:2])
+        found = {rule.decision for rule in self.rules if rule.covers(base, name)}
+        return "save" if "save" in found else "offload" if "offload" in found else "recompute"
+
+    def decide_entry(self, entry: Any) -> Decision:
+        """The same of a recorded op (`ir.op.Entry`)."""
+        named = dict(entry.lowering.arguments)["name"] if entry.name == NAME_OP else None
+        return self.decide(entry.name, named)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing is computed again, as if there were no checkpoint."""
+        return any(rule.decision == "save" and rule.ops is None for rule in self.rules)
+
+
+def _aten(*ops: str) -> tuple[str, ...]:
+    return tuple(f"aten.{op}" for op in ops)
+
+
+everything_saveable = Policy((Rule("save", ops=None),))
+nothing_saveable = Policy()
+dots_saveable = checkpoint_dots = Policy((Rule("save", ops=_aten(*_UNBATCHED, *_BATCHED)),))
+dots_with_no_batch_dims_saveable = Policy((Rule("save", ops=_aten(*_UNBATCHED)),))
+checkpoint_dots_with_no_batch_dims = dots_with_no_batch_dims_saveable
+offload_dot_with_no_batch_dims = Policy((Rule("offload", ops=_aten(*_UNBATCHED)),))
+
+
+def save_only_these_names(*names: str) -> Policy:
+    """Keeps the values that `spmd.checkpoint_name` gave one of these names.
+
+    >>> from spmd import checkpoint_policies
+    >>> checkpoint_policies.save_only_these_names("attention").decide("spmd.checkpoint_name", "attention")
+    'save'
+    """
+    return Policy((Rule("save", names=_checked("save_only_these_names", names)),))
+
+
+def save_any_names_but_these(*names: str) -> Policy:
+    """Keeps every value that has a name, except those with one of these.
+
+    >>> from spmd import checkpoint_policies
+    >>> checkpoint_policies.save_any_names_but_these("wide").decide("spmd.checkpoint_name", "wide")
+    'recompute'
+    """
+    return Policy((Rule("save", but=_checked("save_any_names_but_these", names)),))
+
+
+def save_and_offload_only_these_names(
+    *, names_which_can_be_saved: Iterable[str] = (), names_which_can_be_offloaded: Iterable[str] = ()
+) -> Policy:
+    """Keeps the values of some names on the device, and those of others in the host's memory between the passes.
+
+    Raises ValueError for a name in both.
+
+    >>> from spmd import checkpoint_policies
+    >>> policy = checkpoint_policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["residual"])
+    >>> policy.decide("spmd.checkpoint_name", "residual")
+    'offload'
+    """
+    caller = "save_and_offload_only_these_names"
+    saved, offloaded = _checked(caller, names_which_can_be_saved), _checked(caller, names_which_can_be_offloaded)
+    both = sorted({*saved} & {*offloaded})
+    if both:
+        raise ValueError(f"{caller}: a value is saved or offloaded, but {both} are among both names")
+    return Policy((Rule("save", names=saved), Rule("offload", names=offloaded)))
+
+
+def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") -> Policy:
+    """Keeps what either policy keeps; what one saves and the other offloads is saved.
+
+    >>> from spmd import checkpoint_policies
+    >>> both = checkpoint_policies.save_from_both_policies("dots", checkpoint_policies.save_only_these_names("norm"))
+    >>> both.decide("aten.mm"), both.decide("spmd.checkpoint_name", "norm"), both.decide("aten.add.Tensor")
+    ('save', 'save', 'recompute')
+    """
+    return Policy((*as_policy(policy_1).rules, *as_policy(policy_2).rules))
+
+
+def _checked(caller: str, names: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(names, str):
+        raise TypeError(f"{caller}: expected several names, got the one text {names!r}; write [{names!r}]")
+    found = tuple(sorted(set(names)))
+    if any(not isinstance(name, str) for name in found):
+        raise TypeError(f"{caller}: expected names as text, got {found!r}")
+    return found
+
+
+WORDS = {
+    "everything": everything_saveable, "nothing": nothing_saveable, "dots": dots_saveable,
+    "dots_with_no_batch_dims": dots_with_no_batch_dims_saveable,
+}  # fmt: skip
+
+
+def as_policy(policy: "Policy | str | None", caller: str = "policy") -> Policy:
+    """A policy, of a short word where one is given; None means "nothing".
+
+    Raises ValueError for another word, TypeError for what is neither.
+    """
+    if policy is None:
+        return nothing_saveable
+    if isinstance(policy, Policy):
+        return policy
+    if not isinstance(policy, str):
+        raise TypeError(f"{caller}: expected a policy of spmd.checkpoint_policies or a word, got {policy!r}")
+    if policy not in WORDS:
+        words = ", ".join(map(repr, WORDS))
+        raise ValueError(f"{caller}: expected one of {words} or a policy of spmd.checkpoint_policies, got {policy!r}")
+    return WORDS[policy]

@@ -1,0 +1,306 @@
+"""Every collective of an optimised program: kind, mesh axes, bytes, how often, and the op that it came from."""
+
+import dataclasses
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, Pick, Value, origin
+from ..ir.source import Line, node_line
+from ..metrics import Collective
+from ..sharding.value import Sharding
+from .hlo import Computation, Instruction, Module, num_bytes
+
+KINDS = (
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
+    "reduce-scatter",
+)  # fmt: skip
+_STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One collective of a program. node: the index of the recorded op that it came from, None where XLA does not say.
+
+    axes, size: the mesh axes over which a group of so many devices exchanges data; data: the bytes of what a group
+    gathers, reduces or exchanges, as one device holds it whole; count: how often a run does it. is_sliced: of what an
+    all-reduce makes each device keeps its own piece alone, so that another backend would have a reduce-scatter.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    size: int
+    data: int
+    count: int
+    node: int | None
+    is_sliced: bool
+
+
+def collectives(module: Module, graph: Graph) -> list[Found]:
+    """Those of a program that was made of a graph, in the order of its text."""
+    meshes, num_nodes = graph.meshes(), len(graph.nodes)
+    names: dict[str, tuple[tuple[str, ...], int]] = {}
+    found = []
+    chains: set[str] = set()
+    for computation in module.computations.values():
+        if not computation.count:
+            continue
+        for line in computation.lines:
+            kind = _STARTS.get(line.opcode)
+            chain = _CHAIN.search(line.rest)
+            if kind is None or (chain is not None and chain[0] in chains):
+                continue
+            if chain is not None:
+                chains.add(chain[0])
+            groups = _groups_text(line)
+            if groups not in names:
+                names[groups] = _axes(groups, meshes)
+            axes, size = names[groups]
+            if size == 1:
+                continue
+            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+            is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
+            if is_sliced and computation.name.startswith("all-reduce-scatter"):
+                kind, is_sliced = "reduce-scatter", False  # as a TPU's compiler writes one
+            data *= size if kind == "all-gather" else 1
+            node = node_index(_scope(computation, line), num_nodes)
+            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced))
+    return found
+
+
+# A TPU's compiler spreads one collective over the fusions that it overlaps with: each has a line of it.
+_CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+def _scope(computation: Computation, line: Instruction) -> str:
+    """Where a line was traced; of one that the compiler has made by itself, where what it reads was."""
+    seen: set[tuple[str, str]] = set()
+    todo = [(computation, line)]
+    while todo and len(seen) < 64:
+        inside, one = todo.pop(0)
+        if node_index(one.scope, 1 << 60) is not None:
+            return one.scope
+        if (inside.name, one.name) in seen:
+            continue
+        seen.add((inside.name, one.name))
+        if one.opcode == "parameter" and inside.caller is not None:
+            outside, call = inside.caller
+            place = int(one.arguments) if call.opcode == "fusion" else 0
+            todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
+        else:
+            todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
+    return ""
+
+
+def _shape_of(operand: str, computation: Computation) -> str:
+    line = computation.by_name.get(operand)
+    return "" if line is None else line.shape
+
+
+# --- who exchanges with whom ------------------------------------------------------------------------------------------
+
+_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
+_MESH = re.compile(r"mesh\[(.*?)\](?:,?\s*device_ids=(\S+?))?\s*\{(.*?)\}")
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
+
+
+def _groups_text(line: Instruction) -> str:
+    found = _GROUPS.search(line.rest)
+    if found is None:
+        return ""
+    rest = line.rest[found.start() :]
+    if rest.partition("=")[2].startswith("{"):
+        return rest[: rest.index("}}") + 2] if "{{" in rest[:24] else rest[: rest.index("}") + 1]
+    if "mesh[" in rest[:24]:
+        return rest[: rest.index("}") + 1]
+    found = _IOTA.search(rest)
+    return "" if found is None else rest[: found.end()]
+
+
+def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
+    """The groups of devices, by their place in the program, that the text of an instruction names.
+
+    Of a permutation a group is a pair of a source and a target. Empty: all devices are one group.
+    """
+    kind, _, value = text.partition("=")
+    mesh = _MESH.match(value)
+    iota = _IOTA.match(value)
+    if mesh is not None:
+        return _mesh_groups(*mesh.groups())
+    if iota is not None:
+        table = _iota(iota)
+        return [tuple(row) for row in table.tolist()]
+    rows = [tuple(map(int, row.split(","))) for row in re.findall(r"\{([\d,]+)\}", value)]
+    return rows or ([] if kind.startswith("source") else [tuple(range(num_devices))])
+
+
+def _iota(found: re.Match[str]) -> np.ndarray:
+    shape, sizes, order = (None if part is None else [int(n) for n in part.split(",")] for part in found.groups())
+    assert shape is not None and sizes is not None
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return (ids if order is None else ids.transpose(order)).reshape(shape)
+
+
+def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
+    """Of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a` behind one of 2."""
+    sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
+    parts: dict[str, list[tuple[int, bool]]] = {name: [(size, False)] for name, size in sizes.items()}
+    for name, before, size in _AXIS.findall(axes_text):
+        if size:
+            parts[name] = _cut(parts[name], int(before), int(size))
+        else:
+            parts[name] = [(part, True) for part, _ in parts[name]]
+    flat = [part for name in sizes for part in parts[name]]
+    ids = np.arange(math.prod(sizes.values())) if ids_text is None else _order(ids_text)
+    grid = ids.reshape([size for size, _ in flat])
+    spanned = [i for i, (_, is_spanned) in enumerate(flat) if is_spanned]
+    rest = [i for i in range(len(flat)) if i not in spanned]
+    count = math.prod(flat[i][0] for i in spanned)
+    return [tuple(row) for row in grid.transpose(rest + spanned).reshape(-1, count).tolist()]
+
+
+def _order(text: str) -> np.ndarray:
+    """The devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    found = _ORDER.search(text)
+    if found is None:
+        return np.array([int(number) for number in re.findall(r"\d+", text)])
+    sizes, axes = ([int(number) for number in part.split(",")] for part in found.groups())
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).reshape(-1)
+
+
+_ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
+
+
+def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tuple[int, bool]]:
+    """The parts of an axis, cut so that one of this size stands behind others of the product `before`."""
+    bounds = {1, before, before * size}
+    total = 1
+    spans = []
+    for part, is_spanned in parts:
+        spans.append((total, total * part, is_spanned))
+        total *= part
+        bounds.add(total)
+    edges = sorted(bounds)
+    made = []
+    for low, high in itertools.pairwise(edges):
+        was = next(flag for start, end, flag in spans if start <= low and high <= end)
+        made.append((high // low, was or before <= low < before * size))
+    return made
+
+
+def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int]:
+    """The mesh axes along which the devices of a group differ, and how many a group has."""
+    meshes = list(meshes)
+    order = meshes[0].device_ids
+    found = groups(text, len(order))
+    size = max((len(group) for group in found), default=1)
+    pairs = text.startswith("source")
+    if pairs:
+        found = [pair for pair in found if pair[0] != pair[1]]
+    if size == 1 or not found:
+        return (), 1
+    for mesh in meshes:
+        named = _axes_over(found, mesh, order, is_exact=not pairs)
+        if named:
+            return named, size
+    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size
+
+
+def _axes_over(
+    found: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
+) -> tuple[str, ...]:
+    """The axes of a mesh that groups span: whole ones, or of pairs those in which source and target differ."""
+    place = np.empty(len(order), np.int64)
+    where = {device: i for i, device in enumerate(mesh.device_ids)}
+    for i, device in enumerate(order):
+        place[i] = where[device]
+    table = place[np.array(found)]
+    coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
+    differs = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
+    names = tuple(name for name, is_other in zip(mesh.axis_names, differs, strict=True) if is_other)
+    sizes = mesh.mesh_axes()
+    if is_exact and math.prod(sizes[name] for name in names) != table.shape[1]:
+        return ()
+    return names
+
+
+# --- where it came from -----------------------------------------------------------------------------------------------
+
+_MARK = re.compile(r"(?:^|/)[^/#]*#(\d+)(?=/|$|\[)")
+
+
+def node_index(scope: str, num_nodes: int) -> int | None:
+    """The recorded op that an instruction came from, by the mark that `lower.build` leaves in its scope."""
+    marks = [int(mark) for mark in _MARK.findall(scope) if int(mark) < num_nodes]
+    return marks[0] if marks else None
+
+
+def _is_sliced(module: Module, computation: Computation, line: Instruction) -> bool:
+    """Whether all that reads an all-reduce cuts a piece out of it."""
+    readers = computation.readers.get(line.name, [])
+    return bool(readers) and all(
+        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else _slices(module, reader)
+        for reader in readers
+    )
+
+
+# What hands on what it gets.
+_PASSED = {"bitcast", "copy", "reshape", "convert", "get-tuple-element", "all-reduce-done"}
+
+
+def _slices(module: Module, reader: Instruction) -> bool:
+    if reader.opcode != "fusion":
+        return reader.opcode == "dynamic-slice"
+    return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)
+
+
+def source_of(node: Node) -> Node:
+    """The op that made the value which an annotation is about; the annotation itself where that is data."""
+    value: Value = node
+    while (maker := origin(value)) is not None and maker.entry.name in ("mark_sharding", "spmd.renew"):
+        value = maker.operands[value.index if type(value) is Pick else 0]
+    return node if maker is None else maker
+
+
+def line_of(node: Node, nodes: Sequence[Node]) -> Line:
+    """The user's line of an op; of one that FSDP records by itself, that of the first op that reads its result."""
+    line = node_line(source_of(node))
+    behind = {node}
+    for other in nodes if line.code is None else ():
+        if any(origin(operand) in behind for operand in other.operands):
+            line = node_line(other)
+            if line.code is not None:
+                break
+            behind.add(other)
+    return line
+
+
+def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
+    """The table of a program's collectives: equal ones are one row, those that move most come first.
+
+    paths: the path of the module that an op belongs to, where that is known.
+    """
+    counted: Counter[Collective] = Counter()
+    for found in collectives(module, graph):
+        node = None if found.node is None else graph.nodes[found.node]
+        counted[
+            Collective(
+                kind=found.kind,
+                axes=found.axes,
+                devices=found.size,
+                bytes=found.data,
+                count=1,
+                op="" if node is None else source_of(node).entry.name,
+                line="" if node is None else str(line_of(node, graph.nodes)),
+                path="" if node is None else paths(node),
+                is_sliced=found.is_sliced,
+            )
+        ] += found.count
+    table = [dataclasses.replace(row, count=count) for row, count in counted.items()]
+    return tuple(sorted(table, key=lambda row: -row.moved_bytes))

@@ -1,0 +1,76 @@
+"""What an optimised program costs: the cycles that the TPU compiler estimates, operations in loops."""
+
+import math
+import re
+
+import numpy as np
+
+from .hlo import Computation, Instruction, Module, arrays
+
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+
+
+def cycles(module: Module) -> tuple[int, int]:
+    """The estimated cycles of a run, and the same with each loop's body once; 0 where there are no estimates."""
+    total = once = 0
+    for computation in module.computations.values():
+        if computation.is_inner or not computation.count:
+            continue
+        own = sum(int(found[1]) for line in computation.lines if (found := _CYCLES.search(line.rest)))
+        total += computation.count * own
+        once += own
+    return total, once
+
+
+def repeated_flops(module: Module) -> int:
+    """The floating-point operations of matrix products and convolutions in the turns of loops behind the first, which
+    XLA's own count leaves out."""
+    return sum(
+        (computation.count - 1) * product_flops(computation, line)
+        for computation in module.computations.values()
+        if computation.count > 1
+        for line in computation.lines
+        if line.opcode in ("dot", "convolution")
+    )
+
+
+def product_flops(computation: Computation, line: Instruction) -> int:
+    """The operations of one `dot` or `convolution`: two for each product of two elements."""
+    left, right = (arrays(computation.by_name[name].shape)[0][1] for name in line.operands[:2])
+    made = arrays(line.shape)[0][1]
+    if line.opcode == "dot":
+        return 2 * math.prod(made) * math.prod(left[dim] for dim in _dims(line, "lhs_contracting_dims"))
+    names = re.search(r"dim_labels=(\w+)_(\w+)->(\w+)", line.rest)
+    assert names is not None, "every convolution has them"
+    of_left, of_right, of_made = names.groups()
+    windows = _window(line, sum(letter.isdigit() for letter in of_made))
+    total = 2 * made[of_made.index("b")] * made[of_made.index("f")] * right[of_right.index("i")]
+    for number, window in enumerate(windows):
+        letter = str(number)
+        total *= _pairs(left[of_left.index(letter)], made[of_made.index(letter)], window)
+    return total
+
+
+def _dims(line: Instruction, name: str) -> list[int]:
+    found = re.search(rf"{name}=\{{([\d,]*)\}}", line.rest)
+    return [int(dim) for dim in found[1].split(",") if dim] if found is not None else []
+
+
+def _window(line: Instruction, rank: int) -> list[dict[str, tuple[int, ...]]]:
+    """Of each dim of a window its size, stride, padding and dilations."""
+    found = re.search(r"window=\{([^}]*)\}", line.rest)
+    fields = dict(part.split("=") for part in found[1].split()) if found is not None else {}
+    windows: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rank)]
+    for name, text in fields.items():
+        for window, part in zip(windows, text.split("x"), strict=False):
+            window[name] = tuple(map(int, part.split("_")))
+    return windows
+
+
+def _pairs(length: int, made: int, window: dict[str, tuple[int, ...]]) -> int:
+    """How many (result, window place) pairs along one dim meet an element, and not padding or a gap of a dilation."""
+    (size,), (stride,) = window.get("size", (1,)), window.get("stride", (1,))
+    low = window.get("pad", (0, 0))[0]
+    (gaps,), (spread,) = window.get("lhs_dilate", (1,)), window.get("rhs_dilate", (1,))
+    place = np.arange(made)[:, None] * stride - low + np.arange(size)[None, :] * spread
+    return int(((place >= 0) & (place % gaps == 0) & (place // gaps < length)).sum())

@@ -1,0 +1,42 @@
+"""A program's line of the ledger, from what XLA says of it."""
+
+import re
+from collections import Counter
+
+from .. import metrics
+from ..ir.graph import Graph
+from ..ir.source import Line
+from .collectives import KINDS, rows
+from .hlo import Module
+from .program import Program
+
+_COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
+
+
+def record(program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float) -> metrics.CompileRecord:
+    """A program's line of the ledger."""
+    memory = program.executable.memory_analysis()
+    text = program.executable.as_text()
+    counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
+    return metrics.CompileRecord(
+        name=name,
+        cause=cause,
+        line=str(line),
+        seconds=seconds,
+        nodes=len(program.entries),
+        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
+        output_bytes=getattr(memory, "output_size_in_bytes", 0),
+        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
+        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
+        flops=num_flops(program.executable),
+        collectives=dict(counts),
+        traffic=rows(Module(text), graph) if counts else (),
+        loops=program.loops,
+    )
+
+
+def num_flops(executable: object) -> float:
+    """XLA's own count of floating-point operations per device, the body of a loop once; 0 where it gives none."""
+    costs = executable.cost_analysis() or {}  # type: ignore[attr-defined]  # jax has two classes for it
+    costs = costs[0] if isinstance(costs, list) else costs
+    return float(costs.get("flops", 0.0))

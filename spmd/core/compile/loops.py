@@ -1,0 +1,181 @@
+"""A loop of a graph as one loop of the program: one turn is lowered, and runs once for each."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+import jax.numpy as jnp
+
+from ..ir.graph import Node, Pick, Value
+from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
+from ..sharding.constrain import constrain
+from ..sharding.value import Sharding
+from .numbers import Numbers
+from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
+
+# Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
+Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None]], Sequence[Made]]
+Layout = Callable[[Value], Sharding | None]
+# One turn of (its number, carried values, rows read), lowered: what it makes.
+Run = Callable[[jax.Array, Sequence[jax.Array], Sequence[jax.Array]], Callable[[Result], jax.Array]]
+
+
+def lower_loop(
+    loop: Loop, values: dict[Value, Sequence[Made]], numbers: Numbers, apply: Apply, layout_of: Layout
+) -> None:
+    """Adds what a loop makes, as far as others read it, to the values of a program."""
+    layouts = [[_layout(loop, source, layout_of) for source in taken] for taken in loop.sources]
+    same = [plain(made_of(value, values)) for value in loop.same]
+    stretches = [stretch([made_of(value, values) for value in row]) for row in loop.rows]
+    initial = [plain(made_of(value, values)) for _, value in loop.carried]
+    drawn = numbers.of_turns([node.entry for node in loop.body()], loop.turns)
+
+    def run(turn: jax.Array, before: Sequence[jax.Array], rows: Sequence[jax.Array]) -> Callable[[Result], jax.Array]:
+        """Lowers one turn; where it is one of many, these are the carried values and the rows that it reads."""
+        made: list[Sequence[Made]] = []
+
+        def operand(source: Source) -> jax.Array:
+            if isinstance(source, Inner):
+                return plain(made[source.place][source.result])
+            return (before if isinstance(source, Carried) else same if isinstance(source, Same) else rows)[source.slot]
+
+        for place, node in enumerate(loop.body()):
+            operands: list[Made] = [operand(source) for source in loop.sources[place]]
+            made.append(apply(node, operands, drawn(place, turn), layouts[place]))
+        return lambda where: plain(made[where[0]][where[1]])
+
+    made = _in_one(loop, run, stretches) if _is_elementwise(loop) else _in_turns(loop, run, stretches, initial, values)
+    values.update(made)  # type: ignore[arg-type]  # what nobody reads is None
+
+
+def _in_turns(
+    loop: Loop, run: Run, stretches: Sequence[Stretch], initial: list[jax.Array], values: dict[Value, Sequence[Made]]
+) -> dict[Node, list[Made | None]]:
+    """The loop as a loop of the program."""
+    carried = {result: slot for slot, (result, _) in reversed(list(enumerate(loop.carried)))}
+    kept = [result for result in loop.kept if result not in carried]
+    entered = [result for result in loop.kept if result in carried]
+    last = [result for result in loop.last if result not in carried]
+
+    def turn_of(turn: jax.Array, state: tuple[list[jax.Array], ...]) -> tuple[list[jax.Array], ...]:
+        before, _, buffers, entries = state
+        at = loop.turns - 1 - turn if loop.backwards else turn
+        rows = [
+            jax.lax.dynamic_index_in_dim(array, first + step * turn, keepdims=False) for array, first, step in stretches
+        ]
+        result = run(turn, before, rows)
+        return (
+            [result(where).astype(start.dtype) for (where, _), start in zip(loop.carried, before, strict=True)],
+            [result(where) for where in last],
+            [_set(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
+            [
+                _set(entry, before[carried[where]], at + loop.backwards)
+                for entry, where in zip(entries, entered, strict=True)
+            ],
+        )
+
+    state = (
+        initial,
+        [_empty(loop, where) for where in last],
+        [_empty(loop, where, loop.turns) for where in kept],
+        [_empty(loop, where, loop.turns + 1) for where in entered],
+    )
+    after, lasts, buffers, entries = jax.lax.fori_loop(0, loop.turns, turn_of, state)
+
+    made = _nothing(loop)
+    for (place, index), slot in carried.items():
+        made[loop.node(loop.turns - 1, place)][index] = after[slot]
+    for (place, index), array in zip(last, lasts, strict=True):
+        made[loop.node(loop.turns - 1, place)][index] = array
+    for result, buffer in zip(kept, buffers, strict=True):
+        _note_rows(loop, result, buffer, made)
+    for (place, index), entry in zip(entered, entries, strict=True):
+        slot = carried[place, index]
+        end = 0 if loop.backwards else loop.turns
+        whole = _set(entry, after[slot], end)
+        for turn in range(loop.turns):
+            row = loop.turns - 1 - turn if loop.backwards else turn + 1
+            made[loop.node(turn, place)][index] = Row(whole, row, after[slot] if row == end else None)
+        _set_value(loop.carried[slot][1], Row(whole, loop.turns - end, initial[slot]), values)
+    return made
+
+
+def _in_one(loop: Loop, run: Run, stretches: Sequence[Stretch]) -> dict[Node, list[Made | None]]:
+    """All turns at once: none of them needs another, and what they make is no more than what they read."""
+    wanted = [*loop.kept, *loop.last]
+    arrays = [
+        rows(
+            Stretch(
+                array, first + (step * (loop.turns - 1) if loop.backwards else 0), -step if loop.backwards else step
+            ),
+            loop.turns,
+        )
+        for array, first, step in stretches
+    ]
+
+    def turn_of(turn: jax.Array, rows: list[jax.Array]) -> list[jax.Array]:
+        result = run(turn, (), rows)
+        return [result(where) for where in wanted]
+
+    turns = jnp.arange(loop.turns)
+    made = _nothing(loop)
+    found = jax.vmap(turn_of, out_axes=0)(jnp.flip(turns) if loop.backwards else turns, arrays)
+    for result, array in zip(wanted, found, strict=True):
+        _note_rows(loop, result, array, made)
+    return made
+
+
+def _is_elementwise(loop: Loop) -> bool:
+    """Whether turns are independent, as those of an optimizer are, and no op makes more than it reads."""
+    return not loop.carried and all(
+        node.entry.sharding is None
+        and not node.entry.lowering.regions
+        and not node.entry.lowering.opaque
+        and all(meta.shape in ((), *(operand.shape for operand in node.entry.operands)) for meta in node.entry.metas)
+        and len({operand.shape for operand in node.entry.operands if operand.shape}) == 1
+        for node in loop.body()
+    )
+
+
+def _nothing(loop: Loop) -> dict[Node, list[Made | None]]:
+    return {node: [None] * len(node.entry.metas) for node in loop.nodes[loop.start : loop.stop]}
+
+
+def _note_rows(loop: Loop, result: Result, array: jax.Array, made: dict[Node, list[Made | None]]) -> None:
+    place, index = result
+    for turn in range(loop.turns):
+        made[loop.node(turn, place)][index] = Row(array, loop.row(turn))
+
+
+def _set_value(value: Value, made: Made, values: dict[Value, Sequence[Made]]) -> None:
+    node, index = (value.node, value.index) if isinstance(value, Pick) else (value, 0)
+    values[node] = [made if i == index else old for i, old in enumerate(values[node])]
+
+
+def _layout(loop: Loop, source: Source, layout_of: Layout) -> Sharding | None:
+    """How an operand is known to lie in every turn."""
+    if isinstance(source, Same):
+        return layout_of(loop.same[source.slot])
+    if isinstance(source, Rows):
+        known = set(map(layout_of, loop.rows[source.slot]))
+    else:
+        place, index = loop.carried[source.slot][0] if isinstance(source, Carried) else source
+        node = loop.node(0, place)
+        known = {layout_of(node if len(node.entry.metas) == 1 else Pick(node, index))}
+        if isinstance(source, Carried):
+            known.add(layout_of(loop.carried[source.slot][1]))
+    return known.pop() if len(known) == 1 else None
+
+
+def _set(buffer: jax.Array, row: jax.Array, at: jax.Array | int) -> jax.Array:
+    return jax.lax.dynamic_update_index_in_dim(buffer, row, at, 0)
+
+
+def _empty(loop: Loop, where: Result, *rows: int) -> jax.Array:
+    """What the loop writes a result of each turn into."""
+    place, index = where
+    entry = loop.node(0, place).entry
+    struct = entry.metas[index].struct
+    array = jnp.zeros((*rows, *struct.shape), struct.dtype)
+    if entry.sharding is None or len(entry.metas) > 1 or entry.sharding.padded_shape(struct.shape) != struct.shape:
+        return array
+    return constrain(array, entry.sharding.behind_rows() if rows else entry.sharding)

@@ -1,0 +1,69 @@
+"""The lifted numbers of a program: packed into two vectors outside, taken out of them inside."""
+
+from collections.abc import Callable, Sequence
+
+import jax
+
+from ..ir.graph import Node
+from ..ir.op import Entry
+
+
+def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
+    """The lifted numbers of the nodes, in the order in which the program unpacks them."""
+    floats: list[float] = []
+    integers: list[int] = []
+    for node in nodes:
+        if node.numbers:
+            for kind, number in zip(node.entry.numbers, node.numbers, strict=True):
+                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # as its kind says
+    return floats, integers
+
+
+Vectors = tuple[jax.Array, jax.Array]  # lifted numbers: float64 and int64
+
+
+class Numbers:
+    """The numbers of a program that are still to be taken."""
+
+    def __init__(self, floats: jax.Array, integers: jax.Array):
+        self._packed = {"f": floats, "i": integers}
+        self._position = {"f": 0, "i": 0}
+
+    def of(self, entry: Entry) -> list[jax.Array]:
+        """The next numbers, those of one op: one by one, or two vectors for the regions inside it."""
+        if entry.lowering.regions:
+            return [self._several(kind, entry.numbers.count(kind)) for kind in "fi"]
+        return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in entry.numbers]
+
+    def of_turns(self, entries: Sequence[Entry], turns: int) -> Callable[[int, jax.Array], list[jax.Array]]:
+        """The next numbers, those of the turns of a loop, as a function of (an op's place in the turn, the turn)."""
+        start = dict(self._position)
+        width = {kind: sum(entry.numbers.count(kind) for entry in entries) for kind in "fi"}
+        self._position = {kind: start[kind] + turns * width[kind] for kind in "fi"}
+        first: list[dict[str, int]] = []  # of each op, in the first turn
+        for entry in entries:
+            first.append(dict(start))
+            start = {kind: start[kind] + entry.numbers.count(kind) for kind in "fi"}
+
+        def take(place: int, turn: jax.Array) -> list[jax.Array]:
+            kinds, at = entries[place].numbers, first[place]
+            own = {
+                kind: jax.lax.dynamic_slice_in_dim(self._packed[kind], at[kind] + turn * width[kind], kinds.count(kind))
+                for kind in "fi"
+                if kind in kinds or entries[place].lowering.regions
+            }
+            if entries[place].lowering.regions:
+                return [own["f"], own["i"]]
+            taken = {kind: iter(range(len(kinds))) for kind in own}
+            return [jax.lax.index_in_dim(own[kind], next(taken[kind]), keepdims=False) for kind in kinds]
+
+        return take
+
+    def _several(self, kind: str, count: int) -> jax.Array:
+        start = self._position[kind]
+        self._position[kind] += count
+        return jax.lax.slice(self._packed[kind], (start,), (start + count,))
+
+    def _next(self, kind: str) -> tuple[jax.Array, int]:
+        self._position[kind] += 1
+        return self._packed[kind], self._position[kind] - 1

@@ -1,0 +1,136 @@
+"""Values of a program that are rows of one array, and arrays made of such rows."""
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..ir.graph import Pick, Value
+
+
+class Row:
+    """A value that is one row of an array in the program; an op that reads it takes the slice.
+
+    plain: the value as an array of its own, where there is one.
+    """
+
+    __slots__ = ("index", "plain", "stack")
+
+    def __init__(self, stack: jax.Array, index: int, plain: jax.Array | None = None):
+        self.stack = stack
+        self.index = index
+        self.plain = plain
+
+    def array(self) -> jax.Array:
+        if self.plain is None:
+            self.plain = jax.lax.index_in_dim(self.stack, self.index, keepdims=False)
+        return self.plain
+
+
+Made = jax.Array | Row
+
+
+def plain(made: Made) -> jax.Array:
+    """A value as an array of its own."""
+    return made.array() if isinstance(made, Row) else made
+
+
+def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
+    """What a program has for a value of its graph."""
+    return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
+
+
+class Stretch(NamedTuple):
+    """Rows of an array: `array[first]`, `array[first + step]`, and so on; step is 1 or -1."""
+
+    array: jax.Array
+    first: int
+    step: int
+
+
+def stretch(values: Sequence[Made]) -> Stretch:
+    """These values, which are alike, as rows of one array: of the one that they are rows of, else of a new one."""
+    found = find_stretch(values)
+    return Stretch(joined(values), 0, 1) if found is None else found
+
+
+def find_stretch(values: Sequence[Made]) -> Stretch | None:
+    """The array that these values are neighbouring rows of, where there is one."""
+    first, last = values[0], values[-1]
+    if not isinstance(first, Row) or not isinstance(last, Row):
+        return None
+    step = 1 if last.index >= first.index else -1
+    for i, value in enumerate(values):
+        if not isinstance(value, Row) or value.stack is not first.stack or value.index != first.index + i * step:
+            return None
+    return Stretch(first.stack, first.index, step)
+
+
+def joined(values: Sequence[Made]) -> jax.Array:
+    """These values, which are alike, as one array, a row for each: of the stretches that they already are."""
+    pieces: list[Any] = []
+    start = 0
+    while start < len(values):
+        stop = start + 1
+        while stop < len(values) and _goes_on(values[stop - 1], values[stop]):
+            stop += 1
+        one = values[start]
+        if isinstance(one, Row) and stop - start > 1:
+            pieces.append(rows(Stretch(one.stack, one.index, 1), stop - start))
+        else:
+            stop = start + 1
+            pieces.append(plain(one)[None])
+        start = stop
+    return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
+
+
+def as_stack(values: Sequence[Made]) -> jax.Array:
+    """These values as one array: the one that most of them are in their places, the others set into it."""
+    homes = Counter(
+        id(value.stack)
+        for i, value in enumerate(values)
+        if isinstance(value, Row) and value.index == i and value.stack.shape[0] == len(values)
+    )
+    if not homes:
+        return joined(values)
+    ((name, _),) = homes.most_common(1)
+    stack = home = next(value.stack for value in values if isinstance(value, Row) and id(value.stack) == name)
+    at_home = [isinstance(one, Row) and one.stack is home and one.index == i for i, one in enumerate(values)]
+    for is_there, group in itertools.groupby(range(len(values)), key=at_home.__getitem__):
+        if not is_there:
+            places = list(group)
+            piece = joined([values[i] for i in places])
+            stack = jax.lax.dynamic_update_slice_in_dim(stack, piece, places[0], 0)
+    return stack
+
+
+def _goes_on(one: Made, other: Made) -> bool:
+    return isinstance(one, Row) and isinstance(other, Row) and one.stack is other.stack and other.index == one.index + 1
+
+
+def rows(found: Stretch, count: int) -> jax.Array:
+    """So many rows of a stretch, in its order."""
+    array, first, step = found
+    if step < 0:
+        return jnp.flip(rows(Stretch(array, first - count + 1, 1), count), 0)
+    return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
+
+
+def scalars(values: Sequence[Made]) -> jax.Array:
+    """These numbers as a vector."""
+    found = find_stretch(values)
+    if found is not None:
+        return rows(found, len(values))
+    pieces: dict[int, tuple[jax.Array, int]] = {}
+    places, size = [], 0
+    for value in values:
+        array, index = (value.stack, value.index) if isinstance(value, Row) else (value[None], 0)
+        if id(array) not in pieces:
+            pieces[id(array)] = (array, size)
+            size += array.shape[0]
+        places.append(pieces[id(array)][1] + index)
+    return jnp.concatenate([array for array, _ in pieces.values()])[np.array(places)]

@@ -1,0 +1,142 @@
+"""How many turns a loop takes, found by playing its counter through: of each turn only the scalars that its condition
+needs are computed.
+
+XLA says the number where it still knows it; of a counter of 64 bits a TPU has made two of 32 by then.
+"""
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+MOST_TURNS = 1 << 17  # more are not played through
+
+
+class UnknownError(Exception):
+    """A value depends on data, or on an op that is not among those below."""
+
+
+_SCALAR = re.compile(r"^(pred|[su]\d+)\[\]")
+_DTYPES: dict[str, Any] = {
+    "pred": np.bool_, "s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64,
+    "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
+}  # fmt: skip
+_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "and": operator.and_, "or": operator.or_,
+    "xor": operator.xor, "minimum": np.minimum, "maximum": np.maximum, "shift-left": np.left_shift,
+    "shift-right-logical": np.right_shift,
+}  # fmt: skip
+_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+    "EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge,
+}  # fmt: skip
+_SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
+
+
+def turns(module: Any, around: Any, loop: Any) -> int | None:
+    """The turns of a `while`; None where its condition depends on more than counters that start at constants."""
+    called = dict(loop.called)
+    condition, body = module.computations[called["condition"]], module.computations[called["body"]]
+    carried: dict[int, Any] = {}
+
+    def first(index: int) -> Any:
+        return _Reader(module, around, None).value(loop.operands[0], index)
+
+    def before(index: int) -> Any:
+        if index not in carried:
+            carried[index] = first(index)
+            needed.add(index)
+        return carried[index]
+
+    needed: set[int] = set()
+    try:
+        for turn in range(MOST_TURNS):
+            while True:  # a counter that is met late had its first value at the first turn
+                known = set(needed)
+                goes_on = bool(_Reader(module, condition, before).root())
+                made = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
+                if needed == known:
+                    break
+                if turn:
+                    raise UnknownError
+            if not goes_on:
+                return turn
+            carried = made
+    except UnknownError:
+        pass
+    return None
+
+
+class _Reader:
+    """Computes scalars of one computation. argument: what parameter 0 holds at a place; None: parameters are data."""
+
+    def __init__(self, module: Any, computation: Any, argument: Callable[[int], Any] | None):
+        self.module = module
+        self.computation = computation
+        self.argument = argument
+        self.outer: Callable[[int, int | None], Any] | None = None
+        self.known: dict[tuple[str, int | None], Any] = {}
+
+    def root(self, index: int | None = None) -> Any:
+        return self.value(self.computation.lines[-1].name, index)
+
+    def value(self, name: str, index: int | None = None) -> Any:
+        """A scalar by its name, or the scalar at a place of a tuple."""
+        key = name, index
+        if key not in self.known:
+            self.known[key] = self._compute(self.computation.by_name[name], index)
+        return self.known[key]
+
+    def _compute(self, line: Any, index: int | None) -> Any:
+        opcode, operands = line.opcode, line.operands
+        if opcode == "parameter":
+            if self.outer is not None:
+                return self.outer(int(line.arguments), index)
+            if self.argument is None or index is None:
+                raise UnknownError
+            return self.argument(index)
+        if opcode == "tuple" and index is not None:
+            return self.value(operands[index])
+        if opcode == "get-tuple-element":
+            found = re.search(r"index=(\d+)", line.rest)
+            if index is not None or found is None:
+                raise UnknownError
+            return self.value(operands[0], int(found[1]))
+        if opcode in ("fusion", "call"):
+            return self._inside(line).root(index)
+        if opcode in _SAME:
+            return self.value(operands[0], index)
+        scalar = _SCALAR.match(line.shape)
+        if scalar is None or index is not None:
+            raise UnknownError
+        return self._scalar(line, _DTYPES[scalar[1]])
+
+    def _scalar(self, line: Any, dtype: Any) -> Any:
+        opcode, operands = line.opcode, line.operands
+        with np.errstate(over="ignore"):
+            if opcode == "constant":
+                text = line.arguments
+                return dtype(text == "true" if text in ("true", "false") else int(text))
+            if opcode in _BINARY:
+                return dtype(_BINARY[opcode](self.value(operands[0]), self.value(operands[1])))
+            if opcode == "compare":
+                found = re.search(r"direction=(\w+)", line.rest)
+                assert found is not None, "every comparison has one"
+                return np.bool_(_COMPARE[found[1]](self.value(operands[0]), self.value(operands[1])))
+            if opcode == "select":
+                return self.value(operands[1] if self.value(operands[0]) else operands[2])
+            if opcode == "not":
+                return dtype(~self.value(operands[0]))
+            if opcode == "negate":
+                return dtype(-self.value(operands[0]))
+            if opcode == "convert":
+                return self.value(operands[0]).astype(dtype)
+            if opcode == "bitcast-convert":
+                return self.value(operands[0]).view(dtype)
+        raise UnknownError
+
+    def _inside(self, line: Any) -> "_Reader":
+        inner = _Reader(self.module, self.module.computations[line.called[0][1]], None)
+        inner.outer = lambda number, index: self.value(line.operands[number], index)
+        return inner

@@ -1,0 +1,1 @@
+"""Control flow: functions recorded once, as the bodies of loops and branches."""

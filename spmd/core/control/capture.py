@@ -1,0 +1,234 @@
+"""A function is recorded once, on stand-ins, as the body of an op: what it computes, closes over, writes and draws.
+
+Not here: what becomes of it (`split`, `scan`, `loops`).
+"""
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from .. import pace, seed
+from ..debug.check import watching
+from ..dispatch.call import dispatch
+from ..ir.graph import Leaf, Node, Value, between, next_serial, origin, value_name
+from ..ir.meta import Meta
+from ..lazy import body
+from ..lazy.cell import BARRIER, LIVE, LOCK, WRITES, Cell, Write
+from ..lazy.reads import next_turn, operand
+from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.threads import enter_thread
+from ..sharding.value import Sharding
+
+_NEVER = 1 << 60  # so many ops are never recorded: nobody looks at a graph while a body is
+_SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
+_next_sequence = torch._C._autograd._get_sequence_nr
+
+
+_innermost: list["Capture"] = []  # those under way; whoever records one has BARRIER
+
+
+class Capture:
+    """What a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
+
+    given: the stand-ins. start: values with a lower serial are from outside. draws: what one turn draws (`seed.Turn`).
+    What the body writes outside is taken back at the end.
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self.given: list[Value] = []
+        self.start = self.first_sequence = 0
+        self.draws: seed.Turn
+        self._own: set[Cell] = set()
+        self._seen: dict[int, XlaTensor] = {}
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Capture":
+        enter_thread()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(BARRIER)
+            stack.enter_context(LOCK)
+            stack.enter_context(_unwatched(self.name, self._see))
+            self._writes: list[Write] = []
+            self._num_live = len(LIVE)
+            stack.callback(self._leave)
+            WRITES.append(self._writes)
+            self._outer = _innermost[-1] if _innermost else None
+            _innermost.append(self)
+            self.draws = stack.enter_context(seed.turn())
+            self._stack = stack.pop_all()
+        self.start, self.first_sequence = next_serial(), _next_sequence()
+        next_turn()  # what is gathered outside is gathered in the body, too
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def stand_in(self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False) -> XlaTensor:
+        """A tensor that stands for a value of the body's."""
+        node = body.stand_in(meta.layout)
+        self.given.append(node)
+        cell = Cell(node, meta.layout, sharding)
+        self._own.add(cell)
+        return wrap(meta.layout, cell).requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
+        """Has a tensor of the caller's itself stand for a value of the body's until the capture ends."""
+        cell, required_grad, hooks = tensor._cell, tensor.requires_grad, tensor._backward_hooks
+        stand_in = self.stand_in(tensor._meta, cell.sharding)
+        stand_in._cell.is_state = cell.is_state
+        tensor._cell = stand_in._cell
+        tensor._backward_hooks = None  # they run where the gradient arrives outside
+        if requires_grad:
+            tensor.requires_grad_()
+
+        def back() -> None:
+            tensor._cell = cell
+            tensor._backward_hooks = hooks
+            if tensor.requires_grad is not required_grad:
+                tensor.requires_grad_(required_grad)
+
+        self._stack.callback(back)
+        return tensor
+
+    def _see(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.note(args)
+        if kwargs:
+            self.note(kwargs.values())
+        return dispatch(func, types, args, kwargs)
+
+    def note(self, values: Iterable[Any]) -> None:
+        """Learns which tensors from outside the ops are given: backward needs them, and they may have a gradient."""
+        for value in values:
+            if type(value) is XlaTensor:
+                if value._cell not in self._own and self.is_outside(value._cell.value):
+                    self._seen[id(value)] = value
+            elif type(value) in (list, tuple):
+                self.note(value)
+
+    def _leave(self) -> None:
+        """Takes back what was written outside; what the user has kept of the body has no value."""
+        WRITES.pop()
+        _innermost.pop()
+        if self._outer is not None:
+            self._outer.note(self._seen.values())
+        for write in reversed(self._writes):
+            write.take_back()
+        next_turn()
+        known: dict[Node, bool] = {}
+        for ref in LIVE[self._num_live :]:
+            cell = ref()
+            if cell is not None and body.is_inside(cell.value, known, since=self.start):
+                lost = Leaf(cell.meta)
+                lost.give_up(f"it was made inside the body of {self.name}, where it stands for every turn; return it")
+                cell.settle(lost)
+
+    def written(self) -> dict[Cell, tuple[Value, Value]]:
+        """The cells from outside that the body has written: what they hold outside, and what it gave them."""
+        before: dict[Cell, Value] = {}
+        for write in self._writes:
+            if write.cell not in self._own and self.is_outside(write.value):
+                before.setdefault(write.cell, write.value)
+        return {cell: (value, cell.value) for cell, value in before.items() if not self.passes_on(cell.value, value)}
+
+    def is_unwritten(self, stand_in: XlaTensor) -> bool:
+        """Whether the body has left a stand-in as it was given."""
+        return any(self.passes_on(stand_in._cell.value, given) for given in self.given)
+
+    def passes_on(self, value: Value, before: Value) -> bool:
+        """Whether a value is another, annotated, or behind a barrier, as a gather that waits for it leaves it."""
+        node = origin(value)
+        while node is not None and node.serial >= self.start and node.entry.name in _SAME:
+            value = node.operands[getattr(value, "index", 0)]
+            node = origin(value)
+        return value_name(value) == value_name(before)
+
+    def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
+        """The values from outside that the roots need beside what they are given, in the order of reading."""
+        names = {value_name(value) for value in given}
+        found: dict[Any, Value] = {}
+        read = [operand for node in self.nodes(roots, given) for operand in node.operands]
+        for value in (*read, *roots):
+            if value_name(value) not in names and self.is_outside(value):
+                found.setdefault(value_name(value), value)
+        return list(found.values())
+
+    def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
+        """A tensor for each value from outside, which will have the same value later: the user's own where it is."""
+        own: dict[Any, XlaTensor] = {}
+        for tensor in self._seen.values():
+            if tensor._view is None:
+                own.setdefault(value_name(tensor._cell.value), tensor)
+                if tensor._cell.reads is not None:
+                    own.setdefault(value_name(operand(tensor)), tensor)
+            else:
+                own.setdefault(value_name(tensor._cell.value), wrap(tensor._cell.meta, tensor._cell))
+        found = [(own.get(value_name(value)), value) for value in values]
+        return [wrap(value.meta, Cell(value, value.meta)) if tensor is None else tensor for tensor, value in found]
+
+    def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
+        """The body's own ops that the roots need beside what they are given, in the order of recording."""
+        return between(roots, given, since=self.start)
+
+    def is_outside(self, value: Value) -> bool:
+        """Whether a value is data, or was recorded before the body."""
+        node = origin(value)
+        return node is None or node.serial < self.start
+
+    # --- what gradients go to -----------------------------------------------------------------------------------------
+
+    def reached(self, output: torch.Tensor) -> dict[XlaTensor, None]:
+        """The tensors from outside, and the stand-ins, that a gradient of an output would reach."""
+        found: dict[Any, None] = {}
+        if output.grad_fn is None:
+            return dict.fromkeys([output]) if output.requires_grad else found  # type: ignore[list-item]
+        edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in self._seen.values()}
+        seen = set()
+        stack: list[tuple[Any, int]] = [(output.grad_fn, output.output_nr)]
+        while stack:
+            edge = stack.pop()
+            if edge in seen:
+                continue
+            seen.add(edge)
+            node, _ = edge
+            if node.name() == "torch::autograd::AccumulateGrad":
+                found[node.variable] = None
+            elif node._sequence_nr() >= self.first_sequence:
+                stack += [(other, number) for other, number in node.next_functions if other is not None]
+            elif edge in edges:
+                found[edges[edge]] = None
+            else:
+                raise NotImplementedError(
+                    f"{self.name}: the body reads a tensor from outside that has a gradient, by an op that does not "
+                    f"show it ({node.name()}); pass it to the body as an argument"
+                )
+        return found
+
+
+@contextlib.contextmanager
+def _unwatched(name: str, see: Any) -> Iterator[None]:
+    """The thread records as if nobody looked on: no dispatch mode, no hook on what autograd saves, no autocast cache,
+    no run of what is pending."""
+    look_at, recorded = pace.look_at, pace.recorded_ops
+    pace.look_at = _NEVER
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(body.inside(name))
+        stack.enter_context(watching(see))
+        if torch._C._len_torch_dispatch_stack():
+            stack.enter_context(_disable_current_modes())
+        if hooks is not None:
+            stack.enter_context(torch.autograd.graph.saved_tensors_hooks(_same, _same))
+        torch.clear_autocast_cache()
+        try:
+            yield
+        finally:
+            torch.clear_autocast_cache()
+            pace.look_at, pace.recorded_ops = look_at, recorded
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor

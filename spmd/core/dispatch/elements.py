@@ -1,0 +1,141 @@
+"""What a list op computes: its element's op for every element, once for all those that are rows of one array."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from ..compile.rows import Made, Row, Stretch, plain, rows
+from ..ir.meta import Meta
+from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
+from ..ops.create import cast
+from ..sharding.buckets import Cut, cut_of, sums_of_squares
+
+
+class _Group(NamedTuple):
+    """Elements (by index) that are the same op on neighbouring rows; or one that is not."""
+
+    elements: list[int]
+    part: Part
+    meta: Meta
+
+
+@dataclass(frozen=True, slots=True)
+class Each(Lowering):
+    """A list op: the element's op for every element."""
+
+    parts: tuple[Part, ...]
+
+    @property
+    def elements(self) -> tuple[Part, ...]:
+        return self.parts
+
+    @property
+    def opaque(self) -> bool:
+        return any(part.entry.lowering.opaque for part in self.parts)
+
+    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        made: list[Any] = [None] * len(self.parts)
+        for group in self._groups(op, operands):
+            if len(group.elements) == 1:
+                made[group.elements[0]] = _one(group, operands, numbers, layouts)
+            else:
+                stack = _together(self.parts, group, operands, numbers, layouts)
+                for row, i in enumerate(group.elements):
+                    made[i] = Row(stack, row)
+        return tuple(made)
+
+    def _groups(self, op: Entry, operands: Sequence[Made]) -> Iterator[_Group]:
+        """The elements, those of the same op on the same stacks together, row by row."""
+        alike: dict[Any, list[int]] = {}
+        for i, (part, meta) in enumerate(zip(self.parts, op.metas, strict=True)):
+            taken = [operands[place] for place in part.operands]
+            stacks = tuple([id(one.stack if isinstance(one, Row) else one) for one in taken])
+            alike.setdefault((part.entry, meta, stacks, len(part.numbers)), []).append(i)
+        for (_, meta, _, _), members in alike.items():
+            at = {i: _rows_read(self.parts[i], operands) for i in members}
+            members.sort(key=lambda i: at[i])
+            start = 0
+            for end in range(1, len(members) + 1):
+                if end < len(members) and at[members[end]] and _is_next(at[members[end - 1]], at[members[end]]):
+                    continue
+                yield _Group(members[start:end], self.parts[members[start]], meta)
+                start = end
+
+
+def _rows_read(part: Part, operands: Sequence[Made]) -> list[int]:
+    return [one.index for place in part.operands if isinstance(one := operands[place], Row)]
+
+
+def _is_next(some: list[int], others: list[int]) -> bool:
+    return all(b == a + 1 for a, b in zip(some, others, strict=True))
+
+
+def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> jax.Array:
+    part = group.part
+    (array,) = part.entry.lower(
+        [plain(operands[place]) for place in part.operands],
+        [numbers[place] for place in part.numbers],
+        [layouts[place] for place in part.operands],
+    )
+    return cast(array, group.meta.struct.dtype)
+
+
+def _together(
+    parts: Sequence[Part], group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
+) -> jax.Array:
+    """The results of all elements of a group as one array."""
+    count, part = len(group.elements), group.part
+    arrays = [_taken(operands[place], count) for place in part.operands]
+    axes = [0 if isinstance(operands[place], Row) else None for place in part.operands]
+    lifted = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
+    known = [layouts[place] for place in part.operands]
+
+    def element(arrays: list[jax.Array], lifted: list[jax.Array]) -> jax.Array:
+        (array,) = part.entry.lower(arrays, lifted, known)
+        return cast(array, group.meta.struct.dtype)
+
+    return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in lifted]))(arrays, lifted)
+
+
+def _taken(one: Made, count: int) -> jax.Array:
+    """What a group of so many elements reads: a row and those behind it, or what they share."""
+    return rows(Stretch(one.stack, one.index, 1), count) if isinstance(one, Row) and count > 1 else plain(one)
+
+
+def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
+    """The lifted numbers at these places, or the one where all are it."""
+    return numbers[places[0]] if len(set(places)) == 1 else jnp.stack([numbers[place] for place in places])
+
+
+@dataclass(frozen=True, slots=True)
+class Norms(Each):
+    """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
+
+    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        made: list[Any] = [None] * len(self.parts)
+        shared: dict[Any, list[tuple[_Group, Cut]]] = {}
+        for group in self._groups(op, operands):
+            places = [self.parts[i].operands[0] for i in group.elements]
+            meta = op.operands[places[0]]
+            cuts = {cut_of(meta.shape, layouts[place]) for place in places}
+            cut = cuts.pop() if len(cuts) == 1 else None
+            if cut is not None and meta.dtype in (torch.float32, torch.float64):
+                shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
+            elif len(group.elements) == 1:
+                made[group.elements[0]] = _one(group, operands, numbers, layouts)
+            else:
+                stack = _together(self.parts, group, operands, numbers, layouts)
+                for row, i in enumerate(group.elements):
+                    made[i] = Row(stack, row)
+        for members in shared.values():
+            arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
+            squares = sums_of_squares(arrays, [cut for _, cut in members])
+            norms = jnp.sqrt(squares)
+            for place, i in enumerate(itertools.chain.from_iterable(group.elements for group, _ in members)):
+                made[i] = Row(norms, place)
+        return tuple(made)

@@ -1,0 +1,107 @@
+"""A step that is recorded and never runs: what a barrier would have run is kept, and its results have no data.
+
+Everything above the hand-over to PJRT is what a run does (birth, schedule, donation), so that the programs are those of
+a run. Afterwards cells, leaves and the live set are what they were.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from .. import metrics, pace
+from ..ir.graph import Graph, Leaf, Node, origin, topological
+from ..lazy import cell as cells
+from ..lazy.cell import ASIDE, BARRIER, LIVE, LOCK, READ, Journal, forget_reads
+from ..pjrt import devices, runs
+from ..sharding.value import Sharding
+
+
+class Recording:
+    """The programs that barriers would have run, in order.
+
+    layouts: of results that the compiler places, (program, result) -> how it does, as far as that is known. unknown:
+    the leaves that are such results and of which it is not; they stand as if whole on every device.
+    """
+
+    def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
+        self.layouts = {} if layouts is None else layouts
+        self.programs: list[Graph] = []
+        self.unknown: dict[Leaf, tuple[int, int]] = {}
+
+    def run(self, graph: Graph) -> list[Leaf]:
+        """Keeps a program; returns a leaf per root."""
+        here = len(self.programs)
+        self.programs.append(graph)
+        leaves = []
+        for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
+            chosen = self.layouts.get((here, i)) if pinned is None else pinned
+            leaf = Leaf(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
+            if chosen is None:
+                self.unknown[leaf] = here, i
+            leaves.append(leaf)
+        runs.note_recorded()
+        return leaves
+
+
+_active: Recording | None = None
+
+
+def recording() -> Recording | None:
+    """What is to have the programs instead of the devices; None: they run."""
+    return _active
+
+
+@contextlib.contextmanager
+def recorded(into: Recording) -> Iterator[None]:
+    """What this thread records inside never runs, and no cell, leaf, counter or line of the ledger is changed by it.
+
+    Other threads wait with what they record. Raises RuntimeError inside itself.
+    """
+    global _active
+    with BARRIER, LOCK, metrics.unchanged(), pace.unchanged():
+        if _active is not None:
+            raise RuntimeError("spmd.plan: called by the step that is being planned")
+        live, aside, read = LIVE[:], ASIDE[:], [(view, view.value, view.stamp, ref) for view, ref in READ]
+        cells.JOURNAL = journal = Journal()
+        before = _noted([*live, *aside], journal)
+        READ.clear()
+        _active = into
+        try:
+            yield
+        finally:
+            _active = cells.JOURNAL = None
+            forget_reads()
+            journal.undo()
+            for node, entry, operands, numbers in before:
+                node.entry, node.operands, node.numbers = entry, operands, numbers
+            _forsake([*LIVE, *ASIDE], journal.first)
+            LIVE[:], ASIDE[:] = live, aside
+            for ref in live:
+                if (cell := ref()) is not None:
+                    cell.listed = True
+            for view, value, stamp, ref in read:
+                view.value, view.stamp = value, stamp
+                READ.append((view, ref))
+
+
+def _noted(refs: list[Any], journal: Journal) -> list[tuple[Node, Any, Any, Any]]:
+    """Has the journal know these cells; returns the ops behind them as they are."""
+    found = [cell for ref in refs if (cell := ref()) is not None]
+    for cell in found:
+        journal.note(cell)
+    nodes = topological([value for cell in found for value in (*(cell.past or ()), cell.value)])[0]
+    return [(node, node.entry, node.operands, node.numbers) for node in nodes]
+
+
+def _forsake(refs: list[Any], first: int) -> None:
+    """What was recorded inside (its serial is `first` or more) and outlives it never runs: it has no data."""
+    for ref in refs:
+        cell = ref()
+        if cell is None:
+            continue
+        cell.listed = False
+        maker = origin(cell.value)
+        if maker is not None and maker.serial >= first:
+            cell.value = Leaf(cell.meta, sharding=cell.sharding or devices.default_sharding(), is_abstract=True)
+            cell.value.holder = cell.ref
+            cell.past = cell.data = None

@@ -1,0 +1,162 @@
+"""Calls of what XLA knows by a name alone: `stablehlo_custom_call`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax._src.interpreters.mlir import custom_call  # builds the op; the public `jax.ffi` sets no frontend attribute
+from jax._src.lib.mlir import ir
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+
+from ..ir.meta import Meta, dense_meta
+from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.source import user_line
+from ..lazy.cell import LOCK
+from ..lazy.reads import operand
+from ..lazy.record import graph_task, record_here
+from ..lazy.tensor import XlaTensor, tensors_of
+from ..lazy.threads import enter_thread
+
+TYPED_FFI = 4
+
+
+def stablehlo_custom_call(
+    args: Sequence[torch.Tensor],
+    call_target: str,
+    output_shapes: Sequence[Sequence[int]],
+    output_dtypes: Sequence[torch.dtype],
+    has_side_effect: bool = False,
+    backend_config: str | Mapping[str, Any] = "",
+    api_version: int = 0,
+    frontend_attributes: Mapping[str, str] | None = None,
+) -> Any:
+    """Records `stablehlo.custom_call @call_target`: a function that XLA or a library registered under this name.
+
+    Register one with `jax.ffi.register_ffi_target`. What the target computes is known to nobody: it has no gradient (a
+    backward pass that reaches it raises NotImplementedError; give it one by `torch.autograd.Function`), and a sharded
+    operand is given to it as the partitioner likes, mostly whole. It runs when one of its results is needed.
+
+    Args:
+        args: tensors on xla. output_shapes, output_dtypes: of the results, one each.
+        has_side_effect: keeps XLA from merging equal calls or leaving one out.
+        backend_config: text, or for the typed interface a dict of its attributes (numbers by numpy's types, as
+            `jax.ffi.ffi_call` takes them). api_version: of XLA's `CustomCallApiVersion`; 0: the typed interface (4), or
+            1 where `backend_config` is a text.
+        frontend_attributes: what the op says to XLA's passes, such as {"_xla_buffer_placement": "pinned_host"}.
+
+    Returns a tensor, or a tuple of them for several results. Raises TypeError for what is not on xla, ValueError where
+    shapes and dtypes are not as many; a target that the platform does not know is an error of the compile. Source:
+    `torch_xla.experimental.stablehlo_custom_call`; StableHLO's `custom_call`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> where = {"_xla_buffer_placement": "device"}
+    >>> name = "annotate_device_placement"
+    >>> spmd.stablehlo_custom_call([x], name, [(2,)], [x.dtype], True, "", 1, where).tolist()
+    [1.0, 1.0]
+    """
+    for tensor in args:
+        if type(tensor) is not XlaTensor:
+            where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
+            raise TypeError(f'stablehlo_custom_call: expected tensors on xla, got {where}; move it with .to("xla")')
+    if len(output_shapes) != len(output_dtypes) or not output_shapes:
+        raise ValueError(
+            f"stablehlo_custom_call: expected a dtype for each result and at least one, got {len(output_shapes)} shapes "
+            f"and {len(output_dtypes)} dtypes"
+        )
+    is_text = isinstance(backend_config, str)
+    version = api_version or (1 if is_text and backend_config else TYPED_FFI)
+    config = (
+        backend_config if isinstance(backend_config, str) else tuple(sorted(map(_attribute, backend_config.items())))
+    )
+    if not is_text and version != TYPED_FFI:
+        raise ValueError(f"stablehlo_custom_call: a dict as backend_config needs api_version 4, got {api_version}")
+    said = tuple(sorted((frontend_attributes or {}).items()))
+    call = CustomCall(call_target, has_side_effect, config, version, said)
+    results = tuple(
+        dense_meta(torch.Size(shape), dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)
+    )
+    made = _Apply.apply(call, results, *args)
+    return made[0] if len(made) == 1 else made
+
+
+def _attribute(item: tuple[str, Any]) -> tuple[str, str, Any]:
+    """An attribute of the typed interface as plain data: its name, its numpy type ("": none), its value."""
+    name, value = item
+    if isinstance(value, np.generic):
+        return name, value.dtype.name, value.item()
+    if isinstance(value, str | bool):
+        return name, "", value
+    raise TypeError(
+        f"stablehlo_custom_call: {name} of backend_config is {value!r}; give text, a bool or a number of numpy's"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class CustomCall(Lowering):
+    """One target and all that is said to it."""
+
+    target: str
+    has_side_effect: bool
+    config: str | tuple[tuple[str, str, Any], ...]
+    version: int
+    frontend: tuple[tuple[str, str], ...]
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return tuple(_call_p.bind(*operands, call=self, metas=op.metas))
+
+
+_call_p = Primitive("spmd_custom_call")
+_call_p.multiple_results = True
+_call_p.def_abstract_eval(
+    lambda *operands, call, metas: [ShapedArray(meta.struct.shape, meta.struct.dtype) for meta in metas]
+)
+
+
+def _lower(context: Any, *operands: Any, call: CustomCall, metas: tuple[Meta, ...]) -> Any:
+    config: Any = call.config
+    if call.version == TYPED_FFI:
+        attributes = () if isinstance(config, str) else config
+        config = {name: mlir.ir_attribute(np.dtype(kind).type(v) if kind else v) for name, kind, v in attributes}
+    made = custom_call(
+        call.target,
+        result_types=[mlir.aval_to_ir_type(context.module_context, aval) for aval in context.avals_out],
+        operands=operands,
+        backend_config=config,
+        has_side_effect=call.has_side_effect,
+        api_version=call.version,
+    )
+    if call.frontend:
+        said = {name: ir.StringAttr.get(text) for name, text in call.frontend}
+        made.attributes["mhlo.frontend_attributes"] = ir.DictAttr.get(said)
+    return made.results
+
+
+mlir.register_lowering(_call_p, _lower)
+
+
+class _Apply(torch.autograd.Function):
+    """Records a call; there is no gradient of it."""
+
+    @staticmethod
+    def forward(ctx: Any, call: CustomCall, results: tuple[Meta, ...], *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
+        ctx.target, ctx.line = call.target, user_line()
+        enter_thread()
+        with LOCK:
+            operands = [operand(tensor) for tensor in tensors]
+            metas = tuple(tensor._meta.layout for tensor in tensors)
+            entry = Entry.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
+            return tuple(tensors_of(record_here(entry, operands, (), sys._getframe(1), graph_task())))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise NotImplementedError(
+            f"stablehlo_custom_call: {ctx.target!r}, called at {ctx.line}, has no gradient; call it inside a "
+            "torch.autograd.Function that has one, or on tensors that need none (.detach())"
+        )

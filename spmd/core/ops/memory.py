@@ -1,0 +1,46 @@
+"""What changes where a value is kept and not the value: its name for a checkpoint's policy, the memory it lies in.
+
+The gradient of a value that was taken to the host is on the device again, and the other way round.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import torch
+
+from ..checkpoint_policies import NAME_OP
+from .registry import lower
+
+_library = torch.library.Library("spmd", "FRAGMENT")
+
+
+def _define(schema: str, backward: Callable[..., Any]) -> Any:
+    """A differentiable op that gives a new tensor of the same value."""
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    _library.impl(name, lambda x, *static: x.clone(), "CompositeExplicitAutograd")
+    torch.library.register_autograd(f"spmd::{name}", backward, lib=_library)
+    return getattr(torch.ops.spmd, name).default
+
+
+CHECKPOINT_NAME = _define("checkpoint_name(Tensor x, str name) -> Tensor", lambda context, gradient: (gradient, None))
+TO_HOST = _define("place_to_host(Tensor x) -> Tensor", lambda context, gradient: TO_DEVICE(gradient))
+TO_DEVICE = _define("place_to_device(Tensor x) -> Tensor", lambda context, gradient: TO_HOST(gradient))
+
+assert CHECKPOINT_NAME.name() == NAME_OP.replace(".", "::")
+
+
+@lower(CHECKPOINT_NAME)
+def spmd_checkpoint_name(x, name):
+    return x
+
+
+@lower(TO_HOST)
+def spmd_place_to_host(x):
+    return jax.device_put(x, jax.memory.Space.Host)
+
+
+@lower(TO_DEVICE)
+def spmd_place_to_device(x):
+    return x  # every op reads its operands on the device: see `compile.lower`

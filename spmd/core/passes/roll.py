@@ -1,0 +1,53 @@
+"""Equal layers of a graph become loops of its program, their weights and state the rows of stacks."""
+
+import dataclasses
+
+from .. import metrics
+from ..compile.options import platform_of
+from ..config import config
+from ..ir.graph import Graph
+from ..ir.store import Family
+from .columns import columns_of
+from .repeats import find_loops
+from .turns import is_state
+
+# So many equal layers are rolled unasked: fewer compile as fast unrolled. TPU compilers take longer over each.
+_ENOUGH = {"tpu": 4}
+_ENOUGH_ELSEWHERE = 8
+# Beside such, loops of fewer turns that spare so many ops: of the layers before and behind a frozen one.
+_LARGE = 32
+
+
+def rolled(graph: Graph) -> Graph:
+    """The graph with its loops, where `config.roll_layers` allows them."""
+    if config.roll_layers == "never":
+        return graph
+    started = metrics.now()
+    try:
+        return _with_loops(graph)
+    finally:
+        metrics.add_time("roll", metrics.now() - started)
+
+
+def _with_loops(graph: Graph) -> Graph:
+    loops = find_loops(graph.nodes, graph.roots)
+    if config.roll_layers == "auto":
+        enough = _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
+        loops = [loop for loop in loops if loop.turns >= enough or (loop.turns - 1) * loop.period >= _LARGE]
+        loops = loops if any(loop.turns >= enough for loop in loops) else []
+    if not loops:
+        return graph
+    columns = columns_of(graph, loops)
+    families = tuple(family for family in columns.leaves if _stays(graph, family))
+    return dataclasses.replace(
+        graph,
+        loops=loops,
+        families=families,
+        stacked=tuple(columns.roots),
+        columns=[family for family in columns.leaves if family not in families],
+    )
+
+
+def _stays(graph: Graph, family: Family) -> bool:
+    """Whether leaves are there at the next run, too, or what is written over them: then they are worth a store."""
+    return any(graph.donated[i] for i in family) or all(is_state(graph.leaves[i]) for i in family)

@@ -1,0 +1,4 @@
+"""The compiler asked before anything is allocated: what a step takes on machines that are not here."""
+
+from .planner import plan as plan
+from .report import Plan as Plan

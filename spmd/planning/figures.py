@@ -1,0 +1,140 @@
+"""The figures of one program, from what the compiler made or said."""
+
+import math
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from ..core import metrics
+from ..core.compile.collectives import line_of, rows, source_of
+from ..core.compile.compiler import compile_for
+from ..core.compile.costs import cycles, repeated_flops
+from ..core.compile.hlo import Module
+from ..core.compile.ledger import num_flops
+from ..core.engine.launch import formed
+from ..core.ir.graph import Graph, Node
+from ..core.ir.source import node_line
+from ..core.metrics import Collective
+from ..core.sharding.topology import stand_in
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one program takes, per device. verdict: the compiler's own words where it does not fit, else ""."""
+
+    argument_bytes: int = 0
+    result_bytes: int = 0
+    in_place_bytes: int = 0
+    temporary_bytes: int = 0
+    peak_bytes: int = 0
+    flops: float = 0.0
+    cycles: int = 0
+    cycles_once: int = 0
+    compile_seconds: float = 0.0
+    verdict: str = ""
+    untold_loops: int = 0
+    collectives: tuple[Collective, ...] = ()
+
+
+_KEPT = 16
+_asked: "OrderedDict[Hashable, tuple[Figures, Module | None]]" = OrderedDict()
+
+
+def figures_of(graph: Graph, paths: Callable[[Node], str]) -> Figures:
+    """The figures of a graph over the devices that stand for its mesh; what was asked lately is not compiled again."""
+    key = graph.key(), stand_in()
+    found = _asked.get(key)
+    if found is None:
+        found = _asked[key] = _compiled(graph)
+        if len(_asked) > _KEPT:
+            _asked.popitem(last=False)
+    figures, module = found
+    if module is None:
+        return figures
+    # Lines and paths are those of this graph, whoever asked first.
+    return _replaced(figures, rows(module, graph, paths))
+
+
+def _replaced(figures: Figures, table: tuple[Collective, ...]) -> Figures:
+    values = {name: getattr(figures, name) for name in figures.__slots__} | {"collectives": table}
+    return Figures(**values)
+
+
+def _compiled(graph: Graph) -> tuple[Figures, Module | None]:
+    started = metrics.now()
+    try:
+        with metrics.silent():
+            compiled = compile_for(formed(graph))
+    except jax.errors.JaxRuntimeError as error:
+        if "RESOURCE_EXHAUSTED" not in str(error):
+            raise
+        return _does_not_fit(graph, str(error), metrics.now() - started), None
+    seconds = metrics.now() - started
+    memory = compiled.memory_analysis()
+    module = Module(compiled.as_text())
+    turns, once = cycles(module)
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    return Figures(
+        argument_bytes=memory.argument_size_in_bytes,
+        result_bytes=memory.output_size_in_bytes,
+        in_place_bytes=memory.alias_size_in_bytes,
+        temporary_bytes=memory.temp_size_in_bytes,
+        # The CPU's own leaves the temporaries out.
+        peak_bytes=memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        flops=num_flops(compiled) + repeated_flops(module),
+        cycles=turns,
+        cycles_once=once,
+        compile_seconds=seconds,
+        untold_loops=len(module.untold),
+    ), module
+
+
+_SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")
+_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+
+
+def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
+    """What is known where the compiler gave up: the inputs, and what it says that it needs."""
+    verdict = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
+    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(verdict)]
+    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in zip(graph.leaves, graph.lies, strict=True))
+    needed = int(sizes[0]) if sizes else 0
+    return Figures(
+        argument_bytes=arguments,
+        temporary_bytes=needed,
+        peak_bytes=arguments + needed,
+        compile_seconds=seconds,
+        verdict=verdict,
+    )
+
+
+def shard_bytes(value: Any, lies: Any) -> int:
+    """The bytes of one device's piece."""
+    return math.prod(lies.shard_shape(value.meta.shape)) * value.meta.struct.dtype.itemsize
+
+
+def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
+    """The largest values of a graph, with the user's lines: split over the devices where an annotation says how, else
+    whole."""
+    found: dict[str, tuple[int, int]] = {}
+    for node in graph.nodes:
+        sharding = node.entry.sharding
+        for meta in node.entry.metas:
+            size = meta.nbytes
+            how = "whole, unless the compiler splits it"
+            if sharding is not None:
+                size = math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
+                how = f"as {sharding.partition_spec(len(meta.shape))}"
+            line = node_line(source_of(node))
+            where = paths(node)
+            text = f"{meta!r} ({how}) of {node.entry.name}{f' in {where}' if where else ''}, " + str(
+                line if line.code is not None else line_of(node, graph.nodes)
+            )
+            times = found.get(text, (0, 0))[1]
+            found[text] = size, times + 1
+    top = sorted(found.items(), key=lambda item: -item[1][0])[:count]
+    return tuple(f"{size / 2**30:,.2f} GiB{f' x {times}' if times > 1 else ''}: {text}" for text, (size, times) in top)

@@ -1,0 +1,150 @@
+"""What the parts of a recorded step are called: modules, parameters, and the ops that they recorded."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.utils._pytree import tree_leaves
+
+from ..core.compile.collectives import source_of
+from ..core.ir.graph import Leaf, Node, Pick, Value, next_serial
+from ..core.lazy.cell import Cell
+from ..core.lazy.tensor import XlaTensor
+from .reach import Reached
+
+_SEQUENCE = (1 << 48) - 1  # of a node's number the part that is autograd's (see `ir.source`)
+
+
+class Span(NamedTuple):
+    """One call of a module: the ops that it recorded, and autograd's numbers of those with a backward."""
+
+    ops: tuple[int, int]
+    numbers: tuple[int, int]
+    path: str
+
+
+class Calls:
+    """The calls of modules while a step is recorded."""
+
+    def __init__(self, modules: Sequence[nn.Module]):
+        self.paths = _paths(modules)
+        self.spans: list[Span] = []
+        self._open: list[tuple[int, int]] = []
+
+    @contextlib.contextmanager
+    def noted(self) -> Iterator[None]:
+        """Notes the calls inside."""
+        before = hooks.register_module_forward_pre_hook(self._begin)
+        after = hooks.register_module_forward_hook(self._end, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        self._open.append((next_serial(), torch._C._autograd._get_sequence_nr()))
+
+    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
+        serial, number = self._open.pop()
+        path = self.paths.get(id(module))
+        if path is not None:
+            now = next_serial(), torch._C._autograd._get_sequence_nr()
+            self.spans.append(Span((serial, now[0]), (number, now[1]), path))
+
+    def path_of(self, node: Node) -> str:
+        """The innermost module whose call recorded an op, or the op that this one is the backward of; "" for none."""
+        if node.sequence >= 0:
+            number = node.sequence & _SEQUENCE
+            around = [(span.numbers, span.path) for span in self.spans if span.numbers[0] <= number < span.numbers[1]]
+        else:
+            around = [(span.ops, span.path) for span in self.spans if span.ops[0] <= node.serial < span.ops[1]]
+        return min(around, key=lambda found: found[0][1] - found[0][0])[1] if around else ""
+
+
+def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
+    """The names of modules as the outermost of them call them; what only wraps one `module` has no part in a name."""
+    inner = {id(child) for module in modules for child in module.children()}
+    paths: dict[int, str] = {}
+    for root in modules:
+        if id(root) not in inner:
+            for name, module in root.named_modules():
+                paths.setdefault(id(module), _plain(root, name))
+    return paths
+
+
+def _plain(root: nn.Module, name: str) -> str:
+    own = root._modules
+    return name.removeprefix("module").removeprefix(".") if [*own] == ["module"] and not root._parameters else name
+
+
+class Roles:
+    """What cells hold: a parameter, its gradient, optimizer state; and under which name."""
+
+    def __init__(self, reached: Reached):
+        self.roles: dict[Cell, str] = {}
+        self.names: dict[Cell, str] = {}
+        for optimizer in reached.optimizers:
+            for state in optimizer.state.values():
+                for tensor in tree_leaves(state):
+                    if isinstance(tensor, XlaTensor):
+                        self.roles[tensor._cell] = "optimizer state"
+            for group in optimizer.param_groups:
+                self._take(group["params"])
+        paths = _paths(reached.modules)
+        for module in reached.modules:
+            self._take(module._parameters.values())
+            for name, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if isinstance(tensor, XlaTensor):
+                    self.names.setdefault(tensor._cell, f"{paths[id(module)]}.{name}".lstrip("."))
+
+    def _take(self, parameters: Any) -> None:
+        for parameter in parameters:
+            if isinstance(parameter, XlaTensor):
+                self.roles[parameter._cell] = "parameters"
+                if isinstance(parameter.grad, XlaTensor):
+                    self.roles[parameter.grad._cell] = "gradients"
+
+    def of(self, leaf: Leaf) -> str:
+        """The role of an input of a program."""
+        cell = _holder(leaf)
+        return "inputs" if cell is None else self.roles.get(cell, "inputs")
+
+    def name_of(self, leaf: Leaf) -> str:
+        """The name of an input, where a module has it; else ""."""
+        cell = _holder(leaf)
+        return "" if cell is None else self.names.get(cell, "")
+
+
+def _holder(leaf: Leaf) -> Cell | None:
+    return leaf.holder() if leaf.holder is not None else None
+
+
+def path_of(node: Node, calls: Calls, leaf_names: dict[Leaf, str]) -> str:
+    """The parameter that an op lays out anew, else the module that it belongs to."""
+    if node.entry.sharding is not None or node.entry.name == "spmd.renew":
+        held = [name for operand in node.operands if (name := leaf_names.get(_renewed(operand), ""))]
+        if held:
+            return held[0] if len(held) == 1 else _shared(held)
+    return calls.path_of(source_of(node))
+
+
+def _renewed(value: Value) -> Any:
+    """What went through renewals into this value."""
+    while type(value) is Pick and value.node.entry.name == "spmd.renew":
+        value = value.node.operands[value.index]
+    return value
+
+
+def _shared(names: Sequence[str]) -> str:
+    """What many names have in common, and how many they are."""
+    parts = [name.split(".") for name in names]
+    common: list[str] = []
+    for column in zip(*parts, strict=False):
+        if len(set(column)) > 1:
+            break
+        common.append(column[0])
+    return f"{'.'.join([*common, '*'])} ({len(names)})"

@@ -1,0 +1,308 @@
+"""spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
+from torch.utils._pytree import tree_leaves
+
+from ..core.backend.swap import exchange
+from ..core.compile.compiler import compile_for
+from ..core.engine import abstract
+from ..core.engine.barrier import sync
+from ..core.ir.graph import Graph, Leaf, Node
+from ..core.ir.meta import dense_meta
+from ..core.ir.source import Line, user_line
+from ..core.lazy import tensor as lazy
+from ..core.lazy.tensor import XlaTensor
+from ..core.lazy.threads import enter_thread
+from ..core.pjrt import devices
+from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
+from ..core.sharding.value import Sharding
+from .advice import advice
+from .chips import chip_of
+from .figures import Figures, figures_of, largest, shard_bytes
+from .names import Calls, Roles, path_of
+from .reach import Reached
+from .report import Plan
+
+
+def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwargs: Any) -> Plan:
+    """Says what a training or inference step takes, by the compiler of the devices, without running or allocating it.
+
+    The step is called twice with these arguments and recorded; the second recording, the steady step, is compiled with
+    the options of a run. Afterwards parameters, gradients, optimizer state, buffers, random streams, and the containers
+    and attributes that the step reaches are what they were; also where it raises. Other threads wait while it is
+    recorded.
+
+    Args:
+        step: the function as a run calls it: forward, backward, clipping, optimizer. Modules and optimizers are found
+            through arguments, closure and globals. Modules on `meta` or the CPU stand on the device without data
+            meanwhile, and with them their optimizers' state and the arguments.
+        args, kwargs: its arguments; tensors on `meta` have a shape alone.
+        target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4"; the extra `tpu`), simulated devices
+            ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here stands for as
+            many of the target's, by ordinal.
+
+    Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
+    for a target that is not known or has another number of chips than the mesh. A step that does not fit is no error:
+    see `Plan.fits`. Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(1024, 1024, device="meta")
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> def step(x):
+    ...     model(x).square().mean().backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    >>> plan = spmd.plan(step, torch.empty(8, 1024, device="meta"))
+    >>> plan.optimizer_state // plan.parameters
+    2
+    """
+    line = user_line()
+    if not callable(step):
+        raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
+    enter_thread()
+    layouts: dict[tuple[int, int], Sharding] = {}
+    while True:
+        step_recorded = _record(step, args, kwargs, layouts)
+        target = _checked(target, step_recorded.programs)
+        with standing_in(target):
+            found = _chosen(step_recorded)
+            if not found:
+                return _planned(step_recorded, target, line)
+        layouts |= found
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
+
+    earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`).
+    """
+
+    programs: list[Graph]
+    earlier: list[Graph]
+    unknown: dict[Leaf, tuple[int, int]]
+    roles: dict[Leaf, str]
+    state: dict[str, int]
+    paths: Callable[[Node], str]
+
+
+def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding]) -> Recorded:
+    recording = abstract.Recording(layouts)
+    reached = Reached(step, (args, kwargs))
+    calls = Calls(reached.modules)
+    with abstract.recorded(recording), _kept(reached), _without_data(reached, (args, kwargs)):
+        result = step(*args, **kwargs)
+        sync()
+        first = len(recording.programs)
+        with calls.noted():
+            result = step(*args, **kwargs)
+            sync()
+        programs = recording.programs[first:]
+        roles = Roles(Reached(step, (args, kwargs)))
+        leaves = {leaf for graph in programs for leaf in graph.leaves}
+        names = {leaf: roles.name_of(leaf) for leaf in leaves}
+        found = Recorded(
+            programs,
+            recording.programs,
+            recording.unknown,
+            {leaf: roles.of(leaf) for leaf in leaves},
+            _bytes(roles),
+            lambda node: path_of(node, calls, names),
+        )
+        del result
+    if not programs:
+        raise ValueError(
+            "plan: the step recorded nothing on the device; give it the function that computes, with tensors or "
+            "modules on xla, meta or the CPU among its arguments or in reach of it"
+        )
+    return found
+
+
+def _bytes(roles: Roles) -> dict[str, int]:
+    """What each role takes on a device, as the step leaves it."""
+    sizes = dict.fromkeys(("parameters", "gradients", "optimizer state"), 0)
+    for cell, role in roles.roles.items():
+        leaf = cell.value
+        if type(leaf) is Leaf:
+            lies = leaf.sharding or cell.sharding or devices.default_sharding()
+            sizes[role] += shard_bytes(leaf, lies)
+    return sizes
+
+
+def _checked(target: Target, programs: Sequence[Graph]) -> Target:
+    """The target that is meant. Raises ValueError where it does not go with the meshes of the step."""
+    own = {graph.mesh.target for graph in programs if len(graph.mesh.device_ids) > 1 or graph.mesh.target is not None}
+    named = {name for name in own if name is not None}
+    if len(named) > 1 or (named and target is not None and target not in named):
+        raise ValueError(
+            f"plan: the step's meshes are over {', '.join(map(repr, sorted(named)))}"
+            + (f", and target is {target!r}; leave it out" if target is not None and len(named) == 1 else "; plan one")
+        )
+    if named:
+        return named.pop()
+    if target is not None:
+        count = num_devices(target)
+        for graph in programs:
+            size = len(graph.mesh.device_ids)
+            if size > count or (1 < size < count and not target.startswith("cpu:")):
+                raise ValueError(
+                    f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
+                    f"the mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"
+                )
+    return target
+
+
+def _chosen(recorded: Recorded) -> dict[tuple[int, int], Sharding]:
+    """How the compiler lays out the results of earlier programs that the steady step reads, where nobody has said."""
+    read = {leaf for graph in recorded.programs for leaf in graph.leaves}
+    found = {}
+    for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
+        graph = recorded.earlier[number]
+        compiled = compile_for(graph)
+        for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
+            if pinned is None:
+                chosen = compiled.output_shardings[i]
+                found[number, i] = Sharding.from_jax(chosen, len(root.meta.shape), graph.meshes())
+    return found
+
+
+def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
+    programs = recorded.programs
+    figures = [figures_of(graph, recorded.paths) for graph in programs]
+    mesh = max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
+    device: Any = next(iter(mesh.jax.device_set))
+    chip = chip_of(device)
+    inputs = {
+        leaf: lies
+        for graph in programs
+        for leaf, lies in zip(graph.leaves, graph.lies, strict=True)
+        if recorded.roles[leaf] == "inputs"
+    }
+    widest = max(figures, key=lambda one: one.peak_bytes)
+    verdict = next((one.verdict for one in figures if one.verdict), "")
+    refused = [graph for graph, one in zip(programs, figures, strict=True) if one.verdict]
+    made = Plan(
+        target=target,
+        chip=device.device_kind,
+        num_devices=len(mesh.device_ids),
+        mesh={str(name): size for name, size in mesh.mesh_axes().items()},
+        parameters=recorded.state["parameters"],
+        gradients=recorded.state["gradients"],
+        optimizer_state=recorded.state["optimizer state"],
+        inputs=sum(shard_bytes(leaf, lies) for leaf, lies in inputs.items()),
+        arguments=widest.argument_bytes,
+        results=widest.result_bytes,
+        in_place=widest.in_place_bytes,
+        temporaries=max(one.temporary_bytes for one in figures),
+        peak=widest.peak_bytes,
+        memory=chip.memory_bytes if chip is not None else _memory(target, device),
+        flops=sum(one.flops for one in figures),
+        cycles=sum(one.cycles for one in figures),
+        cycles_once=sum(one.cycles_once for one in figures),
+        collectives=tuple(
+            sorted((row for one in figures for row in one.collectives), key=lambda row: -row.moved_bytes)
+        ),
+        num_programs=len(programs),
+        num_ops=sum(len(graph.nodes) for graph in programs),
+        compile_seconds=sum(one.compile_seconds for one in figures),
+        line=str(line),
+        verdict=verdict,
+        largest=largest(refused[0], recorded.paths) if refused else (),
+        peak_flops=None if chip is None else chip.peak_flops,
+        clock=None if chip is None else chip.clock,
+        constants="" if chip is None else chip.source,
+        notes=tuple(_notes(figures, device)),
+    )
+    return advice(made)
+
+
+def _memory(target: Target, device: Any) -> int | None:
+    """What one device here has; simulated ones share the host's. None: not known."""
+    if target is not None:
+        return None
+    host = devices.host_memory()
+    if host is not None:
+        return host // len(all_devices())
+    stats = device.memory_stats() or {}
+    return stats.get("bytes_limit")
+
+
+def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
+    if any(row.is_sliced for one in figures for row in one.collectives):
+        reason = "which the CPU has not" if device.platform == "cpu" else "which the compiler did not make of it"
+        yield f"all-reduce + slice: each device keeps its piece of the sum alone, as of a reduce-scatter, {reason}."
+    untold = sum(one.untold_loops for one in figures)
+    if untold:
+        yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."
+    if len(figures) > 1:
+        yield f"the step is {len(figures)} programs: memory is of the largest, all else of all together."
+
+
+# --- the user's own objects -------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _kept(reached: Reached) -> Iterator[None]:
+    state = reached.state()
+    try:
+        yield
+    finally:
+        state.put_back()
+
+
+@contextlib.contextmanager
+def _without_data(reached: Reached, arguments: Any) -> Iterator[None]:
+    """Modules that are not on the device stand there without data, with their optimizers' state and the arguments."""
+    exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
+            gradient = tensor.grad if tensor.is_leaf else None
+            exchanged[id(tensor)] = tensor, made(tensor)
+            exchange(*exchanged[id(tensor)])
+            if gradient is not None:
+                tensor.grad = _abstract(gradient)
+
+    try:
+        for module in reached.modules:
+            for tensor in (*module._parameters.values(), *module._buffers.values()):
+                stand_in(tensor, _abstract)
+        moved = bool(exchanged)
+        for optimizer in reached.optimizers:
+            for parameter, state in optimizer.state.items():
+                for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
+                    if isinstance(tensor, torch.Tensor) and tensor.dim():
+                        stand_in(tensor, _abstract)
+        for tensor in [*tree_leaves(arguments), *reached.tensors]:
+            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
+                stand_in(tensor, _abstract)
+        for tensor in tree_leaves(arguments) if moved else ():
+            stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
+        yield
+    finally:
+        for tensor, made in reversed(exchanged.values()):
+            exchange(tensor, made)
+
+
+def _is_elsewhere(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.device.type in ("meta", "cpu")
+        and tensor.layout is torch.strided
+        and tensor.is_leaf
+        and not isinstance(tensor, UninitializedTensorMixin)
+    )
+
+
+def _abstract(tensor: torch.Tensor) -> XlaTensor:
+    made = lazy.abstract(dense_meta(tuple(tensor.shape), tensor.dtype), devices.default_sharding())
+    made.requires_grad_(tensor.requires_grad)
+    if isinstance(tensor, nn.Parameter):
+        made._is_param = True
+    return made

@@ -1,0 +1,171 @@
+"""What a step can reach of the user's objects: found, kept as it is, and put back."""
+
+import functools
+import random
+import types
+from collections import OrderedDict, defaultdict, deque
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..core import seed
+from ..core.lazy.tensor import OURS, XlaTensor
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, np.ndarray)
+_CLOSED = (type, types.ModuleType, types.BuiltinFunctionType, torch.Generator)
+_MAPS = (dict, OrderedDict, defaultdict)
+
+
+class Reached:
+    """The modules, optimizers and tensors that a function and its arguments lead to, and every container on the way."""
+
+    def __init__(self, step: Any, arguments: Any):
+        self.modules: list[nn.Module] = []
+        self.optimizers: list[torch.optim.Optimizer] = []
+        self.tensors: list[torch.Tensor] = []
+        self._boxes: list[tuple[Any, Any]] = []
+        self._names: list[tuple[dict[str, Any], str, Any]] = []
+        self._cells: list[tuple[types.CellType, Any]] = []
+        self._seen: set[int] = set()
+        self._held: list[Any] = []  # so that no id is given twice
+        self._globals = _globals_of(step)
+        self._walk([step, arguments])
+
+    def _walk(self, todo: list[Any]) -> None:
+        while todo:
+            thing = todo.pop()
+            if isinstance(thing, (*_PLAIN, *_CLOSED)) or id(thing) in self._seen:
+                continue
+            self._seen.add(id(thing))
+            self._held.append(thing)
+            todo.extend(self._inside(thing))
+
+    def _inside(self, thing: Any) -> list[Any]:
+        if isinstance(thing, torch.Tensor):
+            return self._of_tensor(thing)
+        if isinstance(thing, types.FunctionType):
+            return self._of_function(thing)
+        if isinstance(thing, types.MethodType):
+            return [thing.__self__, thing.__func__]
+        if isinstance(thing, functools.partial):
+            return [thing.func, thing.args, thing.keywords]
+        if isinstance(thing, (tuple, frozenset)):
+            return list(thing)
+        if isinstance(thing, (list, deque, set)):
+            self._boxes.append((thing, thing.copy()))
+            return list(thing)
+        if isinstance(thing, _MAPS):
+            self._boxes.append((thing, dict(thing)))
+            return [*thing.values(), *(key for key in thing if isinstance(key, torch.Tensor))]
+        if isinstance(thing, nn.Module):
+            self.modules.append(thing)
+        if isinstance(thing, torch.optim.Optimizer):
+            self.optimizers.append(thing)
+        own = getattr(thing, "__dict__", None)
+        return [own] if isinstance(own, dict) else []
+
+    def _of_tensor(self, tensor: torch.Tensor) -> list[Any]:
+        self.tensors.append(tensor)
+        if not tensor.is_leaf:
+            return []
+        return [] if tensor.grad is None else [tensor.grad]
+
+    def _of_function(self, function: types.FunctionType) -> list[Any]:
+        found: list[Any] = list(function.__defaults__ or ())
+        for cell in function.__closure__ or ():
+            try:
+                content = cell.cell_contents
+            except ValueError:  # not assigned yet
+                continue
+            self._cells.append((cell, content))
+            found.append(content)
+        if function.__globals__ is self._globals:
+            for name in _names(function.__code__):
+                if name in self._globals:
+                    value = self._globals[name]
+                    self._names.append((self._globals, name, value))
+                    found.append(value)
+        return found
+
+    def state(self) -> "State":
+        """How all of it is now."""
+        return State(self._boxes, self._names, self._cells, self.tensors)
+
+
+def _globals_of(step: Any) -> dict[str, Any] | None:
+    while isinstance(step, functools.partial):
+        step = step.func
+    if isinstance(step, types.MethodType):
+        step = step.__func__
+    function = step if isinstance(step, types.FunctionType) else vars(type(step)).get("__call__")
+    return getattr(function, "__globals__", None)
+
+
+def _names(code: types.CodeType) -> list[str]:
+    """The names that a function, and those inside it, may look up outside."""
+    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names(constant)]
+    return [*code.co_names, *inner]
+
+
+class State:
+    """What is put back after a step that was recorded: containers, names, closures, tensors' own, random streams."""
+
+    def __init__(self, boxes: Any, names: Any, cells: Any, tensors: list[torch.Tensor]):
+        self._boxes, self._names, self._cells = boxes, names, cells
+        self._grads = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
+        self._own = [
+            (tensor, {name: value for name, value in tensor.__dict__.items() if name in OURS})
+            for tensor in tensors
+            if type(tensor) is XlaTensor and tensor.is_leaf
+        ]
+        self._small = [
+            (tensor, tensor.detach().clone(), tensor._version)
+            for tensor in tensors
+            if type(tensor) is not XlaTensor and tensor.device.type == "cpu" and tensor.nbytes <= _SMALL
+        ]
+        self._random = torch.get_rng_state(), random.getstate(), np.random.get_state(), seed.get_state()
+
+    def put_back(self) -> None:
+        """Makes everything what it was."""
+        for box, before in self._boxes:
+            _refill(box, before)
+        for names, name, value in self._names:
+            names[name] = value
+        for cell, content in self._cells:
+            cell.cell_contents = content
+        for ours, own in self._own:
+            for name in OURS:
+                ours.__dict__.pop(name, None)
+            ours.__dict__.update(own)
+        for tensor, grad in self._grads:
+            if tensor.grad is not grad:
+                tensor.grad = grad
+        for tensor, before, version in self._small:
+            if tensor._version != version:
+                tensor.detach().copy_(before)
+        host, python, numpy, device = self._random
+        torch.set_rng_state(host)
+        random.setstate(python)
+        np.random.set_state(numpy)
+        seed.set_state(device)
+
+
+_SMALL = 1 << 20
+
+
+def _refill(box: Any, before: Any) -> None:
+    """Gives a container what it held, where it holds anything else."""
+    if isinstance(box, dict):
+        if len(box) != len(before) or any(
+            key is not old or value is not was
+            for (key, value), (old, was) in zip(box.items(), before.items(), strict=True)
+        ):
+            box.clear()
+            box.update(before)
+    elif isinstance(box, list):
+        box[:] = before
+    elif box != before:
+        box.clear()
+        box.update(before) if isinstance(box, set) else box.extend(before)

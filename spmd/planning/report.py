@@ -1,0 +1,213 @@
+"""Plan: what a step takes, as a value; what is said about it."""
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..core.metrics import Collective
+
+VERSION = 1  # of the JSON
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one steady step takes on its devices, by their own compiler. All bytes and operations are per device.
+
+    Attributes:
+        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: how many. mesh: axis ->
+            size.
+        parameters, gradients, optimizer_state, inputs: the bytes of what lives between steps, and of the rest that the
+            step reads. arguments: all that the program is given, as the device lays it out. results: what it returns,
+            of which in_place is written over arguments.
+        temporaries: what it needs while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
+            arguments, results and temporaries together.
+        memory: the bytes that a device has for programs; None where devices share the host's.
+        verdict: the compiler's words where the program does not fit; largest: its largest values, then. advice: what
+            would shrink it.
+        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their turns (0 elsewhere);
+            cycles_once: each loop's body once.
+        collectives: the table, what moves most first (see `spmd.metrics.Collective`).
+        num_programs, num_ops: the programs that a step is, and the ops recorded in them.
+        compile_seconds: what compiling took. line: the user's line that asked.
+        peak_flops, clock, constants: of the chip, and where these are from.
+        notes: what a reader of the figures should know.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(4, 2, device="meta")
+    >>> plan = spmd.plan(lambda x: model(x).sum().backward(), torch.ones(3, 4))
+    >>> plan.parameters, plan.gradients, plan.fits
+    (40, 40, True)
+    """
+
+    target: str | None
+    chip: str | None
+    num_devices: int
+    mesh: dict[str, int]
+    parameters: int
+    gradients: int
+    optimizer_state: int
+    inputs: int
+    arguments: int
+    results: int
+    in_place: int
+    temporaries: int
+    peak: int
+    memory: int | None
+    flops: float
+    cycles: int
+    cycles_once: int
+    collectives: tuple[Collective, ...]
+    num_programs: int
+    num_ops: int
+    compile_seconds: float
+    line: str
+    verdict: str = ""
+    largest: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
+    peak_flops: float | None = None
+    clock: float | None = None
+    constants: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the devices have the memory: the compiler's verdict, else the peak against `memory`, where known."""
+        return not self.verdict and (self.memory is None or self.peak <= self.memory)
+
+    @property
+    def state(self) -> int:
+        """The bytes of parameters, gradients and optimizer state."""
+        return self.parameters + self.gradients + self.optimizer_state
+
+    @property
+    def moved_bytes(self) -> int:
+        """The bytes that a device sends in all collectives of a step (see `Collective.moved_bytes`)."""
+        return sum(row.moved_bytes for row in self.collectives)
+
+    @property
+    def seconds(self) -> float | None:
+        """The step time that the estimated cycles come to; None where the compiler gives none."""
+        return self.cycles / self.clock if self.clock and self.cycles else None
+
+    @property
+    def utilisation(self) -> float | None:
+        """The part of the chip's peak that a step of `seconds` reaches; None where there is no such estimate."""
+        return self.flops / (self.seconds * self.peak_flops) if self.seconds and self.peak_flops else None
+
+    @property
+    def formula(self) -> str:
+        """How `seconds` and `utilisation` follow from cycles and operations, with the numbers in it."""
+        if self.seconds is None or self.utilisation is None or self.peak_flops is None or self.clock is None:
+            return ""
+        return (
+            f"step time = {self.cycles:,} cycles / {self.clock / 1e9:.3f} GHz = {self.seconds:.6g} s; utilisation = "
+            f"{self.flops:.4g} operations / ({self.seconds:.6g} s x {self.peak_flops:.4g} a second) = "
+            f"{self.utilisation:.1%} ({self.constants})"
+        )
+
+    def to_json(self) -> str:
+        """All figures as JSON, for a golden file; `Plan.from_json` reads it back."""
+        return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Plan":
+        """The plan that `to_json` wrote. Raises ValueError for what is none, or is of another version."""
+        values = json.loads(text)
+        version = values.pop("version", None) if isinstance(values, dict) else None
+        if version != VERSION:
+            raise ValueError(
+                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step anew"
+            )
+        rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
+        tuples = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
+        return cls(**values | {"collectives": tuple(rows)} | tuples)
+
+    def diff(self, other: "Plan") -> "Difference":
+        """What differs in another plan, this one being the one before. An empty difference is false.
+
+        >>> import torch, spmd
+        >>> one, two = (spmd.plan(torch.nn.Linear(4, n, device="meta"), torch.ones(3, 4)) for n in (2, 3))
+        >>> [change.name for change in one.diff(two).changes][:1], bool(one.diff(one))
+        (['parameters'], False)
+        """
+        return Difference(tuple(_changes(self, other)))
+
+    def save(self, path: str | Path) -> None:
+        """Writes one self-contained HTML page with pictures and the whole table. Needs the extra `recipes`
+        (`matplotlib`)."""
+        Path(path).write_text(_shown_by("page").page_of(self), encoding="utf-8")
+
+    def __rich__(self) -> Any:
+        return _shown_by("table").table_of(self)
+
+    def __str__(self) -> str:
+        return _shown_by("table").text_of(self)
+
+
+def _shown_by(name: str) -> Any:
+    """The file that draws or prints plans: what it needs is no part of the library's own needs."""
+    try:
+        return importlib.import_module(f"spmd.planning.{name}")
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() need "
+            "nothing",
+            name=error.name,
+        ) from error
+
+
+@dataclass(frozen=True)
+class Change:
+    """One figure that two plans have otherwise; collectives are named by kind, axes, module and op."""
+
+    name: str
+    before: float
+    after: float
+
+    def __str__(self) -> str:
+        share = f" ({self.after / self.before - 1:+.1%})" if self.before else ""
+        return f"{self.name}: {self.before:,.10g} -> {self.after:,.10g}{share}"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The figures that two plans have otherwise, in the order of `Plan`'s attributes, then collectives by bytes."""
+
+    changes: tuple[Change, ...]
+
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.changes)) or "no difference"
+
+
+# What the same code gives each time; seconds and lines are not among them.
+COMPARED = (
+    "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
+    "temporaries", "peak", "flops", "cycles", "moved_bytes", "num_programs",
+)  # fmt: skip
+
+
+def _changes(one: Plan, two: Plan) -> Iterable[Change]:
+    for name in COMPARED:
+        before, after = getattr(one, name), getattr(two, name)
+        if before != after:
+            yield Change(name, before, after)
+    totals = [_totals(plan) for plan in (one, two)]
+    found = [Change(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
+    changed = [change for change in found if change.before != change.after]
+    yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
+
+
+def _totals(plan: Plan) -> dict[str, int]:
+    """The bytes that collectives move, by what they are; not by line, which an edit above it changes."""
+    totals: dict[str, int] = {}
+    for row in plan.collectives:
+        name = f"{row.kind} over {' x '.join(row.axes)}, {row.op}{f' in {row.path}' if row.path else ''} (bytes moved)"
+        totals[name] = totals.get(name, 0) + row.moved_bytes
+    return totals

@@ -1,0 +1,133 @@
+"""A plan as a table on a terminal."""
+
+import io
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from rich import box
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from ..core.metrics import Collective
+from .report import Plan
+
+SHOWN = 20  # rows of the collectives' table
+
+
+def text_of(plan: Plan) -> str:
+    """The table as text, as wide as the terminal."""
+    console = Console(file=io.StringIO(), width=max(Console().width, 100))
+    console.print(table_of(plan))
+    file: Any = console.file
+    return file.getvalue().rstrip("\n")
+
+
+def size(count: float) -> str:
+    """Bytes for a reader."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024 or unit == "GiB":
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes all")
+
+
+def headline(plan: Plan) -> str:
+    """Where, and whether it fits, in one line."""
+    axes = ", ".join(f"{name}={count}" for name, count in plan.mesh.items())
+    where = plan.target or f"{plan.num_devices} device(s) here"
+    if plan.verdict:
+        verdict = "does not fit"
+    elif plan.memory is None:
+        verdict = "the devices' memory is not known"
+    else:
+        verdict = f"{'fits' if plan.fits else 'does not fit'}: {plan.peak / plan.memory:.1%} of {size(plan.memory)}"
+    return f"{where} ({axes}): {verdict}"
+
+
+def parts(plan: Plan) -> list[tuple[str, int]]:
+    """What a device's memory goes to."""
+    return [
+        ("parameters", plan.parameters),
+        ("gradients", plan.gradients),
+        ("optimizer state", plan.optimizer_state),
+        ("inputs", plan.inputs),
+        ("arguments of the program", plan.arguments),
+        ("results", plan.results),
+        ("of which in place", plan.in_place),
+        ("temporaries", plan.temporaries),
+        ("peak", plan.peak),
+    ]
+
+
+def table_of(plan: Plan) -> Any:
+    """The whole plan: memory, time, collectives, what to do."""
+    memory = Table(title=headline(plan), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    memory.add_column("per device")
+    memory.add_column("", justify="right")
+    memory.add_column("bytes", justify="right", style="dim")
+    for name, count in parts(plan):
+        memory.add_row(name, size(count), f"{count:,}")
+    memory.add_row("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}")
+    memory.add_row("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}")
+    said: list[Any] = [memory]
+    programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
+    said.append(Text(f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"))
+    if plan.formula:
+        said.append(Text(plan.formula))
+    if plan.collectives:
+        said.append(_collectives(plan))
+    if plan.verdict:
+        said.append(Text(f"The compiler: {plan.verdict}", style="bold red"))
+    if plan.largest:
+        said.append(Text("\n".join(["The largest values:", *(f"  {line}" for line in plan.largest)])))
+    if plan.advice:
+        said.append(Text("\n".join(["What would shrink it:", *(f"  - {line}" for line in plan.advice)])))
+    said += [Text(note, style="dim") for note in plan.notes]
+    return Group(*said)
+
+
+def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
+    """Rows that differ by the number of a layer alone, as one: (the first, where all are, how often, bytes moved)."""
+    groups: dict[Any, list[Collective]] = {}
+    for row in rows:
+        pattern = _NUMBER.sub("*", row.path)
+        groups.setdefault((row.kind, row.axes, row.bytes, row.is_sliced, row.op, row.line, pattern), []).append(row)
+    found = [
+        (
+            group[0],
+            key[-1] if len({row.path for row in group}) > 1 else group[0].path,
+            sum(row.count for row in group),
+            sum(row.moved_bytes for row in group),
+        )
+        for key, group in groups.items()
+    ]
+    return sorted(found, key=lambda one: -one[3])
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def _collectives(plan: Plan) -> Text:
+    """Two lines each, so that what it came from has room on a narrow terminal, too."""
+    found = alike(plan.collectives)
+    lines = [Text("\ncollectives", style="bold"), Text(_row("kind", "axes", "count", "bytes", "moved"), style="dim")]
+    for row, path, count, moved in found[:SHOWN]:
+        axes = f"{' x '.join(row.axes)} ({row.devices})"
+        lines.append(Text(_row(kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))))
+        lines += [Text(f"    {part}", style="dim") for part in (f"{path} {row.op}".strip(), row.line) if part]
+    rest = found[SHOWN:]
+    if rest:
+        count, moved = sum(one[2] for one in rest), sum(one[3] for one in rest)
+        lines.append(Text(_row(f"{len(rest)} more", "", f"{count:,}", "", size(moved))))
+    return Text("\n").join(lines)
+
+
+def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
+    return f"{kind:<19} {axes:<18} {count:>7} {each:>12} {moved:>12}"
+
+
+def kind_of(row: Collective) -> str:
+    """What a collective is called here."""
+    return f"{row.kind} + slice" if row.is_sliced else row.kind

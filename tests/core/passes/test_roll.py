@@ -1,0 +1,307 @@
+"""Equal layers become loops of the program: the numbers stay, wherever the layers differ, are shared or are read."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import fsdp
+import spmd
+from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.core.compile import cache
+
+WIDTH = 16
+
+
+@pytest.fixture(autouse=True)
+def alone() -> Iterator[None]:
+    """Nothing of another test is pending; the flag is as it was afterwards."""
+    spmd.sync()
+    before = spmd.config.roll_layers
+    yield
+    spmd.config.roll_layers = before
+    spmd.sync()
+
+
+class Layer(nn.Module):
+    """A residual block of few ops."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(WIDTH)
+        self.up = nn.Linear(WIDTH, 2 * WIDTH)
+        self.down = nn.Linear(2 * WIDTH, WIDTH)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.dropout(self.down(torch.tanh(self.up(self.norm(x)))))
+
+
+class Tower(nn.Module):
+    """Layers between an entry and a head."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        super().__init__()
+        self.entry = nn.Linear(8, WIDTH)
+        self.layers = nn.ModuleList(layers)
+        self.head = nn.Linear(WIDTH, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.entry(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+@dataclasses.dataclass
+class Trained:
+    """What a training leaves: what its steps returned, the parameters, the ledger's line of the step."""
+
+    values: list[Tensor]
+    parameters: dict[str, Tensor]
+    record: Any
+
+    def turns(self) -> list[int]:
+        return [turns for turns, _ in self.record.loops]
+
+
+Step = Callable[[nn.Module, Tensor], Tensor]
+
+
+def loss_of(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).square().mean()
+
+
+def train(
+    make: Callable[[], nn.Module],
+    *,
+    mode: str,
+    step: Step = loss_of,
+    optimizer: Callable[..., torch.optim.Optimizer] = partial(torch.optim.AdamW, lr=1e-2),
+    clip: float | None = None,
+    mesh: spmd.Mesh | None = None,
+    units: bool = False,
+    steps: int = 3,
+) -> Trained:
+    """Trains a model for a few steps. mesh: under FSDP (units: a unit per layer, else one)."""
+    spmd.config.roll_layers = mode
+    cache.clear_cache()
+    torch.manual_seed(0)
+    model = make().to("xla")
+    if mesh is not None:
+        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer, Block}) if units else None
+        model = fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy)
+    made = optimizer([p for p in model.parameters() if p.requires_grad])
+    draws = torch.Generator().manual_seed(1)
+    spmd.metrics.clear()
+    values = []
+    for _ in range(steps):
+        x = torch.randn(8, 8, generator=draws).to("xla")
+        if mesh is not None:
+            spmd.mark_sharding(x, mesh, (mesh.axis_names[-1], None))
+        loss = step(model, x)
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        made.step()
+        made.zero_grad()
+        values.append(loss.detach())
+        spmd.sync()
+    record = max((r for r in spmd.metrics.compiles() if r.name == "step"), key=lambda r: r.nodes)
+    parameters = {name: p.detach().cpu() for name, p in model.named_parameters()}
+    return Trained([value.cpu() for value in values], parameters, record)
+
+
+def same(rolled: Trained, unrolled: Trained) -> None:
+    """Within rounding: other programs fuse other sums."""
+    assert not unrolled.record.loops
+    for one, other in zip(rolled.values, unrolled.values, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
+    for name, one in rolled.parameters.items():
+        torch.testing.assert_close(
+            one, unrolled.parameters[name], rtol=2e-5, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}"
+        )
+
+
+def both(make: Callable[[], nn.Module], **given: Any) -> Trained:
+    """Rolled against unrolled; returns the rolled one."""
+    rolled = train(make, mode="always", **given)
+    same(rolled, train(make, mode="never", **given))
+    return rolled
+
+
+def tower(count: int = 4, dropout: float = 0.0) -> nn.Module:
+    return Tower([Layer(dropout) for _ in range(count)])
+
+
+class TestNumbers:
+    """Values and gradients of the rolled program are those of the unrolled one."""
+
+    def test_adamw(self) -> None:
+        assert both(tower).turns() == [4, 4]
+
+    def test_single_tensor(self) -> None:
+        assert both(tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)).turns() == [4, 4, 4]
+
+    def test_sgd_with_momentum_and_clipping(self) -> None:
+        both(tower, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9), clip=0.1)
+
+    def test_fsdp(self, mesh8: spmd.Mesh) -> None:
+        assert both(tower, mesh=mesh8, units=True, clip=0.1).turns() == [4, 4]
+
+    def test_fsdp_in_one_unit(self, mesh2x4: spmd.Mesh) -> None:
+        both(tower, mesh=mesh2x4)
+
+    def test_dropout_draws_the_same(self) -> None:
+        assert both(partial(tower, dropout=0.3)).turns() == [4, 4]
+
+    def test_gpt(self, mesh8: spmd.Mesh) -> None:
+        config = GPTConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)
+
+        def step(model: nn.Module, x: Tensor) -> Tensor:
+            tokens = (x.abs() * 10).long() % 32
+            return cross_entropy(model(tokens), tokens)
+
+        assert both(partial(GPT, config), step=step, mesh=mesh8, units=True, clip=1.0).turns() == [3, 3]
+
+
+class TestLayersThatDiffer:
+    """What is not equal stays outside of the loop, or ends it."""
+
+    def test_a_frozen_layer(self) -> None:
+        def make() -> nn.Module:
+            model = tower(7)
+            model.layers[3].requires_grad_(False)
+            return model
+
+        rolled = both(make)
+        assert rolled.turns() == [7, 3, 3]
+
+    def test_frozen_first_layers(self) -> None:
+        def make() -> nn.Module:
+            model = tower(6)
+            model.entry.requires_grad_(False)
+            model.layers[:2].requires_grad_(False)
+            return model
+
+        assert both(make).turns()[0] in (4, 6)
+
+    def test_one_of_another_kind(self) -> None:
+        def make() -> nn.Module:
+            return Tower([*(Layer() for _ in range(4)), nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(3))])
+
+        assert sorted(both(make).turns()) == [3, 3, 4, 4]
+
+    def test_two_kinds_in_turn(self) -> None:
+        def make() -> nn.Module:
+            return Tower([layer for _ in range(3) for layer in (Layer(), nn.Linear(WIDTH, WIDTH), nn.ReLU())])
+
+        assert both(make).turns() == [3, 3]
+
+    def test_one_layer_many_times(self) -> None:
+        """Tied weights: each turn adds to the gradient that the one before has made."""
+
+        def make() -> nn.Module:
+            shared = Layer()
+            return Tower([shared] * 5)
+
+        assert both(make).turns()[0] == 5
+
+    def test_rates_per_layer(self) -> None:
+        def rates(parameters: list[Tensor]) -> torch.optim.Optimizer:
+            return torch.optim.AdamW([{"params": [p], "lr": 1e-3 * (i + 1)} for i, p in enumerate(parameters)])
+
+        both(tower, optimizer=rates)
+
+
+class TestReading:
+    """What is read of the layers, beside what the next ones read."""
+
+    def test_hidden_states_of_every_layer(self) -> None:
+        def step(model: nn.Module, x: Tensor) -> Tensor:
+            states, x = [], model.entry(x)
+            for layer in model.layers:
+                states.append(x)
+                x = layer(x)
+            return torch.stack([state.square().mean() for state in states]).sum() + model.head(x).square().mean()
+
+        assert both(tower, step=step).turns()[0] == 4
+
+    def test_a_layer_read_in_the_middle(self) -> None:
+        read = []
+
+        def step(model: nn.Module, x: Tensor) -> Tensor:
+            loss = model(x).square().mean()
+            read.append(model.layers[2].up.weight[0, 0].item())
+            return loss
+
+        rolled = train(tower, mode="always", step=step)
+        seen = read.copy()
+        same(rolled, train(tower, mode="never", step=step))
+        torch.testing.assert_close(torch.tensor(seen), torch.tensor(read[len(seen) :]))
+
+    def test_states_are_results(self) -> None:
+        """Forward alone, every layer's output wanted."""
+        model = tower(5).to("xla").requires_grad_(False)
+        x = torch.randn(8, WIDTH)
+
+        def states() -> list[Tensor]:
+            cache.clear_cache()
+            kept, y = [], x.to("xla")
+            for layer in model.layers:
+                y = layer(y)
+                kept.append(y)
+            spmd.sync()
+            return [state.cpu() for state in kept]
+
+        spmd.config.roll_layers = "never"
+        unrolled = states()
+        spmd.config.roll_layers = "always"
+        spmd.metrics.clear()
+        torch.testing.assert_close(states(), unrolled, rtol=2e-5, atol=2e-5)
+        assert spmd.metrics.compiles()[-1].loops == ((5, 5),)
+
+    def test_auxiliary_losses_are_summed(self) -> None:
+        def step(model: nn.Module, x: Tensor) -> Tensor:
+            total, x = torch.zeros((), device="xla"), model.entry(x)
+            for layer in model.layers:
+                x = layer(x)
+                total = total + x.abs().mean()
+            return model.head(x).square().mean() + total
+
+        assert both(tower, step=step).turns()[0] == 4
+
+
+class TestStacks:
+    """Random stacks of layers: rolled as unrolled."""
+
+    @settings(max_examples=6, deadline=None, derandomize=True)
+    @given(
+        kinds=st.lists(
+            st.sampled_from(["layer", "linear", "norm", "shared", "frozen", "tanh"]), min_size=1, max_size=3
+        ),
+        repeats=st.integers(3, 5),
+        extra=st.booleans(),
+        foreach=st.booleans(),
+    )
+    def test_random(self, kinds: list[str], repeats: int, extra: bool, foreach: bool) -> None:
+        def make() -> nn.Module:
+            shared = nn.Linear(WIDTH, WIDTH)
+            made: dict[str, Callable[[], nn.Module]] = {
+                "layer": Layer,
+                "linear": partial(nn.Linear, WIDTH, WIDTH),
+                "norm": partial(nn.LayerNorm, WIDTH),
+                "shared": lambda: shared,
+                "frozen": lambda: Layer().requires_grad_(False),
+                "tanh": nn.Tanh,
+            }
+            layers = [made[kind]() for _ in range(repeats) for kind in kinds]
+            return Tower([*layers, Layer()] if extra else layers)
+
+        both(make, optimizer=partial(torch.optim.SGD, lr=0.05, momentum=0.5, foreach=foreach))
