@@ -37,7 +37,7 @@ _seen: Bounded[tuple[Any, ...], tuple[int, ...] | None] = Bounded(256)
 def rolled(graph: Graph, line: Line, *, written: Collection[Node] = ()) -> Graph | Refused:
     """The graph with its turns rolled up, where their number is known to differ from run to run; else as it is. Turns
     in which state is `written` are steps of a loop that nobody syncs: `turns` has them."""
-    if not config.roll_turns or len(graph.nodes) < FEWEST * 4:
+    if not config.roll_turns or not config.loop_search_ops or len(graph.nodes) < FEWEST * 4:
         return graph
     turns = alike_in(graph.nodes)
     rolled_up = {node for found in turns for node in graph.nodes[found.run.start : found.run.stop]}
