@@ -225,11 +225,15 @@ class TestOneOwner:
         touching = {module_name(path) for path in FILES for line in code_lines(path) if re.search(r"\.buffer\b", line)}
         assert touching == {"spmd.core.ir.graph", "spmd.core.ir.store"}
 
-    def test_only_recording_and_the_guard_make_nodes(self) -> None:
+    def test_only_recording_and_passes_make_nodes(self) -> None:
         makers = {
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Node\(", line)
         }
-        assert makers - {"spmd.core.ir.graph"} == {"spmd.core.lazy.record", "spmd.core.passes.nans"}
+        assert makers - {"spmd.core.ir.graph"} == {
+            "spmd.core.lazy.record",
+            "spmd.core.passes.nans",
+            "spmd.core.passes.padding",
+        }
 
     def test_only_one_file_makes_plans(self) -> None:
         own = [path for path in FILES if CORE in path.parents]  # `spmd.Plan` is another one

@@ -95,6 +95,18 @@ FLAGS = (
         "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
     ),
     Flag(
+        "pad_lengths",
+        bool,
+        True,
+        "take a slice whose length changes from run to run whole, the length an operand, where every op behind it can",
+    ),
+    Flag(
+        "roll_turns",
+        bool,
+        True,
+        "run turns whose number differs from run to run (RNN cells, episodes) as a loop, their number an operand",
+    ),
+    Flag(
         "roll_layers",
         str,
         "auto",

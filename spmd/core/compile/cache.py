@@ -53,10 +53,11 @@ def find(graph: Graph) -> Program | None:
     return found
 
 
-def program_for(graph: Graph, name: str, line: Line, form: Form = families.none) -> Program:
+def program_for(graph: Graph, name: str, line: Line, form: Form = families.none, why_not: str = "") -> Program:
     """The compiled program of a graph: from the cache, from the disk, or made now.
 
-    form: before the graph is compiled, puts leaves and results together that are to be rows of a stack.
+    form: before the graph is compiled, puts leaves and results together that are to be rows of a stack. why_not: why a
+    length that differs has a program of its own (see `passes.padding`), for the ledger.
     """
     global _last
     found = find(graph)
@@ -65,6 +66,8 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none)
     formed, single, stores = families.formed(graph, form)
     key = graph.key()
     cause = _cause(graph, line) if key not in _programs else _MOVED
+    if why_not:
+        cause = f"{cause}; the length is no operand because {why_not}"
     program = _made(formed, name, line, cause + families.told(formed))
     if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
         metrics.add("loops_given_up")
@@ -128,10 +131,12 @@ def most_alike(graph: Graph, line: Line) -> Program | None:
     return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
 
 
-def _likeness(program: Program, graph: Graph) -> int:
-    """How much of a program's ops a graph repeats: the same entry counts two, the same op with other operands one."""
+def _likeness(program: Program, graph: Graph) -> tuple[bool, int]:
+    """How much of a program's ops a graph repeats: all of them, on whatever operands, before anything else; then the
+    same entry counts two, the same op with other operands one."""
     pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
-    return sum((old is new) + (old.name == new.name) for old, new in pairs)
+    all_names = len(program.entries) == len(graph.nodes) and all(old.name == new.name for old, new in pairs)
+    return all_names, sum((old is new) + (old.name == new.name) for old, new in pairs)
 
 
 def clear_cache() -> None:

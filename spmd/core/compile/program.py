@@ -5,7 +5,7 @@ from typing import Any
 
 from .. import metrics
 from ..ir.graph import Graph, Leaf, Node, Port
-from ..ir.op import Entry
+from ..ir.op import PADDED, Entry
 from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
 
@@ -79,6 +79,12 @@ def difference(before: Program, graph: Graph, *, num_alike: int) -> str:
             changed if num_alike < 2 else f"{changed} ({num_alike} programs here differ from this one by shapes alone)"
         )
     entries = [node.entry for node in graph.nodes]
+    for old, node in zip(before.entries, graph.nodes, strict=False):
+        if node.entry.statics == PADDED != old.statics and node.entry.name == old.name:
+            return (
+                f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
+                f"{Line(node.code, node.instruction)}"
+            )
     for old, node in zip(before.entries, graph.nodes, strict=False):
         if old is not node.entry:
             return f"{_changed_op(old, node.entry)} at {Line(node.code, node.instruction)}"

@@ -1,8 +1,10 @@
 """What an aten call computes, as data: its rule with its arguments, a fill, a moving op."""
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,11 +14,17 @@ import torch
 from torch._ops import OpOverload
 
 from ..dtypes import is_exact, to_numpy_dtype
-from ..ir.op import Arrays, Entry, Layouts, Lowering, OnHost, Slot
+from ..ir.meta import padded_meta
+from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, OnHost, Padded, Slot
 from ..ops import RULES, Rule
 from ..ops.create import cast
-from ..ops.moving import Move, move_of
+from ..ops.moving import Gradient, Move, Read, move_of
+from ..ops.padding import RULES as PADDING
+from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
+from ..ops.padding_shapes import LEAST_TURNS, capacity_of
+from ..ops.padding_shapes import begins as begun
 from ..ops.registry import rule_arguments
+from ..sharding.constrain import cut
 from .overloads import makes_tensors
 
 
@@ -107,6 +115,19 @@ class Call(Lowering):
         lifted = Entry.of(op.name, Moving(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
         return lifted, start
 
+    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        rule = partial(begun, dims=begins) if begins else PADDING.get(self.overload)
+        if rule is None or self.opaque:
+            raise NoRule("has no rule for a padded dim")
+        shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
+        dtypes = [meta.struct.dtype for meta in op.metas]
+        case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
+        case.made = [{} for _ in results]
+        rule(case)
+        call = dataclasses.replace(self, arguments=tuple(case.given.items())) if case.instead is None else None
+        fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
+        return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
+
     def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
         count = len(op.numbers)
         return ((count - 2, count - 1),) if self.rule.wants_draw else ()
@@ -136,6 +157,17 @@ class Fill(Lowering):
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
 
+    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        (meta,) = op.metas
+        likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
+        made = {dim: capacity_of(meta.shape[dim]) for dim in begins} if begins else dict(likes[0]) if likes else None
+        if made is None:
+            raise NoRule("makes a value like a padded one")
+        metas, operands = (padded_meta(meta, made),), tuple(map(padded_meta, op.operands, pads))
+        numbers, constant = op.numbers, op.constant
+        entry = Entry.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
+        return Padded(entry, (made,), ())
+
     def on_host(self, op: Entry) -> OnHost | None:
         if not _is_exact(op):
             return None
@@ -149,6 +181,38 @@ class Fill(Lowering):
 
 
 @dataclass(frozen=True, slots=True)
+class OnPadded(Lowering):
+    """A call whose operands are padded: they are cut to `fits`, what stands in `before` is done to them, then the call
+    or something `instead`; each of these takes one of the first lifted integers."""
+
+    call: Call | None
+    fits: tuple[tuple[int, ...], ...]
+    before: tuple[Before, ...]
+    instead: Instead | None
+
+    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        given = [cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
+        for step, number in zip(self.before, numbers, strict=False):
+            given = step(given, number)
+        own = len(self.before) + (self.instead is not None)
+        if self.instead is not None:
+            return (self.instead(given, numbers[own - 1]),)
+        assert self.call is not None, "an op has one or the other"
+        return self.call.lower(op, given, numbers[own:], layouts)
+
+
+def _padded(op: Entry, pads: Sequence[Pads], case: Case, lowering: Lowering) -> Padded:
+    """An op with its metas as they are with the padding."""
+    metas = tuple(map(padded_meta, op.metas, case.made))
+    operands = tuple(map(padded_meta, op.operands, pads))
+    kinds = "i" * len(case.numbers) + op.numbers
+    # What an op returns beside tensors (attention: the length of the keys) the caller has had already.
+    layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
+    made = Entry.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
+    return Padded(made, tuple(case.made), tuple(case.numbers))
+
+
+@dataclass(frozen=True, slots=True)
 class Moving(Lowering):
     """An op with its position lifted."""
 
@@ -157,6 +221,24 @@ class Moving(Lowering):
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
+
+    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        move, (pad,) = self.move, pads or ({},)
+        if type(move) is Read and not begins:
+            run = move.run
+            made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
+        elif type(move) is Gradient:
+            run = move.run
+            if run.axis in pad and not run.is_select:
+                raise NoRule("is of a slice of a padded dim")
+            made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
+            made |= {dim: capacity_of(op.metas[0].shape[dim], LEAST_TURNS) for dim in begins}
+            move = Gradient(run, physical(move.shape, made))
+        else:
+            raise NoRule("has no rule for a padded dim")
+        metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
+        entry = Entry.of(op.name, Moving(move), metas, operands, numbers=op.numbers, statics=PADDED)
+        return Padded(entry, (made,), ())
 
     def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
         return ((1, 2),) if len(op.numbers) == 3 else ()

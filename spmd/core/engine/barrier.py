@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from .. import interrupt, metrics, pace
 from ..compile import compiler
-from ..ir.graph import Leaf, topological
+from ..ir.graph import Leaf, is_data, topological
 from ..ir.source import user_line
 from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
@@ -45,7 +45,7 @@ def _forget_what_ran() -> None:
     kept = []
     for ref in LIVE:
         cell = ref()
-        if cell is not None and type(cell.value) is not Leaf:
+        if cell is not None and not is_data(cell.value):
             kept.append(ref)
         elif cell is not None:
             cell.listed = False

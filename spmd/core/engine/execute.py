@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from ..compile import cache
-from ..ir.graph import Graph, Leaf, Node, Value, origin, results, topological, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy.cell import ASIDE, LIVE, Cell
-from ..passes import dynamic, nans
+from ..passes import dynamic, nans, padding, rolling
 from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
@@ -18,7 +18,7 @@ from . import launch
 from .abstract import recording
 from .init import give_birth
 from .placement import bring, check_here, lies_in, pinned_sharding, written_over
-from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer
+from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
 
 
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
@@ -103,21 +103,30 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         if not pieces:
             _take_all(roots, abstractly.run(graph), flow)
         return pieces
-    program = cache.find(graph)
-    if program is None and not piece.is_whole:
+    program, why_not, is_rolled = cache.find(graph), "", False
+    if program is None and not piece.is_whole and donate and not processes.several():
+        turned = rolling.rolled(graph, line, written=steps_written([cell for _, cell in left]))
+        if isinstance(turned, Graph):
+            graph, is_rolled = turned, turned is not graph
+            program = cache.find(graph) if is_rolled else None
+        else:
+            why_not = str(turned)
+    if program is None and not piece.is_whole and not is_rolled:
         pieces = finer(piece, graph, [cell for _, cell in left]) if donate else []
         if pieces:
             return pieces
         # What is learnt of runs before may differ between processes: with several every graph runs as it is.
-        hosted = set() if processes.several() else dynamic.adapt(graph, line)
-        if hosted and not is_forbidden():
-            return beside_host(Piece(graph.nodes, piece.where), hosted)
+        if not processes.several():
+            graph, hosted, why = dynamic.adapt(graph, line)
+            why_not = why_not or why
+            if hosted and not is_forbidden():
+                return beside_host(Piece(graph.nodes, piece.where), hosted)
         program = cache.find(graph)
     if program is None:
-        launch.compile_unlocked(graph, "step", line)
+        launch.compile_unlocked(graph, "step", line, why_not)
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
         flow.add_late(_recorded_meanwhile([*left, *roots]))
-        graph = graph_now()
+        graph = _like(graph, graph_now(), line, is_rolled=is_rolled)
         program = launch.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
     _take_all(roots, _run_program(program, graph, line), flow)
@@ -131,24 +140,38 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], leaves: Sequence[Leaf], flow: Flow) -> None:
     """Gives cells and later pieces the results of a run."""
-    flow.give({value_name(value): leaf for (value, _), leaf in zip(roots, leaves, strict=True)})
-    for (value, cell), leaf in zip(roots, leaves, strict=True):
-        _take(cell, value, leaf)
+    made = [padding.unpadded(leaf, value) for (value, _), leaf in zip(roots, leaves, strict=True)]
+    flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
+    for (value, cell), data, leaf in zip(roots, made, leaves, strict=True):
+        _take(cell, value, data, leaf.sharding)
+
+
+def _like(before: Graph, graph: Graph, line: Line, *, is_rolled: bool) -> Graph:
+    """A graph made what it was made before it was compiled."""
+    if is_rolled:
+        again = rolling.rolled(graph, line)
+        return again if isinstance(again, Graph) else graph
+    return graph if before.roots == graph.roots else dynamic.padded(graph)[0]
 
 
 def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
     """The values that wait to be run and are not of this run."""
     own = {value_name(value) for value, _ in roots}
-    cells = [cell for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf]
+    cells = [cell for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)]
     return [cell.value for cell in cells if value_name(cell.value) not in own]
 
 
-def _take(cell: Cell, value: Value, leaf: Leaf) -> None:
+def _take(cell: Cell, value: Value, made: Leaf | Node, lies: Sharding | None = None) -> None:
     """Gives a cell what was computed of it. One that has been written since keeps it for the case that this fails."""
+    if type(made) is Node:
+        if cell.value is value:
+            cell.rest(made, lies)
+        return
+    assert type(made) is Leaf
     if cell.value is value:
-        cell.settle(leaf)
+        cell.settle(made)
     elif type(cell.value) is not Leaf:
-        cell.home, cell.data, leaf.holder = leaf.sharding, leaf, weakref.ref(cell)
+        cell.home, cell.data, made.holder = made.sharding, made, weakref.ref(cell)
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]:

@@ -26,15 +26,15 @@ def formed(graph: Graph) -> Graph:
     return families.formed(graph, form)[0]
 
 
-def program_for(graph: Graph, name: str, line: Line) -> Program:
-    """The compiled program of a graph."""
-    return cache.program_for(graph, name, line, form)
+def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+    """The compiled program of a graph. why_not: see `cache.program_for`."""
+    return cache.program_for(graph, name, line, form, why_not)
 
 
-def compile_unlocked(graph: Graph, name: str, line: Line) -> None:
+def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
     """Has the cache compile a graph that it does not have, while other threads go on recording: see `unlocked`."""
     with unlocked():
-        program_for(graph, name, line)
+        program_for(graph, name, line, why_not)
 
 
 def run(program: Program, graph: Graph) -> list[Leaf]:

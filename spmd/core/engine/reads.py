@@ -10,7 +10,7 @@ import numpy as np
 from .. import interrupt, metrics
 from ..compile import failing
 from ..config import config
-from ..ir.graph import AbstractError, Leaf, Node, origin
+from ..ir.graph import AbstractError, Leaf, Node, is_data, origin
 from ..ir.source import describe, user_line
 from ..lazy import body
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads
@@ -101,7 +101,7 @@ def _is_more_pending(nodes: Sequence[Node]) -> bool:
     """Whether anything but these waits to be run; what was recorded last is asked first."""
     for ref in reversed(LIVE):
         cell = ref()
-        if cell is not None and type(cell.value) is not Leaf and origin(cell.value) not in nodes:
+        if cell is not None and not is_data(cell.value) and origin(cell.value) not in nodes:
             return True
     return False
 

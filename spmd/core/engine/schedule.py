@@ -3,7 +3,7 @@
 Not here: running them (`execute`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import metrics
@@ -103,8 +103,11 @@ def _cuts(graph: Graph, cells: Sequence[Cell]) -> list[int]:
 def _steps_of(cells: Sequence[Cell], graph: Graph) -> set[Node] | None:
     """What a loop must write to be cut out of a graph: state, as the steps of a training loop do, where it is not long
     (a short loop inside a step is as well off in the step's program); nothing (None) where it is long."""
-    if len(graph.nodes) >= config.loop_search_ops:
-        return None
+    return None if len(graph.nodes) >= config.loop_search_ops else steps_written(cells)
+
+
+def steps_written(cells: Sequence[Cell]) -> set[Node]:
+    """What makes the values of state that several steps have written since the last barrier."""
     values = [value for cell in cells if cell.is_state and cell.past for value in (*cell.past, cell.value)]
     return {made for value in values if (made := origin(value)) is not None}
 
@@ -183,7 +186,7 @@ class Flow:
     def is_read_after(self, leaf: Leaf, here: int) -> bool:
         return self.last.get(leaf, -1) > here
 
-    def give(self, made: dict[Any, Leaf]) -> None:
+    def give(self, made: Mapping[Any, Leaf | Node]) -> None:
         """Puts data in the place of values that later pieces read."""
         readers: dict[Node, None] = {}
         for name, leaf in made.items():

@@ -153,6 +153,16 @@ class Pick:
 
 Value = Node | Pick | Leaf
 
+# The op that shows data without its padding (see `passes.padding`).
+SHOWN = "spmd.shown"
+
+
+def is_data(value: Value) -> bool:
+    """Whether a value is there, and no run need make it: a leaf, or what is shown of one that has padding."""
+    return type(value) is Leaf or (
+        type(value) is Node and value.entry.name == SHOWN and type(value.operands[0]) is Leaf
+    )
+
 
 def next_serial() -> int:
     """A number above those of all values so far."""

@@ -6,6 +6,7 @@ import jax
 import torch
 
 from ..dtypes import to_numpy_dtype
+from ..ops.padding import Pads, physical
 from ..tables import Interned
 
 
@@ -66,6 +67,11 @@ def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, 
 def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
     """A contiguous Meta."""
     return intern_meta(tuple(shape), dtype, _contiguous(shape))
+
+
+def padded_meta(meta: Meta, pads: Pads) -> Meta:
+    """The Meta with these dims as long as their capacity."""
+    return dense_meta(physical(meta.shape, pads), meta.dtype) if pads else meta
 
 
 def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:

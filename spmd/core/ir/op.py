@@ -3,13 +3,14 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 import jax
 import torch
 
 from ..forking import survives_fork
+from ..ops.padding import NoRule, Pads
 from ..sharding.value import Sharding
 from .encode import digest
 from .meta import Meta
@@ -17,6 +18,18 @@ from .meta import Meta
 Arrays = Sequence[jax.Array]
 Layouts = Sequence[Sharding | None]
 OnHost = Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor]]
+
+
+# The static arguments, as text, of an op on padded operands.
+PADDED = "padded"
+
+
+class Padded(NamedTuple):
+    """An op on padded operands: what is padded of its results, and the integers that it lifts besides."""
+
+    entry: "Entry"
+    pads: tuple[Pads, ...]
+    numbers: tuple[int, ...]
 
 
 class Slot:
@@ -57,6 +70,11 @@ class Lowering:
     def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
         """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
         return None
+
+    def padded(self, op: "Entry", pads: Sequence[Pads], begins: Sequence[int]) -> "Padded":
+        """The op where dims of its operands are padded (see `ops.padding`); `begins`: where nothing is, and its result
+        grows in these dims. Raises NoRule."""
+        raise NoRule("has no rule for a padded dim")
 
     def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
         """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""

@@ -1,5 +1,6 @@
 """Annotations: how the value of a tensor must lie."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,8 +8,9 @@ import jax
 
 from .. import forking
 from ..ir.graph import Leaf, Node, origin
-from ..ir.meta import Meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.meta import Meta, padded_meta
+from ..ir.op import Arrays, Entry, Layouts, Lowering, Padded
+from ..ops.padding import NoRule, Pads
 from ..pjrt import transfer
 from ..sharding.constrain import barrier, constrain
 from ..sharding.value import Sharding
@@ -45,6 +47,12 @@ class _Mark(Lowering):
             return (constrain(operands[0], self.sharding),)
         # Cut at once: XLA would rather cut where it is read, which may be after the norm of all, and keep it whole.
         return barrier((constrain(constrain(operands[0], self.via), self.sharding),))
+
+    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        (pad,), (meta,) = pads, op.metas
+        if begins:
+            raise NoRule("marks a value that grows")
+        return Padded(mark_entry(padded_meta(meta, pad), self.sharding, self.via), (dict(pad),), ())
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from .. import forking
-from ..ir.graph import Leaf, Node, Pick, Value, next_serial, topological
+from ..ir.graph import Leaf, Node, Pick, Value, is_data, next_serial, topological
 from ..ir.meta import Meta
 from ..sharding.value import Sharding
 
@@ -106,6 +106,13 @@ class Cell:
         self.value = leaf
         self.past = self.data = None
         self.home = leaf.sharding
+
+    def rest(self, shown: Node, sharding: Sharding | None) -> None:
+        """Takes what is shown of a result that has padding: no barrier waits for it."""
+        self.stamp += 1
+        self.value = shown
+        self.past = self.data = None
+        self.home = sharding
 
 
 class Journal:
@@ -211,7 +218,7 @@ def pending() -> list[Cell]:
     A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
     """
     forking.check()
-    cells = {cell: None for ref in LIVE if (cell := ref()) is not None and type(cell.value) is not Leaf}
+    cells = {cell: None for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)}
     return sorted(cells, key=lambda cell: value_serial(cell.value))
 
 

@@ -26,6 +26,8 @@ from . import norm as norm
 from . import optim as optim
 from . import order as order
 from . import order_checks as order_checks
+from . import padding_shapes as padding_shapes
+from . import padding_sums as padding_sums
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random

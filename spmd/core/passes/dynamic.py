@@ -7,91 +7,169 @@ program, provided it is small and exact, so that no bit depends on who computes 
 differs, too.
 """
 
-from collections.abc import Sequence
-from types import CodeType
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import jax
 import torch
 
 from .. import metrics
 from ..compile import cache
+from ..config import config
 from ..dtypes import is_exact
 from ..ir.graph import Graph, Leaf, Node, Pick, Value, origin, results
 from ..ir.op import Entry
-from ..ir.source import Line, line_number
+from ..ir.source import Line
 from ..pjrt import transfer
 from ..sharding.value import Sharding
 from ..tables import Bounded
+from . import padding
 
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
 
-_Place = tuple[CodeType | None, int, str]
-_moving: Bounded[_Place, bool] = Bounded(4096)
-_growing: Bounded[_Place, bool] = Bounded(4096)
+_moving: Bounded[padding.Place, bool] = Bounded(4096)
+_growing: Bounded[padding.Place, bool] = Bounded(4096)
 
 
-def adapt(graph: Graph, line: Line) -> set[Node]:
-    """Makes a graph that has no program more like those that have one; returns the ops that the host must do first.
+class Adapted(NamedTuple):
+    """A graph made more like those that have programs; the ops that the host must do first; and, where only a length
+    differs and yet must be a program's own, why."""
 
-    The positions of moving ops become lifted numbers in the graph itself.
+    graph: Graph
+    hosted: set[Node]
+    why_not: str = ""
+
+
+def adapt(graph: Graph, line: Line) -> Adapted:
+    """Makes a graph that has no program more like those that have one.
+
+    The positions of moving ops become lifted numbers in the graph itself; padding makes another graph.
     """
     hosted = apply(graph)
-    if hosted or cache.find(graph) is not None or not _learn(graph, line):
-        return hosted
-    return apply(graph)
+    if hosted or cache.find(graph) is not None:
+        return Adapted(graph, hosted)
+    known, why_not = padded(graph)
+    return _learn(graph, line) if known is graph and not why_not else Adapted(known, set(), why_not)
+
+
+def padded(graph: Graph) -> tuple[Graph, str]:
+    """The graph with what is known to grow taken with padding, where there is a program for that or it reads data that
+    has padding; else as it is, and why it cannot be padded where that is so."""
+    sources = padding.sources_of(graph) if config.pad_lengths else None
+    if sources is None:
+        return graph, ""
+    found = padding.pad(graph, sources)
+    if isinstance(found, padding.Refused):
+        return graph, str(found) if sources.is_settled else ""
+    return (found[0], "") if sources.is_settled or cache.find(found[0]) is not None else (graph, "")
 
 
 def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
     """Learns the positions that differ between two turns of a loop."""
     for one, other in zip(some, others, strict=True):
         if one.entry is not other.entry:
-            _moving.keep(_learnt_at(other), True)
+            _moving.keep(padding.place_of(other), True)
 
 
 def apply(graph: Graph) -> set[Node]:
     """`adapt`, by what has been learnt before."""
     lift_positions(graph.nodes)
-    hosted = {node for node in graph.nodes if _growing.get(_learnt_at(node)) and _is_small(node)} if _growing else set()
+    hosted = (
+        {node for node in graph.nodes if _growing.get(padding.place_of(node)) and _is_small(node)}
+        if _growing
+        else set()
+    )
     return hosted | _host_only(graph, hosted)
 
 
 def lift_positions(nodes: Sequence[Node]) -> None:
     """Makes the positions that are known to move lifted numbers of their ops."""
     for node in nodes if _moving else ():
-        if node.entry.moving is not None and _moving.get(_learnt_at(node)):
+        if node.entry.moving is not None and _moving.get(padding.place_of(node)) and not padding.grows(node):
             node.entry, position = node.entry.moving
             node.numbers = (position, *node.numbers)  # those of a random op are its key
 
 
-def _learnt_at(node: Node) -> _Place:
-    return node.code, line_number(node.code, node.instruction), node.entry.name
-
-
-def _learn(graph: Graph, line: Line) -> bool:
-    """Compares a graph with the program most like it; True where only positions and small growing values differ."""
+def _learn(graph: Graph, line: Line) -> Adapted:
+    """Compares a graph with the program most like it; learns where only positions, small growing values and lengths
+    differ, which is all that `adapt` can make equal."""
     before = cache.most_alike(graph, line)
     if before is None or [entry.name for entry in before.entries] != [node.entry.name for node in graph.nodes]:
-        return False
-    moving: set[_Place] = set()
-    growing: set[_Place] = set()
+        return Adapted(graph, set())
+    moving: list[Node] = []
+    others: list[tuple[Entry, Node]] = []
     for old, node in zip(before.entries, graph.nodes, strict=True):
-        if old is node.entry:
-            continue
         if _is_moved(old, node.entry):
-            moving.add(_learnt_at(node))
-        elif _is_small(node):
-            growing.add(_learnt_at(node))
-        else:
-            return False
-    for learnt, table in ((moving, _moving), (growing, _growing)):
-        for place in learnt:
-            table.keep(place, True)
-    return bool(moving or growing)
+            moving.append(node)
+        elif old is not node.entry:
+            others.append((old, node))
+    small = [node for _, node in others if _is_small(node)]
+    if len(small) < len(others):
+        made = _learn_lengths(graph, before, moving, others, ())
+        if made.graph is not graph or not small:
+            return made
+        # The host does what is small and grows, and its next result is data that grows.
+        made = _learn_lengths(graph, before, moving, others, small)
+        if made.why_not or not made.hosted:
+            return made
+    _keep_places(moving, small)
+    return Adapted(graph, apply(graph))
+
+
+def _learn_lengths(
+    graph: Graph,
+    before: cache.Program,
+    moving: Sequence[Node],
+    others: Sequence[tuple[Entry, Node]],
+    hosted: Collection[Node],
+) -> Adapted:
+    """The graph padded, where that explains all that differs beside positions and what the host would do."""
+    made = {node: padding.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
+    nodes = {node: dims for old, node in others if node not in made and (dims := padding.grown(old, node)) is not None}
+    leaves = _grown_data(before, graph, hosted)
+    if leaves is None or not (nodes or leaves or made) or not config.pad_lengths:
+        return Adapted(graph, set())
+    sources = padding.Sources(nodes, leaves, made)
+    found = padding.pad(graph, sources)
+    if isinstance(found, padding.Refused):
+        return Adapted(graph, set(), str(found))
+    if any(node not in found[1] for _, node in others):
+        return Adapted(graph, set())
+    if made:
+        return Adapted(graph, set(made))
+    padding.learn(sources, graph)
+    _keep_places(moving, ())
+    lift_positions(graph.nodes)
+    found = padding.pad(graph, sources)
+    return Adapted(graph, set(), str(found)) if isinstance(found, padding.Refused) else Adapted(found[0], set())
+
+
+def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:
+    """The data of another shape than before, and in which dims, beside what only the host reads; None where that is
+    more than padding explains."""
+    if len(before.leaves) != len(graph.leaves):
+        return None
+    found: dict[Leaf, Sequence[int]] = {}
+    for (meta, _), leaf in zip(before.leaves, graph.leaves, strict=True):
+        if meta is not leaf.meta and not all(node in hosted for node in graph.nodes if leaf in node.operands):
+            dims = padding.grown_dims(meta, leaf.meta)
+            if not dims or not padding.can_grow(leaf, dims, graph):
+                return None
+            found[leaf] = dims
+    return found
+
+
+def _keep_places(moving: Sequence[Node], growing: Sequence[Node]) -> None:
+    for nodes, table in ((moving, _moving), (growing, _growing)):
+        for node in nodes:
+            table.keep(padding.place_of(node), True)
 
 
 def _is_moved(old: Entry, new: Entry) -> bool:
-    return old.moving is not None and new.moving is not None and old.moving[0] is new.moving[0]
+    if old is new or old.moving is None:
+        return False
+    return old.moving[0] is new or (new.moving is not None and old.moving[0] is new.moving[0])
 
 
 def _is_small(node: Node, largest: int = LARGEST) -> bool:

@@ -1,0 +1,240 @@
+"""Ops whose operands are longer than what counts of them: what an op needs to give the same there.
+
+A padded dim has a capacity, which is static, and a length, which only the run knows: the elements before it are right
+and those behind it anything at all, NaN too. The rules (`padding_shapes`, `padding_sums`) say per op which dims of the
+result are padded then, and what must be done to the operands: usually nothing, or a fill behind the length (zeros for a
+sum).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from torch._ops import OpOverload
+
+from .floats import wide
+from .moving import Run
+
+Pads = dict[int, int]  # by dim, its capacity
+
+LOW, HIGH = "low", "high"  # below and above every number
+
+
+class Whole(int):
+    """The capacity of a slice of a buffer that is taken whole: it may be many times the length."""
+
+
+def is_whole(size: int) -> bool:
+    """Whether a capacity is that of a whole buffer."""
+    return type(size) is Whole
+
+
+class NoRule(Exception):
+    """An op has no rule for this padding; the text goes on behind the op's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Fills an operand behind the length of a dim."""
+
+    operand: int
+    dim: int
+    value: float | str
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
+        operands[self.operand] = filled(operands[self.operand], self.dim, length, self.value)
+        return operands
+
+
+def filled(array: jax.Array, dim: int, length: jax.Array, value: float | str) -> jax.Array:
+    """The array with this value behind the length of a dim."""
+    return jnp.where(_counts(array.ndim, array.shape[dim], dim, length), array, _number(value, array.dtype))
+
+
+def _counts(rank: int, size: int, dim: int, length: jax.Array) -> jax.Array:
+    """Which places of a dim come before the length, to be broadcast over the others."""
+    return (jnp.arange(size) < length).reshape([size if axis == dim else 1 for axis in range(rank)])
+
+
+def _number(value: float | str, dtype: Any) -> jax.Array:
+    if value not in (LOW, HIGH):
+        return jnp.asarray(value, dtype)
+    if dtype == jnp.bool_:
+        return jnp.asarray(value == HIGH)
+    if jnp.issubdtype(dtype, jnp.integer):
+        return jnp.asarray(jnp.iinfo(dtype).min if value == LOW else jnp.iinfo(dtype).max, dtype)
+    return jnp.asarray(-jnp.inf if value == LOW else jnp.inf, dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class FromBehind:
+    """Makes negative indices into a dim count from its length."""
+
+    operand: int
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
+        index = operands[self.operand]
+        operands[self.operand] = jnp.where(index < 0, index + length.astype(index.dtype), index)
+        return operands
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKeys:
+    """Lets attention see the keys before the length: a bias (the operand behind the others where there is none), and
+    values that are zero behind it, as a weight of 0 does not hide a NaN."""
+
+    has_bias: bool
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
+        query, key, value, *rest = operands
+        counts = _counts(query.ndim, key.shape[-2], query.ndim - 1, length)
+        if self.has_bias:
+            bias = rest[0]
+            if bias.dtype == jnp.bool_:
+                counts = bias & counts
+            else:
+                key = filled(key, key.ndim - 2, length, 0)
+                counts = jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
+        return [query, key, filled(value, value.ndim - 2, length, 0), counts, *rest[self.has_bias :]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mean:
+    """The mean over dims, one of which is padded: `others` elements for each of its length."""
+
+    dims: tuple[int, ...]
+    keepdim: bool
+    others: int
+    dtype: Any
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
+        given = operands[0].astype(self.dtype)
+        total = jnp.sum(given.astype(wide(self.dtype)), axis=self.dims, keepdims=self.keepdim)
+        return (total / (length * self.others).astype(total.dtype)).astype(self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Elements of a padded dim from a place on that only the run knows."""
+
+    run: Run
+
+    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.read(operands[0], start)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Zeros, and from a place on that only the run knows the operand."""
+
+    run: Run
+    shape: tuple[int, ...]
+
+    def __call__(self, operands: list[jax.Array], start: jax.Array) -> jax.Array:
+        return self.run.write(jnp.zeros(self.shape, operands[0].dtype), operands[0], start)
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """The first operand, padded in a dim, and behind its length the others."""
+
+    dim: int
+    capacity: int
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> jax.Array:
+        first, *others = operands
+        room = [(0, self.capacity - first.shape[dim] if dim == self.dim else 0) for dim in range(first.ndim)]
+        new = others[0] if len(others) == 1 else jnp.concatenate(others, self.dim)
+        return jax.lax.dynamic_update_slice_in_dim(jnp.pad(first, room), new, length, self.dim)
+
+
+# What is done before the op, and what in its place. Both take one lifted integer each, or more.
+Before = Callable[[list[jax.Array], jax.Array], list[jax.Array]]
+Instead = Callable[..., jax.Array]
+
+
+@dataclass(slots=True)
+class Case:
+    """An op, its operands and its results, as a rule finds them, and what the rule makes of them.
+
+    overload; given: its arguments by name, tensors as the index of their operand. shapes, pads: of the operands,
+    without padding, and what of them is padded. results: the shapes of the results without padding; dtypes: theirs.
+    made: what of the results is padded. before, numbers: what is done to the operands first, each with a lifted
+    integer. instead: what is done in the op's place, with the last of the numbers.
+    """
+
+    overload: OpOverload
+    given: dict[str, Any]
+    shapes: Sequence[tuple[int, ...]]
+    pads: list[Pads]
+    results: Sequence[tuple[int, ...]]
+    dtypes: Sequence[Any]
+    made: list[Pads] = field(default_factory=list)
+    before: list[Before] = field(default_factory=list)
+    numbers: list[int] = field(default_factory=list)
+    instead: Instead | None = None
+
+    def operand(self, name: str) -> int | None:
+        """Which operand an argument is."""
+        value = self.given.get(name)
+        return None if value is None else int(value)
+
+    def length(self, operand: int, dim: int) -> int:
+        """How much of a dim counts."""
+        return self.shapes[operand][dim]
+
+    def level(self, places: Sequence[tuple[int, int]]) -> int | None:
+        """The capacity that these dims of operands, which are one, have in common: the least, to which others are cut;
+        None where they are not padded. Dims of size 1 are repeated."""
+        padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
+        if not padded:
+            return None
+        if any(place not in padded and self.length(*place) != 1 for place in places):
+            raise NoRule("meets a value of the same length that has no padding")
+        least = min((self.pads[operand][dim] for operand, dim in padded), key=int)
+        for operand, dim in padded:
+            self.pads[operand][dim] = least
+        return least
+
+    def fill(self, operand: int, dim: int, value: float | str) -> None:
+        """Fills an operand behind a dim's length before the op, where the dim is padded."""
+        if dim in self.pads[operand]:
+            self.first(Fill(operand, dim, value), self.length(operand, dim))
+
+    def first(self, step: Before, number: int) -> None:
+        """Does this before the op."""
+        self.before.append(step)
+        self.numbers.append(number)
+
+    def do(self, instead: Instead, number: int) -> None:
+        """Does this in the op's place."""
+        self.instead = instead
+        self.numbers.append(number)
+
+    def whole(self) -> bool:
+        """Whether padding may be most of an operand."""
+        return any(is_whole(size) for pads in self.pads for size in pads.values())
+
+
+Rule = Callable[[Case], None]
+RULES: dict[OpOverload, Rule] = {}
+
+
+def padded(*overloads: OpOverload) -> Callable[[Rule], Rule]:
+    """Registers the rule of one or more overloads."""
+
+    def register(rule: Rule) -> Rule:
+        for overload in overloads:
+            if overload in RULES:
+                raise ValueError(f"{overload} has two rules of padding")
+            RULES[overload] = rule
+        return rule
+
+    return register
+
+
+def physical(shape: Sequence[int], pads: Pads) -> tuple[int, ...]:
+    """The shape with its padding."""
+    return tuple(int(pads.get(dim, size)) for dim, size in enumerate(shape))

@@ -1,0 +1,301 @@
+"""What ops that sum, compare or look up over a dim make of its padding: reductions, products, attention, losses."""
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from .loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from .padding import HIGH, LOW, RULES, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, padded
+from .padding_shapes import positive
+
+aten = torch.ops.aten
+
+# --- reductions -------------------------------------------------------------------------------------------------------
+
+
+def _reduced(case: Case) -> list[int]:
+    rank = len(case.shapes[0])
+    given = case.given.get("dim")
+    listed = [given] if isinstance(given, int) else list(given or range(rank))
+    return [positive(dim, rank) for dim in listed] if rank else []
+
+
+def _keep_others(case: Case, dims: Sequence[int]) -> None:
+    keepdim = bool(case.given.get("keepdim", False))
+    for made in case.made:
+        for dim, size in case.pads[0].items():
+            if dim not in dims:
+                made[dim if keepdim else dim - sum(other < dim for other in dims)] = size
+
+
+def reduction(case: Case, neutral: float | str) -> None:
+    """Over a padded dim what does not count is the op's neutral element."""
+    dims = _reduced(case)
+    _keep_others(case, dims)
+    for dim in dims:
+        case.fill(0, dim, neutral)
+
+
+_NEUTRAL: dict[Any, float | str] = {
+    aten.sum.default: 0, aten.sum.dim_IntList: 0, aten.nansum.default: 0, aten.count_nonzero.default: 0,
+    aten.count_nonzero.dim_IntList: 0, aten.prod.default: 1, aten.prod.dim_int: 1, aten.any.default: 0, aten.any.dim: 0,
+    aten.any.dims: 0, aten.all.default: 1, aten.all.dim: 1, aten.all.dims: 1, aten.amax.default: LOW,
+    aten.max.default: LOW, aten.max.dim: LOW, aten.argmax.default: LOW, aten.amin.default: HIGH, aten.min.default: HIGH,
+    aten.min.dim: HIGH, aten.argmin.default: HIGH, aten.logsumexp.default: LOW,
+}  # fmt: skip
+for _overload, _value in _NEUTRAL.items():
+    RULES[_overload] = partial(reduction, neutral=_value)
+
+
+@padded(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+def norm(case: Case) -> None:
+    power = case.given.get("ord", case.given.get("p", 2))
+    if power is not None and power <= 0:
+        raise NoRule(f"is of order {power}")
+    reduction(case, 0)
+
+
+@padded(aten.mean.default, aten.mean.dim)
+def mean(case: Case) -> None:
+    dims = _reduced(case)
+    _keep_others(case, dims)
+    over = [dim for dim in dims if dim in case.pads[0]]
+    if not over:
+        return
+    if len(over) > 1:
+        raise NoRule("is over several padded dims")
+    case.fill(0, over[0], 0)
+    others = math.prod(case.shapes[0][dim] for dim in dims if dim != over[0])
+    keepdim = bool(case.given.get("keepdim", False))
+    case.do(Mean(tuple(dims), keepdim, others, case.dtypes[0]), case.length(0, over[0]))
+
+
+@padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
+def softmax(case: Case) -> None:
+    case.fill(0, positive(case.given["dim"], len(case.shapes[0])), LOW)
+    case.made[0] |= case.pads[0]
+
+
+@padded(aten.cumsum.default, aten.cumprod.default)
+def cumulative(case: Case) -> None:
+    case.made[0] |= case.pads[0]  # what comes before the length does not see what comes behind it
+
+
+@padded(aten.native_layer_norm.default, aten._fused_rms_norm.default)
+def layer_norm(case: Case) -> None:
+    first = len(case.shapes[0]) - len(case.given["normalized_shape"])
+    if any(dim >= first for dim in case.pads[0]) or any(case.pads[1:]):
+        raise NoRule("is over a padded dim")
+    for made in case.made:
+        made |= case.pads[0]
+
+
+# --- products ---------------------------------------------------------------------------------------------------------
+
+
+def product(case: Case, equation: str) -> None:
+    """A product of dims by name: one that the result does not have is summed, and must be zero behind its length."""
+    inputs, output = equation.split("->")
+    names = [name[len(name) - len(shape) :] for name, shape in zip(inputs.split(","), case.shapes, strict=True)]
+    for letter in dict.fromkeys("".join(names)):
+        places = [(i, name.index(letter)) for i, name in enumerate(names) if letter in name]
+        size = case.level(places)
+        if size is None:
+            continue
+        if letter in output:
+            case.made[0][output.index(letter)] = size
+        else:
+            for place in places:
+                case.fill(*place, 0)
+
+
+for _overload, _equation in {
+    aten.bmm.default: "bnm,bmp->bnp", aten.mm.default: "nm,mp->np", aten.mv.default: "nm,m->n",
+    aten.dot.default: "m,m->", aten.baddbmm.default: "bnp,bnm,bmp->bnp",
+}.items():  # fmt: skip
+    RULES[_overload] = partial(product, equation=_equation)
+
+
+@padded(aten.addmm.default)
+def addmm(case: Case) -> None:
+    _refuse_most(case)
+    product(case, "np,nm,mp->np")
+
+
+@padded(aten.linear.default)
+def linear(case: Case) -> None:
+    _refuse_most(case)
+    before = "abcdefgh"[: len(case.shapes[0]) - 1]
+    if any(case.pads[1:]):
+        raise NoRule("has a padded weight")
+    case.made[0] |= case.pads[0]
+    if len(before) in case.pads[0]:
+        raise NoRule("has a padded weight")
+
+
+def _refuse_most(case: Case) -> None:
+    if case.whole():
+        raise NoRule("would compute what the buffer has behind the slice, too")
+
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+
+@padded(aten._scaled_dot_product_fused_attention_overrideable.default)
+def attention(case: Case) -> None:
+    if len(case.shapes[0]) != 4:
+        raise NoRule("has no batch of heads")
+    if case.given.get("dropout_p", 0.0):
+        raise NoRule("drops weights")
+    bias = case.operand("attn_bias")
+    behind = {} if bias is None else {"bsl"[i]: (bias, len(case.shapes[bias]) - n) for i, n in enumerate((4, 2, 1))}
+    behind = {name: place for name, place in behind.items() if place[1] >= 0}
+    for name, places in (("b", [(0, 0), (1, 0), (2, 0)]), ("s", [(0, 2)]), ("l", [(1, 2), (2, 2)])):
+        size = case.level([*places, *([behind[name]] if name in behind else [])])
+        if size is not None and name != "l":
+            dim = places[0][1]
+            case.made[0][dim] = case.made[1][dim] = size
+    if any(set(pads) - {0, 2} for pads in case.pads[:3]):
+        raise NoRule("has padded heads")
+    if 2 in case.pads[1]:
+        case.first(MaskKeys(bias is not None), case.length(1, 2))
+        case.given["attn_bias"] = type(case.given["query"])(3)
+
+
+# --- rows by their numbers --------------------------------------------------------------------------------------------
+
+
+@padded(aten.embedding.default)
+def embedding(case: Case) -> None:
+    _refuse_padded(case, 0)
+    case.made[0] |= case.pads[1]
+
+
+def _refuse_padded(case: Case, operand: int) -> None:
+    if case.pads[operand]:
+        raise NoRule("looks up in a padded table")
+
+
+@padded(aten.gather.default)
+def gather(case: Case) -> None:
+    dim = positive(case.given["dim"], len(case.shapes[0]))
+    index = case.operand("index")
+    assert index is not None
+    for d in range(len(case.shapes[index])):
+        if d in case.pads[index]:
+            if d != dim and d in case.pads[0]:
+                case.level([(0, d), (index, d)])
+            case.made[0][d] = case.pads[index][d]
+        elif d != dim and d in case.pads[0] and case.length(index, d) == case.length(0, d):
+            raise NoRule("has an index without padding")
+
+
+@padded(aten.index_select.default)
+def index_select(case: Case) -> None:
+    dim = positive(case.given["dim"], len(case.shapes[0]))
+    case.made[0] |= {d: size for d, size in case.pads[0].items() if d != dim}
+    if case.pads[1]:
+        case.made[0][dim] = case.pads[1][0]
+
+
+@padded(aten.index.Tensor, aten._unsafe_index.Tensor)
+def index(case: Case) -> None:
+    """Indices into dims side by side; those that count from behind begin at the length."""
+    given = [None if value is None else int(value) for value in case.given["indices"]]
+    dims = [dim for dim, operand in enumerate(given) if operand is not None]
+    operands = [operand for operand in given if operand is not None]
+    rank = max(len(case.shapes[operand]) for operand in operands)
+    if dims != list(range(dims[0], dims[0] + len(dims))):
+        raise NoRule("indexes dims that do not stand side by side")
+    made: Pads = {}
+    for place in range(rank):
+        behind = place - rank
+        size = case.level([(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0])
+        if size is not None:
+            made[dims[0] + place] = size
+    for dim, size in case.pads[0].items():
+        if dim in dims:
+            case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
+        else:
+            made[dim if dim < dims[0] else dim - len(dims) + rank] = size
+    case.made[0] |= made
+
+
+# --- losses -----------------------------------------------------------------------------------------------------------
+
+
+@padded(CROSS_ENTROPY, aten.nll_loss_forward.default)
+def cross_entropy(case: Case) -> None:
+    """Rows behind the length are ignored, as targets of `ignore_index` are."""
+    if len(case.shapes[0]) != 2 or any(dim != 0 for dim in case.pads[0]):
+        raise NoRule("has padded classes")
+    size = case.level([(0, 0), (1, 0)])
+    if size is None:
+        raise NoRule("has padded weights")
+    if case.given["reduction"] == 0:
+        case.made[0][0] = size
+    elif case.given.get("label_smoothing", 0.0):
+        raise NoRule("smooths labels")
+    if case.overload is CROSS_ENTROPY:
+        case.made[1][0] = size
+    case.fill(1, 0, case.given["ignore_index"])
+
+
+# --- gradients --------------------------------------------------------------------------------------------------------
+
+
+@padded(CROSS_ENTROPY_BACKWARD)
+def cross_entropy_backward(case: Case) -> None:
+    logsumexp = case.operand("logsumexp")
+    assert logsumexp is not None
+    if case.given["label_smoothing"] and case.given["reduction"] == 1:
+        raise NoRule("smooths labels")
+    places = [(1, 0), (2, 0), (logsumexp, 0), *([(0, 0)] if case.shapes[0] else [])]
+    if len(case.shapes[1]) != 2 or any(dim != 0 for dim in case.pads[1]):
+        raise NoRule("has padded classes")
+    size = case.level(places)
+    assert size is not None, "one of these is padded"
+    case.made[0][0] = size
+    case.fill(2, 0, case.given["ignore_index"])
+
+
+@padded(aten.linear_backward.default)
+def linear_backward(case: Case) -> None:
+    """Rows behind the length give nothing to the weight's gradient."""
+    rank = len(case.shapes[0])
+    if case.pads[2]:
+        raise NoRule("has a padded weight")
+    for dim in range(rank):
+        size = case.level([(0, dim), (1, dim)]) if dim < rank - 1 else None
+        if dim == rank - 1 and (dim in case.pads[0] or dim in case.pads[1]):
+            raise NoRule("has a padded weight")
+        if size is not None:
+            case.fill(0, dim, 0)
+            case.fill(1, dim, 0)
+            if case.given["output_mask"][0]:
+                case.made[0][dim] = size
+
+
+@padded(aten.embedding_dense_backward.default)
+def embedding_dense_backward(case: Case) -> None:
+    indices = case.shapes[1]
+    for dim in range(len(indices)):
+        case.level([(0, dim), (1, dim)])
+        case.fill(0, dim, 0)
+        case.fill(1, dim, 0)
+    if any(dim >= len(indices) for dim in case.pads[0]):
+        raise NoRule("is of a padded width")
+
+
+@padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+def softmax_backward(case: Case) -> None:
+    dim = positive(case.given["dim"], len(case.shapes[0]))
+    for d in range(len(case.shapes[0])):
+        size = case.level([(0, d), (1, d)])
+        if size is not None:
+            case.made[0][d] = size
+    for operand in (0, 1):
+        case.fill(operand, dim, 0)

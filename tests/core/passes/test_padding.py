@@ -1,0 +1,318 @@
+"""A cache that grows is one program for all its lengths; numbers stay CPU's, whatever lies behind the length."""
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spmd
+
+STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nothing of another test is pending."""
+    spmd.sync()
+    yield
+    spmd.sync()
+
+
+def buffer(*shape: int) -> Tensor:
+    """Numbers up to row 12, NaN behind: what is not counted must not be seen."""
+    made = torch.randn(shape)
+    made[12:] = math.nan
+    return made
+
+
+WEIGHT = torch.randn(8, 8)
+
+
+class TestOps:
+    """Each op that has a rule, of a slice from 0 whose length changes, of a buffer that holds NaN behind it."""
+
+    OPS: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "sum": lambda x: x.sum(0),
+        "sum of all": lambda x: x.sum(),
+        "mean": lambda x: x.mean(0, keepdim=True),
+        "mean of all": lambda x: x.mean(),
+        "mean beside": lambda x: x.mean(1).sum(),
+        "max": lambda x: x.max(),
+        "max, where": lambda x: x.max(0)[1].float() + x.max(0)[0],
+        "min": lambda x: x.amin(0),
+        "argmin": lambda x: x.argmin(0),
+        "product": lambda x: x.prod(0),
+        "norm": lambda x: x.norm(),
+        "logsumexp": lambda x: x.logsumexp(0),
+        "all": lambda x: (x > -3).all(0),
+        "any": lambda x: (x > 1).any(0),
+        "count": lambda x: (x > 0).sum(0),
+        "softmax": lambda x: (x.softmax(0) * x).sum(0),
+        "log_softmax": lambda x: x.log_softmax(0)[0] * 1,
+        "softmax beside": lambda x: x.softmax(1).sum(0),
+        "cumsum": lambda x: x.cumsum(0)[-1] * 1,
+        "the first": lambda x: x[0] * 2,
+        "the last": lambda x: x[-1] * 2,
+        "the last two": lambda x: x[-2:] * 2,
+        "the first two": lambda x: x[:2] * 2,
+        "by an index": lambda x: x[torch.tensor([0, -1]).to(x.device)] * 2,
+        "elementwise": lambda x: (torch.where(x > 0, x, x.exp()) + x[:, :1] * 2).sum(0),
+        "reshaped": lambda x: x.view(-1, 2, 4).transpose(0, 1).reshape(2, -1, 2, 2).sum(1),
+        "repeated": lambda x: x[:, None].expand(-1, 3, 8).sum((0, 2)),
+        "joined": lambda x: torch.cat([x, x[:2]]).sum(0),
+        "joined beside": lambda x: torch.cat([x, x * 2], 1).sum(0),
+        "stacked": lambda x: torch.stack([x, x * 2], 1).sum(0),
+        "product over it": lambda x: x.T @ x,
+        "product beside it": lambda x: (x @ WEIGHT.to(x.device)).sum(0),
+        "batched product": lambda x: (x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
+        "gather": lambda x: x.gather(1, (x > 0).long()).sum(),
+        "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
+        "triangle": lambda x: (x @ x.T).tril(1).sum(),
+        "cross entropy": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long()),
+        "cross entropy, summed": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long(), reduction="sum"),
+        "nll": lambda x: F.nll_loss(x.log_softmax(1), x.argmax(1)),
+    }  # fmt: skip
+
+    @pytest.mark.parametrize("name", OPS)
+    def test_one_program(self, name: str) -> None:
+        data, op = buffer(64, 8), self.OPS[name]
+        on_xla, counts = data.to("xla"), []
+        for length in range(3, 3 + STEPS):
+            before = spmd.metrics.num_compiles()
+            made = op(on_xla[:length]).cpu()
+            counts.append(spmd.metrics.num_compiles() - before)
+            torch.testing.assert_close(made, op(data[:length]), rtol=1e-5, atol=1e-5)
+        assert sum(counts) <= 2 and not any(counts[2:]), (counts, spmd.metrics.report())
+
+    REFUSED: ClassVar[dict[str, Callable[[Tensor], Tensor]]] = {
+        "aten.flip": lambda x: x.flip(0).sum(0),
+        "aten.sort": lambda x: x.sort(0)[0][0],
+        "aten.linear": lambda x: F.linear(x, WEIGHT.to(x.device)).sum(0),
+        "aten.view": lambda x: x.reshape(-1).sum(),
+        "kept at its own length": lambda x: x * 2,
+    }
+
+    @pytest.mark.parametrize("name", REFUSED)
+    def test_all_else_is_a_program_per_length(self, name: str) -> None:
+        data, op = buffer(64, 8), self.REFUSED[name]
+        on_xla = data.to("xla")
+        for length in range(3, 3 + STEPS):
+            before = spmd.metrics.num_compiles()
+            torch.testing.assert_close(op(on_xla[:length]).cpu(), op(data[:length]), rtol=1e-5, atol=1e-5)
+            assert spmd.metrics.num_compiles() == before + 1
+        cause = spmd.metrics.compiles()[-1].cause
+        assert "the length is no operand because" in cause and name in cause, cause
+
+
+class Attention(nn.Module):
+    """Attention of one new token at a time over a cache, in the forms that are about."""
+
+    def __init__(self, form: str, *, heads: int = 8, width: int = 4, size: int = 32):
+        super().__init__()
+        self.form, self.heads, self.width = form, heads, width
+        self.groups = 1 if form == "nanogpt" else 2
+        whole, kv = heads * width, heads * width // self.groups
+        self.query, self.key, self.value = nn.Linear(whole, whole), nn.Linear(whole, kv), nn.Linear(whole, kv)
+        shape = (2, size, heads // self.groups, width)
+        self.register_buffer("keys", torch.full(shape, math.nan))
+        self.register_buffer("values", torch.full(shape, math.nan))
+        self.register_buffer("causal", torch.ones(size, size).tril().view(1, 1, size, size))
+        self.register_buffer("bias", torch.randn(size, size))
+
+    def forward(self, x: Tensor, start: int) -> Tensor:
+        batch, new, _ = x.shape
+        end = start + new
+        query = self.query(x).view(batch, new, self.heads, self.width).transpose(1, 2)
+        self.keys[:batch, start:end] = self.key(x).view(batch, new, -1, self.width)
+        self.values[:batch, start:end] = self.value(x).view(batch, new, -1, self.width)
+        key, value = (self.heads_of(cache[:batch, :end]) for cache in (self.keys, self.values))
+        return getattr(self, self.form)(query, key, value, start, end).transpose(1, 2).reshape(batch, new, -1)
+
+    def heads_of(self, cache: Tensor) -> Tensor:
+        batch, length, heads, width = cache.shape
+        if self.groups > 1 and self.form != "grouped":  # Meta's repeat_kv
+            cache = cache[:, :, :, None].expand(batch, length, heads, 2, width).reshape(batch, length, 2 * heads, width)
+        return cache.transpose(1, 2)
+
+    def nanogpt(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        scores = (query @ key.transpose(-2, -1)) * (1.0 / math.sqrt(key.size(-1)))
+        scores = scores.masked_fill(self.causal[:, :, start:end, :end] == 0, float("-inf"))
+        return F.softmax(scores, dim=-1) @ value
+
+    def meta(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        scores = torch.matmul(query, key.transpose(2, 3)) / math.sqrt(self.width)
+        return torch.matmul(F.softmax(scores.float(), dim=-1).type_as(query), value)
+
+    def fused(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value)
+
+    def grouped(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, enable_gqa=True)
+
+    def masked(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        mask = self.causal[0, 0, start:end, :end] > 0
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+    def biased(self, query: Tensor, key: Tensor, value: Tensor, start: int, end: int) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias[start:end, :end])
+
+
+FORMS = ["nanogpt", "meta", "fused", "grouped", "masked", "biased"]
+
+
+class TestCaches:
+    """A prompt and then token by token, twice: a handful of programs for the first, none for the second."""
+
+    def run(self, model: Attention, on_xla: Attention, prompt: int, steps: int) -> list[int]:
+        counts, start = [], 0
+        with torch.no_grad():
+            for new in (prompt, *[1] * steps):
+                x = torch.randn(2, new, 8 * model.width)
+                before = spmd.metrics.num_compiles()
+                made = on_xla(x.to("xla"), start).cpu()
+                counts.append(spmd.metrics.num_compiles() - before)
+                torch.testing.assert_close(made, model(x, start), rtol=1e-5, atol=1e-6)
+                start += new
+        return counts
+
+    def pair(self, form: str, width: int = 4) -> tuple[Attention, Attention]:
+        model, on_xla = Attention(form, width=width), Attention(form, width=width)
+        on_xla.load_state_dict(model.state_dict())
+        return model, on_xla.to("xla")
+
+    @pytest.mark.parametrize("form", FORMS)
+    def test_one_program_for_all_lengths(self, form: str) -> None:
+        model, on_xla = self.pair(form)
+        first = self.run(model, on_xla, 4, 20)
+        assert sum(first) <= 4 and not any(first[3:]), (first, spmd.metrics.report())
+        # Up to one token less than the cache holds: torch takes all of a buffer without a slice.
+        assert self.run(model, on_xla, 4, 27) == [0] * 28, spmd.metrics.report()
+
+    @pytest.mark.parametrize("form", ["meta", "fused"])
+    @pytest.mark.parametrize("spec", [("fsdp", *[None] * 3), (None, None, "fsdp", None), (None, "fsdp", None, None)])
+    def test_sharded(self, form: str, spec: tuple[str | None, ...], mesh8: spmd.Mesh) -> None:
+        """Along the batch, the heads and the length itself, on eight devices."""
+        model, on_xla = self.pair(form)
+        for cache in (on_xla.keys, on_xla.values):
+            spmd.mark_sharding(cache, mesh8, spec)
+        counts = self.run(model, on_xla, 4, 8)
+        assert not any(counts[3:]), (counts, spmd.metrics.report())
+
+    def test_bfloat16(self) -> None:
+        model, on_xla = (module.bfloat16() for module in self.pair("fused"))
+        start, counts = 0, []
+        with torch.no_grad():
+            for _ in range(6):
+                x = torch.randn(2, 2, 32).bfloat16()
+                before = spmd.metrics.num_compiles()
+                made = on_xla(x.to("xla"), start).cpu()
+                counts.append(spmd.metrics.num_compiles() - before)
+                torch.testing.assert_close(made, model(x, start), rtol=2e-2, atol=2e-2)
+                start += 2
+        assert not any(counts[3:]), counts
+
+    def test_the_ledger_says_so(self) -> None:
+        model, on_xla = self.pair("meta", width=2)
+        self.run(model, on_xla, 4, 3)
+        cause = spmd.metrics.compiles()[-1].cause
+        assert re.search(r"aten.slice.Tensor: the length .* differs from run to run and is an operand", cause), cause
+
+    def test_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "pad_lengths", False)
+        model, on_xla = self.pair("meta", width=6)
+        assert self.run(model, on_xla, 4, 4) == [1] * 5
+
+    def test_with_gradients_a_length_is_a_program(self) -> None:
+        data = torch.randn(32, 4)
+        for length in range(3, 7):
+            made = []
+            for device in ("cpu", "xla"):
+                leaf = data.to(device).detach().requires_grad_()
+                leaf[:length].square().sum().backward()
+                made.append(leaf.grad.cpu())
+            torch.testing.assert_close(*made)
+        assert "is a gradient" in spmd.metrics.compiles()[-1].cause
+
+
+class Growing:
+    """Attention of one new token over keys and values that `torch.cat` grows, as `transformers` keeps them."""
+
+    def __init__(self, length: int, mesh: spmd.Mesh | None = None, spec: tuple[str | None, ...] = ()):
+        self.cpu = [torch.randn(2, 8, length, 4) for _ in range(2)]
+        self.xla = [cache.to("xla") for cache in self.cpu]
+        if mesh is not None:
+            for cache in self.xla:
+                spmd.mark_sharding(cache, mesh, spec)
+
+    def step(self) -> int:
+        """Compares one step with the CPU's; returns the number of its programs."""
+        new = torch.randn(3, 2, 8, 1, 4)
+        before = spmd.metrics.num_compiles()
+        made = self.attend(self.xla, new.to("xla")).cpu()
+        count = spmd.metrics.num_compiles() - before
+        torch.testing.assert_close(made, self.attend(self.cpu, new), rtol=1e-5, atol=1e-6)
+        return count
+
+    def attend(self, caches: list[Tensor], new: Tensor) -> Tensor:
+        with torch.no_grad():
+            caches[:] = [torch.cat([cache, token], dim=-2) for cache, token in zip(caches, new[1:], strict=True)]
+            return F.scaled_dot_product_attention(new[0] * 2, *caches)
+
+
+class TestGrownByCat:
+    """Keys and values that are new tensors at each step keep their padding between the runs; users see none of it."""
+
+    def test_a_program_for_each_doubling(self) -> None:
+        counts = [(grown := Growing(56)).step(), *(grown.step() for _ in range(30))]
+        assert sum(counts) <= 6, counts
+        again = Growing(56)
+        assert not any(again.step() for _ in range(30))
+        assert again.xla[0].shape == (2, 8, 86, 4)
+
+    @pytest.mark.parametrize("spec", [("fsdp", None, None, None), (None, "fsdp", None, None)])
+    def test_sharded(self, spec: tuple[str | None, ...], mesh8: spmd.Mesh) -> None:
+        grown = Growing(5, mesh8, spec)
+        counts = [grown.step() for _ in range(8)]
+        assert not any(counts[5:]), (counts, spmd.metrics.report())
+
+    def test_it_is_a_tensor_like_any_other(self) -> None:
+        """Read, written, viewed, copied, marked and kept beside the next one."""
+        grown = Growing(7)
+        for _ in range(6):
+            grown.step()
+        kept, expected = list(grown.xla), list(grown.cpu)
+        spmd.sync()
+        for _ in range(2):
+            grown.step()
+        assert torch.equal(kept[0].cpu(), expected[0])
+        assert torch.equal(kept[0][..., -1, :].cpu(), expected[0][..., -1, :])
+        kept[1][:, :, 2:4] = 0.5
+        expected[1][:, :, 2:4] = 0.5
+        assert torch.equal(kept[1].cpu(), expected[1])
+        assert torch.equal(kept[0].clone().cpu(), expected[0]) and kept[0].sum().item() == pytest.approx(
+            expected[0].sum().item(), rel=1e-4
+        )
+        torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
+        assert grown.step() <= 1
+
+    def test_marked_while_it_grows(self, mesh8: spmd.Mesh) -> None:
+        grown = Growing(7)
+        for _ in range(4):
+            grown.step()
+        for cache in grown.xla:
+            spmd.mark_sharding(cache, mesh8, (None, "fsdp", None, None))
+        for _ in range(4):
+            grown.step()
+
+    def test_nothing_waits(self) -> None:
+        grown = Growing(9)
+        for _ in range(5):
+            grown.step()
+        before = spmd.metrics.counter("runs")
+        spmd.sync()
+        assert spmd.metrics.counter("runs") == before

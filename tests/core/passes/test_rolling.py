@@ -1,0 +1,166 @@
+"""Turns that differ in number are a loop with their number as an operand: values, gradients and steps are CPU's."""
+
+import copy
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import spmd
+from spmd.core.compile import cache
+from spmd.core.ir.op import Entry
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Nothing of another test is pending."""
+    spmd.sync()
+    yield
+    spmd.sync()
+
+
+class Tagger(nn.Module):
+    """A tag for each word of a sentence."""
+
+    def __init__(self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor], width: int = 8):
+        super().__init__()
+        self.embedding, self.cell, self.out = nn.Embedding(20, width), cell(width, width), nn.Linear(width, 5)
+        self.join = join
+
+    def forward(self, words: Tensor) -> Tensor:
+        embedded = self.embedding(words)
+        state: Tensor | tuple[Tensor, Tensor] = embedded.new_zeros(1, self.cell.hidden_size)
+        state = (state, state) if isinstance(self.cell, nn.LSTMCell) else state
+        outputs = []
+        for i in range(len(words)):
+            state = self.cell(embedded[i : i + 1], state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return self.out(self.join(outputs).reshape(-1, self.cell.hidden_size))
+
+
+class Pair:
+    """A tagger on the CPU and one on the device, trained alike."""
+
+    def __init__(self, model: nn.Module, mesh: spmd.Mesh | None = None):
+        self.models = model, copy.deepcopy(model).to("xla")
+        for parameter in self.models[1].parameters() if mesh is not None else ():
+            spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
+        self.optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in self.models]
+
+    def step(self, length: int, **how: object) -> int:
+        """Trains both on a sentence of so many words; compares losses; returns the number of programs."""
+        words, tags = torch.randint(20, (length,)), torch.randint(5, (length,))
+        before, losses = spmd.metrics.num_compiles(), []
+        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(words.to(device)), tags.to(device), **how)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.detach().cpu())
+        torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
+        return spmd.metrics.num_compiles() - before
+
+    def check(self) -> None:
+        for expected, made in zip(*(model.parameters() for model in self.models), strict=True):
+            torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def stacked(outputs: list[Tensor]) -> Tensor:
+    return torch.stack(outputs)
+
+
+class TestTaggers:
+    """One program for each doubling, forward, backward and optimizer."""
+
+    @pytest.mark.parametrize(
+        ("cell", "join"), [(nn.LSTMCell, torch.cat), (nn.GRUCell, stacked), (nn.RNNCell, torch.cat)]
+    )
+    def test_few_programs(self, cell: Callable[..., nn.Module], join: Callable[[list[Tensor]], Tensor]) -> None:
+        pair = Pair(Tagger(cell, join))
+        counts = [pair.step(length) for length in (9, 11, 14, 10, 16, 13, 20, 27, 31, 15)]
+        assert counts[0] == 1 and sum(counts) <= 3, (counts, spmd.metrics.report())
+        assert not any(pair.step(length) for length in (12, 29, 18, 16))
+        pair.check()
+
+    def test_sentences_of_3_to_60_words(self) -> None:
+        pair = Pair(Tagger(nn.LSTMCell, torch.cat, width=4))
+        lengths = [(7 * i) % 58 + 3 for i in range(58)]
+        assert sum(pair.step(length) for length in lengths) <= 9, spmd.metrics.report()
+        pair.check()
+
+    def test_sharded(self, mesh8: spmd.Mesh) -> None:
+        pair = Pair(Tagger(nn.LSTMCell, torch.cat, width=16), mesh8)
+        counts = [pair.step(length) for length in (9, 11, 14, 10, 13)]
+        assert not any(counts[3:]), (counts, spmd.metrics.report())
+        pair.check()
+
+    def test_summed_losses_and_ignored_words(self) -> None:
+        pair = Pair(Tagger(nn.GRUCell, torch.cat, width=6))
+        counts = [pair.step(length, reduction="sum", ignore_index=2) for length in (9, 11, 14, 10)]
+        assert not any(counts[3:]), counts
+        pair.check()
+
+    def test_the_same_number_is_no_loop(self) -> None:
+        pair = Pair(Tagger(functools.partial(nn.RNNCell, nonlinearity="relu"), torch.cat))
+        assert [pair.step(9) for _ in range(3)] == [1, 0, 0]
+        assert "spmd.turns" not in {entry.name for entry in last_entries()}
+
+    def test_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "roll_turns", False)
+        pair = Pair(Tagger(nn.LSTMCell, torch.cat, width=12))
+        assert [pair.step(length) for length in (9, 11, 10)] == [1, 1, 1]
+
+    def test_the_ledger_names_what_has_no_rule(self) -> None:
+        model = Tagger(nn.RNNCell, lambda outputs: torch.cat(outputs).sort(0)[0], width=7)
+        pair = Pair(model)
+        assert [pair.step(length) for length in (9, 11, 10)] == [1, 1, 1]
+        cause = spmd.metrics.compiles()[-1].cause
+        assert "the length is no operand because aten.sort has no rule for a padded dim" in cause, cause
+        pair.check()
+
+
+def last_entries() -> Sequence[Entry]:
+    """The ops of the program that ran last."""
+    program = cache.last_program()
+    assert program is not None
+    return program.entries
+
+
+class TestEpisodes:
+    """A policy gradient whose episodes have many lengths; the policy acts step by step, a read each."""
+
+    def episode(self, policy: nn.Module, optimizer: torch.optim.Optimizer, device: str, length: int) -> Tensor:
+        drawn = torch.Generator().manual_seed(length)
+        scores, rewards = [], []
+        for _ in range(length):
+            logits = policy(torch.randn(1, 4, generator=drawn).to(device))
+            action = torch.randint(2, (1,), generator=drawn)
+            scores.append(torch.distributions.Categorical(logits=logits).log_prob(action.to(device)))
+            rewards.append(torch.rand((), generator=drawn).item())
+        returns, total = [], 0.0
+        for reward in reversed(rewards):
+            total = reward + 0.9 * total
+            returns.insert(0, total)
+        loss = torch.cat([-score * r for score, r in zip(scores, torch.tensor(returns).to(device), strict=True)]).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        return loss.detach().cpu()
+
+    def test_few_programs(self) -> None:
+        policy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        both = policy, copy.deepcopy(policy).to("xla")
+        optimizers = [torch.optim.Adam(model.parameters(), lr=1e-2) for model in both]
+        counts = []
+        for length in (9, 10, 12, 15, 11, 14, 30, 21, 26):
+            before, losses = spmd.metrics.num_compiles(), []
+            for model, optimizer, device in zip(both, optimizers, ("cpu", "xla"), strict=True):
+                losses.append(self.episode(model, optimizer, device, length))
+            torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
+            counts.append(spmd.metrics.num_compiles() - before)
+        assert sum(counts[1:]) <= 2 and not any(counts[2:6]), (counts, spmd.metrics.report())
+        for expected, made in zip(both[0].parameters(), both[1].parameters(), strict=True):
+            torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-3, atol=1e-4)
