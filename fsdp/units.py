@@ -91,7 +91,7 @@ class Unit:
         if self.slots and not self.passes:
             self.masters = self.masters or {slot: _held(*slot) for slot in self.slots}
             _hold(at.held)
-            torch.autograd.Variable._execution_engine.queue_callback(self.restore)  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(self.restore)
 
     @contextmanager
     def forward(self, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
