@@ -525,1211 +525,1087 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %362 = call @_where_8(%353, %361, %cst_49) : (tensor<64x32xi1>, tensor<64x1xf32>, tensor<f32>) -> tensor<64x32xf32>
     %363 = stablehlo.subtract %360, %362 : tensor<64x32xf32>
     %364 = stablehlo.reshape %363 : (tensor<64x32xf32>) -> tensor<8x8x32xf32>
-    %365:6 = stablehlo.optimization_barrier %arg0, %arg1, %arg2, %arg3, %arg4, %364 : tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<8x8x32xf32>
-    %366 = sdy.sharding_constraint %365#0 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
-    %367 = sdy.sharding_constraint %365#1 <@mesh, [{}, {"fsdp"}]> : tensor<8x16xf32>
-    %368 = sdy.sharding_constraint %365#2 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %369 = sdy.sharding_constraint %365#3 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %370 = sdy.sharding_constraint %365#4 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
-    %371 = stablehlo.reshape %366 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %372 = stablehlo.reshape %371 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %373 = sdy.sharding_constraint %372 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %374 = stablehlo.transpose %367, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %375 = stablehlo.reshape %374 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
-    %376 = stablehlo.reshape %375 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
-    %377 = sdy.sharding_constraint %376 <@mesh, [{"fsdp"}, {}]> : tensor<8x16xf32>
-    %378 = stablehlo.reshape %368 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %379 = stablehlo.reshape %378 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %380 = stablehlo.reshape %379 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %381 = sdy.sharding_constraint %380 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %382 = stablehlo.reshape %369 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %383 = stablehlo.reshape %382 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %384 = stablehlo.reshape %383 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %385 = sdy.sharding_constraint %384 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %386 = stablehlo.reshape %370 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %387 = stablehlo.reshape %386 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %388 = sdy.sharding_constraint %387 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %389 = stablehlo.concatenate %373, %377, %381, %385, %388, dim = 1 : (tensor<8x64xf32>, tensor<8x16xf32>, tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x64xf32>) -> tensor<8x148xf32>
-    %390 = sdy.sharding_constraint %389 <@mesh, [{"fsdp"}, {}]> : tensor<8x148xf32>
-    %391 = sdy.sharding_constraint %390 <@mesh, [{}, {}]> : tensor<8x148xf32>
-    %392 = stablehlo.slice %391 [0:8, 0:64] : (tensor<8x148xf32>) -> tensor<8x64xf32>
-    %393 = stablehlo.reshape %392 : (tensor<8x64xf32>) -> tensor<32x16xf32>
-    %394 = stablehlo.slice %391 [0:8, 64:80] : (tensor<8x148xf32>) -> tensor<8x16xf32>
-    %395 = stablehlo.reshape %394 : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %396 = stablehlo.transpose %395, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
-    %397 = stablehlo.slice %391 [0:8, 80:82] : (tensor<8x148xf32>) -> tensor<8x2xf32>
-    %398 = stablehlo.reshape %397 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %399 = stablehlo.slice %391 [0:8, 82:84] : (tensor<8x148xf32>) -> tensor<8x2xf32>
-    %400 = stablehlo.reshape %399 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %401 = stablehlo.slice %391 [0:8, 84:148] : (tensor<8x148xf32>) -> tensor<8x64xf32>
-    %402 = stablehlo.reshape %401 : (tensor<8x64xf32>) -> tensor<32x16xf32>
-    %403 = stablehlo.reshape %304 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %404 = stablehlo.reshape %365#5 : (tensor<8x8x32xf32>) -> tensor<64x32xf32>
-    %405 = stablehlo.dot_general %404, %402, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
-    %406 = stablehlo.transpose %404, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
-    %407 = stablehlo.dot_general %406, %403, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x16xf32>) -> tensor<32x16xf32>
-    %408 = stablehlo.reshape %405 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %409 = sdy.sharding_constraint %407 <@mesh, [{}, {}]> : tensor<32x16xf32>
-    %410 = sdy.sharding_constraint %409 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
-    %411 = stablehlo.optimization_barrier %410 : tensor<32x16xf32>
-    %412 = stablehlo.broadcast_in_dim %286, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %413 = stablehlo.subtract %282, %412 : tensor<8x8x16xf32>
-    %414 = stablehlo.broadcast_in_dim %296, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %415 = stablehlo.multiply %413, %414 : tensor<8x8x16xf32>
-    %416 = stablehlo.broadcast_in_dim %398, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %417 = stablehlo.broadcast_in_dim %416, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %418 = stablehlo.multiply %408, %417 : tensor<8x8x16xf32>
+    %365 = stablehlo.reshape %304 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %366 = stablehlo.reshape %364 : (tensor<8x8x32xf32>) -> tensor<64x32xf32>
+    %367 = stablehlo.dot_general %366, %36, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x16xf32>) -> tensor<64x16xf32>
+    %368 = stablehlo.transpose %366, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
+    %369 = stablehlo.dot_general %368, %365, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x16xf32>) -> tensor<32x16xf32>
+    %370 = stablehlo.reshape %367 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %371 = sdy.sharding_constraint %369 <@mesh, [{}, {}]> : tensor<32x16xf32>
+    %372 = sdy.sharding_constraint %371 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
+    %373 = stablehlo.optimization_barrier %372 : tensor<32x16xf32>
+    %374 = stablehlo.broadcast_in_dim %286, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %375 = stablehlo.subtract %282, %374 : tensor<8x8x16xf32>
+    %376 = stablehlo.broadcast_in_dim %296, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %377 = stablehlo.multiply %375, %376 : tensor<8x8x16xf32>
+    %378 = stablehlo.broadcast_in_dim %32, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %379 = stablehlo.broadcast_in_dim %378, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %380 = stablehlo.multiply %370, %379 : tensor<8x8x16xf32>
     %cst_50 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %419 = stablehlo.reduce(%418 init: %cst_50) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %420 = stablehlo.broadcast_in_dim %419, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %381 = stablehlo.reduce(%380 init: %cst_50) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %382 = stablehlo.broadcast_in_dim %381, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_51 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %421 = stablehlo.broadcast_in_dim %cst_51, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %422 = stablehlo.divide %420, %421 : tensor<8x8x1xf32>
-    %423 = stablehlo.multiply %418, %415 : tensor<8x8x16xf32>
+    %383 = stablehlo.broadcast_in_dim %cst_51, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %384 = stablehlo.divide %382, %383 : tensor<8x8x1xf32>
+    %385 = stablehlo.multiply %380, %377 : tensor<8x8x16xf32>
     %cst_52 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %424 = stablehlo.reduce(%423 init: %cst_52) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %425 = stablehlo.broadcast_in_dim %424, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %386 = stablehlo.reduce(%385 init: %cst_52) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %387 = stablehlo.broadcast_in_dim %386, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_53 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %426 = stablehlo.broadcast_in_dim %cst_53, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %427 = stablehlo.divide %425, %426 : tensor<8x8x1xf32>
-    %428 = stablehlo.broadcast_in_dim %422, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %429 = stablehlo.subtract %418, %428 : tensor<8x8x16xf32>
-    %430 = stablehlo.broadcast_in_dim %427, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %431 = stablehlo.multiply %415, %430 : tensor<8x8x16xf32>
-    %432 = stablehlo.subtract %429, %431 : tensor<8x8x16xf32>
-    %433 = stablehlo.broadcast_in_dim %296, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %434 = stablehlo.multiply %433, %432 : tensor<8x8x16xf32>
-    %435 = stablehlo.multiply %408, %415 : tensor<8x8x16xf32>
+    %388 = stablehlo.broadcast_in_dim %cst_53, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %389 = stablehlo.divide %387, %388 : tensor<8x8x1xf32>
+    %390 = stablehlo.broadcast_in_dim %384, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %391 = stablehlo.subtract %380, %390 : tensor<8x8x16xf32>
+    %392 = stablehlo.broadcast_in_dim %389, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %393 = stablehlo.multiply %377, %392 : tensor<8x8x16xf32>
+    %394 = stablehlo.subtract %391, %393 : tensor<8x8x16xf32>
+    %395 = stablehlo.broadcast_in_dim %296, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %396 = stablehlo.multiply %395, %394 : tensor<8x8x16xf32>
+    %397 = stablehlo.multiply %370, %377 : tensor<8x8x16xf32>
     %cst_54 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %436 = stablehlo.reduce(%435 init: %cst_54) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %398 = stablehlo.reduce(%397 init: %cst_54) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
     %cst_55 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %437 = stablehlo.reduce(%408 init: %cst_55) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %438 = sdy.sharding_constraint %436 <@mesh, [{}]> : tensor<16xf32>
-    %439 = sdy.sharding_constraint %438 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %440 = stablehlo.optimization_barrier %439 : tensor<16xf32>
-    %441 = sdy.sharding_constraint %437 <@mesh, [{}]> : tensor<16xf32>
-    %442 = sdy.sharding_constraint %441 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %443 = stablehlo.optimization_barrier %442 : tensor<16xf32>
-    %444:13 = stablehlo.optimization_barrier %arg6, %arg7, %arg8, %arg9, %arg10, %arg11, %arg12, %arg13, %arg14, %arg15, %arg16, %arg17, %434 : tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<8x8x16xf32>
-    %445 = sdy.sharding_constraint %444#0 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %446 = sdy.sharding_constraint %444#1 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %447 = sdy.sharding_constraint %444#2 <@mesh, [{"fsdp"}, {}]> : tensor<48x16xf32>
-    %448 = sdy.sharding_constraint %444#3 <@mesh, [{"fsdp"}]> : tensor<48xf32>
-    %449 = sdy.sharding_constraint %444#4 <@mesh, [{"fsdp"}, {}]> : tensor<16x16xf32>
-    %450 = sdy.sharding_constraint %444#5 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %451 = sdy.sharding_constraint %444#6 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %452 = sdy.sharding_constraint %444#7 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %453 = sdy.sharding_constraint %444#8 <@mesh, [{"fsdp"}, {}]> : tensor<64x16xf32>
-    %454 = sdy.sharding_constraint %444#9 <@mesh, [{"fsdp"}]> : tensor<64xf32>
-    %455 = sdy.sharding_constraint %444#10 <@mesh, [{}, {"fsdp"}]> : tensor<16x64xf32>
-    %456 = sdy.sharding_constraint %444#11 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %457 = stablehlo.reshape %445 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %458 = stablehlo.reshape %457 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %459 = stablehlo.reshape %458 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %460 = sdy.sharding_constraint %459 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %461 = stablehlo.reshape %446 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %462 = stablehlo.reshape %461 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %463 = stablehlo.reshape %462 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %464 = sdy.sharding_constraint %463 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %465 = stablehlo.reshape %447 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
-    %466 = stablehlo.reshape %465 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
-    %467 = sdy.sharding_constraint %466 <@mesh, [{"fsdp"}, {}]> : tensor<8x96xf32>
-    %468 = stablehlo.reshape %448 : (tensor<48xf32>) -> tensor<48x1xf32>
-    %469 = stablehlo.reshape %468 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
-    %470 = stablehlo.reshape %469 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
-    %471 = sdy.sharding_constraint %470 <@mesh, [{"fsdp"}, {}]> : tensor<8x6xf32>
-    %472 = stablehlo.reshape %449 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
-    %473 = stablehlo.reshape %472 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
-    %474 = sdy.sharding_constraint %473 <@mesh, [{"fsdp"}, {}]> : tensor<8x32xf32>
-    %475 = stablehlo.reshape %450 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %476 = stablehlo.reshape %475 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %477 = stablehlo.reshape %476 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %478 = sdy.sharding_constraint %477 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %479 = stablehlo.reshape %451 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %480 = stablehlo.reshape %479 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %481 = stablehlo.reshape %480 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %482 = sdy.sharding_constraint %481 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %483 = stablehlo.reshape %452 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %484 = stablehlo.reshape %483 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %485 = stablehlo.reshape %484 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %486 = sdy.sharding_constraint %485 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %487 = stablehlo.reshape %453 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %488 = stablehlo.reshape %487 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %489 = sdy.sharding_constraint %488 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %490 = stablehlo.reshape %454 : (tensor<64xf32>) -> tensor<64x1xf32>
-    %491 = stablehlo.reshape %490 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
-    %492 = stablehlo.reshape %491 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
-    %493 = sdy.sharding_constraint %492 <@mesh, [{"fsdp"}, {}]> : tensor<8x8xf32>
-    %494 = stablehlo.transpose %455, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
-    %495 = stablehlo.reshape %494 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %496 = stablehlo.reshape %495 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %497 = sdy.sharding_constraint %496 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %498 = stablehlo.reshape %456 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %499 = stablehlo.reshape %498 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %500 = stablehlo.reshape %499 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %501 = sdy.sharding_constraint %500 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %502 = stablehlo.concatenate %460, %464, %467, %471, %474, %478, %482, %486, %489, %493, %497, %501, dim = 1 : (tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x96xf32>, tensor<8x6xf32>, tensor<8x32xf32>, tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x128xf32>, tensor<8x8xf32>, tensor<8x128xf32>, tensor<8x2xf32>) -> tensor<8x410xf32>
-    %503 = sdy.sharding_constraint %502 <@mesh, [{"fsdp"}, {}]> : tensor<8x410xf32>
-    %504 = sdy.sharding_constraint %503 <@mesh, [{}, {}]> : tensor<8x410xf32>
-    %505 = stablehlo.slice %504 [0:8, 0:2] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %506 = stablehlo.reshape %505 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %507 = stablehlo.slice %504 [0:8, 2:4] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %508 = stablehlo.reshape %507 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %509 = stablehlo.slice %504 [0:8, 4:100] : (tensor<8x410xf32>) -> tensor<8x96xf32>
-    %510 = stablehlo.reshape %509 : (tensor<8x96xf32>) -> tensor<48x16xf32>
-    %511 = stablehlo.slice %504 [0:8, 100:106] : (tensor<8x410xf32>) -> tensor<8x6xf32>
-    %512 = stablehlo.reshape %511 : (tensor<8x6xf32>) -> tensor<48xf32>
-    %513 = stablehlo.slice %504 [0:8, 106:138] : (tensor<8x410xf32>) -> tensor<8x32xf32>
-    %514 = stablehlo.reshape %513 : (tensor<8x32xf32>) -> tensor<16x16xf32>
-    %515 = stablehlo.slice %504 [0:8, 138:140] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %516 = stablehlo.reshape %515 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %517 = stablehlo.slice %504 [0:8, 140:142] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %518 = stablehlo.reshape %517 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %519 = stablehlo.slice %504 [0:8, 142:144] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %520 = stablehlo.reshape %519 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %521 = stablehlo.slice %504 [0:8, 144:272] : (tensor<8x410xf32>) -> tensor<8x128xf32>
-    %522 = stablehlo.reshape %521 : (tensor<8x128xf32>) -> tensor<64x16xf32>
-    %523 = stablehlo.slice %504 [0:8, 272:280] : (tensor<8x410xf32>) -> tensor<8x8xf32>
-    %524 = stablehlo.reshape %523 : (tensor<8x8xf32>) -> tensor<64xf32>
-    %525 = stablehlo.slice %504 [0:8, 280:408] : (tensor<8x410xf32>) -> tensor<8x128xf32>
-    %526 = stablehlo.reshape %525 : (tensor<8x128xf32>) -> tensor<64x16xf32>
-    %527 = stablehlo.transpose %526, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %528 = stablehlo.slice %504 [0:8, 408:410] : (tensor<8x410xf32>) -> tensor<8x2xf32>
-    %529 = stablehlo.reshape %528 : (tensor<8x2xf32>) -> tensor<16xf32>
-    %530 = stablehlo.reshape %272 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
-    %531 = stablehlo.reshape %444#12 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %532 = stablehlo.dot_general %531, %527, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x64xf32>) -> tensor<64x64xf32>
-    %533 = stablehlo.transpose %531, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %534 = stablehlo.dot_general %533, %530, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
+    %399 = stablehlo.reduce(%370 init: %cst_55) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %400 = sdy.sharding_constraint %398 <@mesh, [{}]> : tensor<16xf32>
+    %401 = sdy.sharding_constraint %400 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %402 = stablehlo.optimization_barrier %401 : tensor<16xf32>
+    %403 = sdy.sharding_constraint %399 <@mesh, [{}]> : tensor<16xf32>
+    %404 = sdy.sharding_constraint %403 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %405 = stablehlo.optimization_barrier %404 : tensor<16xf32>
+    %406 = stablehlo.reshape %272 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
+    %407 = stablehlo.reshape %396 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %408 = stablehlo.dot_general %407, %149, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x64xf32>) -> tensor<64x64xf32>
+    %409 = stablehlo.transpose %407, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
+    %410 = stablehlo.dot_general %409, %406, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
     %cst_56 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %535 = stablehlo.reduce(%531 init: %cst_56) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %536 = stablehlo.reshape %532 : (tensor<64x64xf32>) -> tensor<8x8x64xf32>
-    %537 = sdy.sharding_constraint %534 <@mesh, [{}, {}]> : tensor<16x64xf32>
-    %538 = sdy.sharding_constraint %537 <@mesh, [{}, {"fsdp"}]> : tensor<16x64xf32>
-    %539 = stablehlo.optimization_barrier %538 : tensor<16x64xf32>
-    %540 = sdy.sharding_constraint %535 <@mesh, [{}]> : tensor<16xf32>
-    %541 = sdy.sharding_constraint %540 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %542 = stablehlo.optimization_barrier %541 : tensor<16xf32>
-    %543 = stablehlo.multiply %259, %259 : tensor<8x8x64xf32>
-    %544 = stablehlo.multiply %543, %259 : tensor<8x8x64xf32>
+    %411 = stablehlo.reduce(%407 init: %cst_56) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %412 = stablehlo.reshape %408 : (tensor<64x64xf32>) -> tensor<8x8x64xf32>
+    %413 = sdy.sharding_constraint %410 <@mesh, [{}, {}]> : tensor<16x64xf32>
+    %414 = sdy.sharding_constraint %413 <@mesh, [{}, {"fsdp"}]> : tensor<16x64xf32>
+    %415 = stablehlo.optimization_barrier %414 : tensor<16x64xf32>
+    %416 = sdy.sharding_constraint %411 <@mesh, [{}]> : tensor<16xf32>
+    %417 = sdy.sharding_constraint %416 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %418 = stablehlo.optimization_barrier %417 : tensor<16xf32>
+    %419 = stablehlo.multiply %259, %259 : tensor<8x8x64xf32>
+    %420 = stablehlo.multiply %419, %259 : tensor<8x8x64xf32>
     %cst_57 = stablehlo.constant dense<4.471500e-02> : tensor<f32>
-    %545 = stablehlo.broadcast_in_dim %cst_57, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %546 = stablehlo.multiply %545, %544 : tensor<8x8x64xf32>
-    %547 = stablehlo.add %259, %546 : tensor<8x8x64xf32>
+    %421 = stablehlo.broadcast_in_dim %cst_57, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %422 = stablehlo.multiply %421, %420 : tensor<8x8x64xf32>
+    %423 = stablehlo.add %259, %422 : tensor<8x8x64xf32>
     %cst_58 = stablehlo.constant dense<0.797884583> : tensor<f32>
-    %548 = stablehlo.broadcast_in_dim %cst_58, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %549 = stablehlo.multiply %548, %547 : tensor<8x8x64xf32>
-    %550 = stablehlo.tanh %549 : tensor<8x8x64xf32>
+    %424 = stablehlo.broadcast_in_dim %cst_58, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %425 = stablehlo.multiply %424, %423 : tensor<8x8x64xf32>
+    %426 = stablehlo.tanh %425 : tensor<8x8x64xf32>
     %cst_59 = stablehlo.constant dense<1.341450e-01> : tensor<f32>
-    %551 = stablehlo.broadcast_in_dim %cst_59, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %552 = stablehlo.multiply %551, %543 : tensor<8x8x64xf32>
+    %427 = stablehlo.broadcast_in_dim %cst_59, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %428 = stablehlo.multiply %427, %419 : tensor<8x8x64xf32>
     %cst_60 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %553 = stablehlo.broadcast_in_dim %cst_60, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %554 = stablehlo.add %553, %552 : tensor<8x8x64xf32>
+    %429 = stablehlo.broadcast_in_dim %cst_60, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %430 = stablehlo.add %429, %428 : tensor<8x8x64xf32>
     %cst_61 = stablehlo.constant dense<0.797884583> : tensor<f32>
-    %555 = stablehlo.broadcast_in_dim %cst_61, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %556 = stablehlo.multiply %555, %554 : tensor<8x8x64xf32>
+    %431 = stablehlo.broadcast_in_dim %cst_61, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %432 = stablehlo.multiply %431, %430 : tensor<8x8x64xf32>
     %cst_62 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %557 = stablehlo.broadcast_in_dim %cst_62, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %558 = stablehlo.add %557, %550 : tensor<8x8x64xf32>
+    %433 = stablehlo.broadcast_in_dim %cst_62, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %434 = stablehlo.add %433, %426 : tensor<8x8x64xf32>
     %cst_63 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %559 = stablehlo.broadcast_in_dim %cst_63, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %560 = stablehlo.multiply %559, %558 : tensor<8x8x64xf32>
+    %435 = stablehlo.broadcast_in_dim %cst_63, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %436 = stablehlo.multiply %435, %434 : tensor<8x8x64xf32>
     %cst_64 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %561 = stablehlo.broadcast_in_dim %cst_64, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %562 = stablehlo.multiply %561, %259 : tensor<8x8x64xf32>
-    %563 = stablehlo.multiply %550, %550 : tensor<8x8x64xf32>
+    %437 = stablehlo.broadcast_in_dim %cst_64, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %438 = stablehlo.multiply %437, %259 : tensor<8x8x64xf32>
+    %439 = stablehlo.multiply %426, %426 : tensor<8x8x64xf32>
     %cst_65 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %564 = stablehlo.broadcast_in_dim %cst_65, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %565 = stablehlo.subtract %564, %563 : tensor<8x8x64xf32>
-    %566 = stablehlo.multiply %562, %565 : tensor<8x8x64xf32>
-    %567 = stablehlo.multiply %566, %556 : tensor<8x8x64xf32>
-    %568 = stablehlo.add %560, %567 : tensor<8x8x64xf32>
-    %569 = stablehlo.multiply %536, %568 : tensor<8x8x64xf32>
-    %570 = stablehlo.reshape %251 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %571 = stablehlo.reshape %569 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
-    %572 = stablehlo.dot_general %571, %522, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
-    %573 = stablehlo.transpose %571, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
-    %574 = stablehlo.dot_general %573, %570, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %440 = stablehlo.broadcast_in_dim %cst_65, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %441 = stablehlo.subtract %440, %439 : tensor<8x8x64xf32>
+    %442 = stablehlo.multiply %438, %441 : tensor<8x8x64xf32>
+    %443 = stablehlo.multiply %442, %432 : tensor<8x8x64xf32>
+    %444 = stablehlo.add %436, %443 : tensor<8x8x64xf32>
+    %445 = stablehlo.multiply %412, %444 : tensor<8x8x64xf32>
+    %446 = stablehlo.reshape %251 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %447 = stablehlo.reshape %445 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
+    %448 = stablehlo.dot_general %447, %144, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %449 = stablehlo.transpose %447, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
+    %450 = stablehlo.dot_general %449, %446, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
     %cst_66 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %575 = stablehlo.reduce(%571 init: %cst_66) applies stablehlo.add across dimensions = [0] : (tensor<64x64xf32>, tensor<f32>) -> tensor<64xf32>
-    %576 = stablehlo.reshape %572 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %577 = sdy.sharding_constraint %574 <@mesh, [{}, {}]> : tensor<64x16xf32>
-    %578 = sdy.sharding_constraint %577 <@mesh, [{"fsdp"}, {}]> : tensor<64x16xf32>
-    %579 = stablehlo.optimization_barrier %578 : tensor<64x16xf32>
-    %580 = sdy.sharding_constraint %575 <@mesh, [{}]> : tensor<64xf32>
-    %581 = sdy.sharding_constraint %580 <@mesh, [{"fsdp"}]> : tensor<64xf32>
-    %582 = stablehlo.optimization_barrier %581 : tensor<64xf32>
-    %583 = stablehlo.broadcast_in_dim %233, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %584 = stablehlo.subtract %229, %583 : tensor<8x8x16xf32>
-    %585 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %586 = stablehlo.multiply %584, %585 : tensor<8x8x16xf32>
-    %587 = stablehlo.broadcast_in_dim %518, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %588 = stablehlo.broadcast_in_dim %587, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %589 = stablehlo.multiply %576, %588 : tensor<8x8x16xf32>
+    %451 = stablehlo.reduce(%447 init: %cst_66) applies stablehlo.add across dimensions = [0] : (tensor<64x64xf32>, tensor<f32>) -> tensor<64xf32>
+    %452 = stablehlo.reshape %448 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %453 = sdy.sharding_constraint %450 <@mesh, [{}, {}]> : tensor<64x16xf32>
+    %454 = sdy.sharding_constraint %453 <@mesh, [{"fsdp"}, {}]> : tensor<64x16xf32>
+    %455 = stablehlo.optimization_barrier %454 : tensor<64x16xf32>
+    %456 = sdy.sharding_constraint %451 <@mesh, [{}]> : tensor<64xf32>
+    %457 = sdy.sharding_constraint %456 <@mesh, [{"fsdp"}]> : tensor<64xf32>
+    %458 = stablehlo.optimization_barrier %457 : tensor<64xf32>
+    %459 = stablehlo.broadcast_in_dim %233, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %460 = stablehlo.subtract %229, %459 : tensor<8x8x16xf32>
+    %461 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %462 = stablehlo.multiply %460, %461 : tensor<8x8x16xf32>
+    %463 = stablehlo.broadcast_in_dim %140, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %464 = stablehlo.broadcast_in_dim %463, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %465 = stablehlo.multiply %452, %464 : tensor<8x8x16xf32>
     %cst_67 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %590 = stablehlo.reduce(%589 init: %cst_67) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %591 = stablehlo.broadcast_in_dim %590, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %466 = stablehlo.reduce(%465 init: %cst_67) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %467 = stablehlo.broadcast_in_dim %466, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_68 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %592 = stablehlo.broadcast_in_dim %cst_68, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %593 = stablehlo.divide %591, %592 : tensor<8x8x1xf32>
-    %594 = stablehlo.multiply %589, %586 : tensor<8x8x16xf32>
+    %468 = stablehlo.broadcast_in_dim %cst_68, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %469 = stablehlo.divide %467, %468 : tensor<8x8x1xf32>
+    %470 = stablehlo.multiply %465, %462 : tensor<8x8x16xf32>
     %cst_69 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %595 = stablehlo.reduce(%594 init: %cst_69) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %596 = stablehlo.broadcast_in_dim %595, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %471 = stablehlo.reduce(%470 init: %cst_69) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %472 = stablehlo.broadcast_in_dim %471, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_70 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %597 = stablehlo.broadcast_in_dim %cst_70, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %598 = stablehlo.divide %596, %597 : tensor<8x8x1xf32>
-    %599 = stablehlo.broadcast_in_dim %593, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %600 = stablehlo.subtract %589, %599 : tensor<8x8x16xf32>
-    %601 = stablehlo.broadcast_in_dim %598, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %602 = stablehlo.multiply %586, %601 : tensor<8x8x16xf32>
-    %603 = stablehlo.subtract %600, %602 : tensor<8x8x16xf32>
-    %604 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %605 = stablehlo.multiply %604, %603 : tensor<8x8x16xf32>
-    %606 = stablehlo.multiply %576, %586 : tensor<8x8x16xf32>
+    %473 = stablehlo.broadcast_in_dim %cst_70, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %474 = stablehlo.divide %472, %473 : tensor<8x8x1xf32>
+    %475 = stablehlo.broadcast_in_dim %469, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %476 = stablehlo.subtract %465, %475 : tensor<8x8x16xf32>
+    %477 = stablehlo.broadcast_in_dim %474, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %478 = stablehlo.multiply %462, %477 : tensor<8x8x16xf32>
+    %479 = stablehlo.subtract %476, %478 : tensor<8x8x16xf32>
+    %480 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %481 = stablehlo.multiply %480, %479 : tensor<8x8x16xf32>
+    %482 = stablehlo.multiply %452, %462 : tensor<8x8x16xf32>
     %cst_71 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %607 = stablehlo.reduce(%606 init: %cst_71) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %483 = stablehlo.reduce(%482 init: %cst_71) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
     %cst_72 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %608 = stablehlo.reduce(%576 init: %cst_72) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %609 = stablehlo.add %444#12, %605 : tensor<8x8x16xf32>
-    %610 = sdy.sharding_constraint %607 <@mesh, [{}]> : tensor<16xf32>
-    %611 = sdy.sharding_constraint %610 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %612 = stablehlo.optimization_barrier %611 : tensor<16xf32>
-    %613 = sdy.sharding_constraint %608 <@mesh, [{}]> : tensor<16xf32>
-    %614 = sdy.sharding_constraint %613 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %615 = stablehlo.optimization_barrier %614 : tensor<16xf32>
-    %616 = stablehlo.reshape %220 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %617 = stablehlo.reshape %609 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %618 = stablehlo.dot_general %617, %514, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
-    %619 = stablehlo.transpose %617, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %620 = stablehlo.dot_general %619, %616, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x16xf32>) -> tensor<16x16xf32>
+    %484 = stablehlo.reduce(%452 init: %cst_72) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %485 = stablehlo.add %396, %481 : tensor<8x8x16xf32>
+    %486 = sdy.sharding_constraint %483 <@mesh, [{}]> : tensor<16xf32>
+    %487 = sdy.sharding_constraint %486 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %488 = stablehlo.optimization_barrier %487 : tensor<16xf32>
+    %489 = sdy.sharding_constraint %484 <@mesh, [{}]> : tensor<16xf32>
+    %490 = sdy.sharding_constraint %489 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %491 = stablehlo.optimization_barrier %490 : tensor<16xf32>
+    %492 = stablehlo.reshape %220 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %493 = stablehlo.reshape %485 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %494 = stablehlo.dot_general %493, %136, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
+    %495 = stablehlo.transpose %493, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
+    %496 = stablehlo.dot_general %495, %492, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x16xf32>) -> tensor<16x16xf32>
     %cst_73 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %621 = stablehlo.reduce(%617 init: %cst_73) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %622 = stablehlo.reshape %618 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %623 = sdy.sharding_constraint %620 <@mesh, [{}, {}]> : tensor<16x16xf32>
-    %624 = sdy.sharding_constraint %623 <@mesh, [{"fsdp"}, {}]> : tensor<16x16xf32>
-    %625 = stablehlo.optimization_barrier %624 : tensor<16x16xf32>
-    %626 = sdy.sharding_constraint %621 <@mesh, [{}]> : tensor<16xf32>
-    %627 = sdy.sharding_constraint %626 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %628 = stablehlo.optimization_barrier %627 : tensor<16xf32>
-    %629 = stablehlo.reshape %622 : (tensor<8x8x16xf32>) -> tensor<8x8x2x8xf32>
-    %630 = stablehlo.transpose %629, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
-    %631 = stablehlo.dot_general %185, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %497 = stablehlo.reduce(%493 init: %cst_73) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %498 = stablehlo.reshape %494 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %499 = sdy.sharding_constraint %496 <@mesh, [{}, {}]> : tensor<16x16xf32>
+    %500 = sdy.sharding_constraint %499 <@mesh, [{"fsdp"}, {}]> : tensor<16x16xf32>
+    %501 = stablehlo.optimization_barrier %500 : tensor<16x16xf32>
+    %502 = sdy.sharding_constraint %497 <@mesh, [{}]> : tensor<16xf32>
+    %503 = sdy.sharding_constraint %502 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %504 = stablehlo.optimization_barrier %503 : tensor<16xf32>
+    %505 = stablehlo.reshape %498 : (tensor<8x8x16xf32>) -> tensor<8x8x2x8xf32>
+    %506 = stablehlo.transpose %505, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
+    %507 = stablehlo.dot_general %185, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
     %cst_74 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %632 = stablehlo.broadcast_in_dim %cst_74, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %633 = stablehlo.multiply %631, %632 : tensor<8x2x8x8xf32>
-    %634 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %635 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %636 = stablehlo.compare LE, %635, %634, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %508 = stablehlo.broadcast_in_dim %cst_74, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %509 = stablehlo.multiply %507, %508 : tensor<8x2x8x8xf32>
+    %510 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %511 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %512 = stablehlo.compare LE, %511, %510, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_75 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %637 = call @_where(%636, %633, %cst_75) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
+    %513 = call @_where(%512, %509, %cst_75) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
     %cst_76 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %638 = stablehlo.reduce(%637 init: %cst_76) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %639 = stablehlo.broadcast_in_dim %638, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %640 = stablehlo.broadcast_in_dim %639, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %641 = stablehlo.subtract %637, %640 : tensor<8x2x8x8xf32>
-    %642 = stablehlo.exponential %641 : tensor<8x2x8x8xf32>
+    %514 = stablehlo.reduce(%513 init: %cst_76) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %515 = stablehlo.broadcast_in_dim %514, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %516 = stablehlo.broadcast_in_dim %515, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %517 = stablehlo.subtract %513, %516 : tensor<8x2x8x8xf32>
+    %518 = stablehlo.exponential %517 : tensor<8x2x8x8xf32>
     %cst_77 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %643 = stablehlo.reduce(%642 init: %cst_77) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %644 = stablehlo.broadcast_in_dim %643, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %645 = stablehlo.log %644 : tensor<8x2x8x1xf32>
-    %646 = stablehlo.add %639, %645 : tensor<8x2x8x1xf32>
-    %647 = stablehlo.reshape %646 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
-    %648 = stablehlo.broadcast_in_dim %644, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %649 = stablehlo.divide %642, %648 : tensor<8x2x8x8xf32>
-    %650 = stablehlo.dot_general %649, %630, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %651 = stablehlo.dot_general %630, %191, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %652 = stablehlo.multiply %630, %215 : tensor<8x2x8x8xf32>
+    %519 = stablehlo.reduce(%518 init: %cst_77) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %520 = stablehlo.broadcast_in_dim %519, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %521 = stablehlo.log %520 : tensor<8x2x8x1xf32>
+    %522 = stablehlo.add %515, %521 : tensor<8x2x8x1xf32>
+    %523 = stablehlo.reshape %522 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
+    %524 = stablehlo.broadcast_in_dim %520, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %525 = stablehlo.divide %518, %524 : tensor<8x2x8x8xf32>
+    %526 = stablehlo.dot_general %525, %506, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %527 = stablehlo.dot_general %506, %191, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %528 = stablehlo.multiply %506, %215 : tensor<8x2x8x8xf32>
     %cst_78 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %653 = stablehlo.reduce(%652 init: %cst_78) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %654 = stablehlo.broadcast_in_dim %653, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %655 = stablehlo.broadcast_in_dim %654, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %656 = stablehlo.subtract %651, %655 : tensor<8x2x8x8xf32>
-    %657 = stablehlo.multiply %649, %656 : tensor<8x2x8x8xf32>
-    %658 = stablehlo.dot_general %657, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %529 = stablehlo.reduce(%528 init: %cst_78) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %530 = stablehlo.broadcast_in_dim %529, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %531 = stablehlo.broadcast_in_dim %530, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %532 = stablehlo.subtract %527, %531 : tensor<8x2x8x8xf32>
+    %533 = stablehlo.multiply %525, %532 : tensor<8x2x8x8xf32>
+    %534 = stablehlo.dot_general %533, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
     %cst_79 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %659 = stablehlo.broadcast_in_dim %cst_79, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %660 = stablehlo.multiply %659, %658 : tensor<8x2x8x8xf32>
-    %661 = stablehlo.dot_general %657, %185, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %535 = stablehlo.broadcast_in_dim %cst_79, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %536 = stablehlo.multiply %535, %534 : tensor<8x2x8x8xf32>
+    %537 = stablehlo.dot_general %533, %185, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
     %cst_80 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %662 = stablehlo.broadcast_in_dim %cst_80, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %663 = stablehlo.multiply %662, %661 : tensor<8x2x8x8xf32>
-    %664 = stablehlo.transpose %660, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %665 = stablehlo.transpose %663, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %666 = stablehlo.transpose %650, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %667 = stablehlo.broadcast_in_dim %664, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %668 = stablehlo.broadcast_in_dim %665, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %669 = stablehlo.broadcast_in_dim %666, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %670 = stablehlo.concatenate %667, %668, %669, dim = 2 : (tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>) -> tensor<8x8x3x2x8xf32>
-    %671 = stablehlo.reshape %670 : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x48xf32>
-    %672 = stablehlo.reshape %173 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %673 = stablehlo.reshape %671 : (tensor<8x8x48xf32>) -> tensor<64x48xf32>
-    %674 = stablehlo.dot_general %673, %510, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x48xf32>, tensor<48x16xf32>) -> tensor<64x16xf32>
-    %675 = stablehlo.transpose %673, dims = [1, 0] : (tensor<64x48xf32>) -> tensor<48x64xf32>
-    %676 = stablehlo.dot_general %675, %672, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<48x64xf32>, tensor<64x16xf32>) -> tensor<48x16xf32>
+    %538 = stablehlo.broadcast_in_dim %cst_80, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %539 = stablehlo.multiply %538, %537 : tensor<8x2x8x8xf32>
+    %540 = stablehlo.transpose %536, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %541 = stablehlo.transpose %539, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %542 = stablehlo.transpose %526, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %543 = stablehlo.broadcast_in_dim %540, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %544 = stablehlo.broadcast_in_dim %541, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %545 = stablehlo.broadcast_in_dim %542, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %546 = stablehlo.concatenate %543, %544, %545, dim = 2 : (tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>) -> tensor<8x8x3x2x8xf32>
+    %547 = stablehlo.reshape %546 : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x48xf32>
+    %548 = stablehlo.reshape %173 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %549 = stablehlo.reshape %547 : (tensor<8x8x48xf32>) -> tensor<64x48xf32>
+    %550 = stablehlo.dot_general %549, %132, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x48xf32>, tensor<48x16xf32>) -> tensor<64x16xf32>
+    %551 = stablehlo.transpose %549, dims = [1, 0] : (tensor<64x48xf32>) -> tensor<48x64xf32>
+    %552 = stablehlo.dot_general %551, %548, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<48x64xf32>, tensor<64x16xf32>) -> tensor<48x16xf32>
     %cst_81 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %677 = stablehlo.reduce(%673 init: %cst_81) applies stablehlo.add across dimensions = [0] : (tensor<64x48xf32>, tensor<f32>) -> tensor<48xf32>
-    %678 = stablehlo.reshape %674 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %679 = sdy.sharding_constraint %676 <@mesh, [{}, {}]> : tensor<48x16xf32>
-    %680 = sdy.sharding_constraint %679 <@mesh, [{"fsdp"}, {}]> : tensor<48x16xf32>
-    %681 = stablehlo.optimization_barrier %680 : tensor<48x16xf32>
-    %682 = sdy.sharding_constraint %677 <@mesh, [{}]> : tensor<48xf32>
-    %683 = sdy.sharding_constraint %682 <@mesh, [{"fsdp"}]> : tensor<48xf32>
-    %684 = stablehlo.optimization_barrier %683 : tensor<48xf32>
-    %685 = stablehlo.broadcast_in_dim %155, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %686 = stablehlo.subtract %66#12, %685 : tensor<8x8x16xf32>
-    %687 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %688 = stablehlo.multiply %686, %687 : tensor<8x8x16xf32>
-    %689 = stablehlo.broadcast_in_dim %506, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %690 = stablehlo.broadcast_in_dim %689, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %691 = stablehlo.multiply %678, %690 : tensor<8x8x16xf32>
+    %553 = stablehlo.reduce(%549 init: %cst_81) applies stablehlo.add across dimensions = [0] : (tensor<64x48xf32>, tensor<f32>) -> tensor<48xf32>
+    %554 = stablehlo.reshape %550 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %555 = sdy.sharding_constraint %552 <@mesh, [{}, {}]> : tensor<48x16xf32>
+    %556 = sdy.sharding_constraint %555 <@mesh, [{"fsdp"}, {}]> : tensor<48x16xf32>
+    %557 = stablehlo.optimization_barrier %556 : tensor<48x16xf32>
+    %558 = sdy.sharding_constraint %553 <@mesh, [{}]> : tensor<48xf32>
+    %559 = sdy.sharding_constraint %558 <@mesh, [{"fsdp"}]> : tensor<48xf32>
+    %560 = stablehlo.optimization_barrier %559 : tensor<48xf32>
+    %561 = stablehlo.broadcast_in_dim %155, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %562 = stablehlo.subtract %66#12, %561 : tensor<8x8x16xf32>
+    %563 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %564 = stablehlo.multiply %562, %563 : tensor<8x8x16xf32>
+    %565 = stablehlo.broadcast_in_dim %128, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %566 = stablehlo.broadcast_in_dim %565, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %567 = stablehlo.multiply %554, %566 : tensor<8x8x16xf32>
     %cst_82 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %692 = stablehlo.reduce(%691 init: %cst_82) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %693 = stablehlo.broadcast_in_dim %692, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %568 = stablehlo.reduce(%567 init: %cst_82) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %569 = stablehlo.broadcast_in_dim %568, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_83 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %694 = stablehlo.broadcast_in_dim %cst_83, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %695 = stablehlo.divide %693, %694 : tensor<8x8x1xf32>
-    %696 = stablehlo.multiply %691, %688 : tensor<8x8x16xf32>
+    %570 = stablehlo.broadcast_in_dim %cst_83, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %571 = stablehlo.divide %569, %570 : tensor<8x8x1xf32>
+    %572 = stablehlo.multiply %567, %564 : tensor<8x8x16xf32>
     %cst_84 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %697 = stablehlo.reduce(%696 init: %cst_84) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %698 = stablehlo.broadcast_in_dim %697, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %573 = stablehlo.reduce(%572 init: %cst_84) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %574 = stablehlo.broadcast_in_dim %573, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_85 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %699 = stablehlo.broadcast_in_dim %cst_85, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %700 = stablehlo.divide %698, %699 : tensor<8x8x1xf32>
-    %701 = stablehlo.broadcast_in_dim %695, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %702 = stablehlo.subtract %691, %701 : tensor<8x8x16xf32>
-    %703 = stablehlo.broadcast_in_dim %700, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %704 = stablehlo.multiply %688, %703 : tensor<8x8x16xf32>
-    %705 = stablehlo.subtract %702, %704 : tensor<8x8x16xf32>
-    %706 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %707 = stablehlo.multiply %706, %705 : tensor<8x8x16xf32>
-    %708 = stablehlo.multiply %678, %688 : tensor<8x8x16xf32>
+    %575 = stablehlo.broadcast_in_dim %cst_85, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %576 = stablehlo.divide %574, %575 : tensor<8x8x1xf32>
+    %577 = stablehlo.broadcast_in_dim %571, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %578 = stablehlo.subtract %567, %577 : tensor<8x8x16xf32>
+    %579 = stablehlo.broadcast_in_dim %576, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %580 = stablehlo.multiply %564, %579 : tensor<8x8x16xf32>
+    %581 = stablehlo.subtract %578, %580 : tensor<8x8x16xf32>
+    %582 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %583 = stablehlo.multiply %582, %581 : tensor<8x8x16xf32>
+    %584 = stablehlo.multiply %554, %564 : tensor<8x8x16xf32>
     %cst_86 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %709 = stablehlo.reduce(%708 init: %cst_86) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %585 = stablehlo.reduce(%584 init: %cst_86) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
     %cst_87 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %710 = stablehlo.reduce(%678 init: %cst_87) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %711 = stablehlo.add %609, %707 : tensor<8x8x16xf32>
-    %712 = sdy.sharding_constraint %709 <@mesh, [{}]> : tensor<16xf32>
-    %713 = sdy.sharding_constraint %712 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %714 = stablehlo.optimization_barrier %713 : tensor<16xf32>
-    %715 = sdy.sharding_constraint %710 <@mesh, [{}]> : tensor<16xf32>
-    %716 = sdy.sharding_constraint %715 <@mesh, [{"fsdp"}]> : tensor<16xf32>
-    %717 = stablehlo.optimization_barrier %716 : tensor<16xf32>
+    %586 = stablehlo.reduce(%554 init: %cst_87) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %587 = stablehlo.add %485, %583 : tensor<8x8x16xf32>
+    %588 = sdy.sharding_constraint %585 <@mesh, [{}]> : tensor<16xf32>
+    %589 = sdy.sharding_constraint %588 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %590 = stablehlo.optimization_barrier %589 : tensor<16xf32>
+    %591 = sdy.sharding_constraint %586 <@mesh, [{}]> : tensor<16xf32>
+    %592 = sdy.sharding_constraint %591 <@mesh, [{"fsdp"}]> : tensor<16xf32>
+    %593 = stablehlo.optimization_barrier %592 : tensor<16xf32>
     %cst_88 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %718 = stablehlo.reduce(%711 init: %cst_88) applies stablehlo.add across dimensions = [0] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x16xf32>
-    %719 = stablehlo.broadcast_in_dim %718, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
-    %720 = stablehlo.reshape %719 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
+    %594 = stablehlo.reduce(%587 init: %cst_88) applies stablehlo.add across dimensions = [0] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x16xf32>
+    %595 = stablehlo.broadcast_in_dim %594, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
+    %596 = stablehlo.reshape %595 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
     %cst_89 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %721 = stablehlo.broadcast_in_dim %cst_89, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %722 = stablehlo.convert %4 : (tensor<8xi64>) -> tensor<8xi32>
-    %723 = stablehlo.broadcast_in_dim %722, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
-    %724 = "stablehlo.scatter"(%721, %723, %720) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %597 = stablehlo.broadcast_in_dim %cst_89, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %598 = stablehlo.convert %4 : (tensor<8xi64>) -> tensor<8xi32>
+    %599 = stablehlo.broadcast_in_dim %598, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+    %600 = "stablehlo.scatter"(%597, %599, %596) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1466 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1466 : tensor<f32>
+      %1342 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1342 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<8x1xi32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %725 = sdy.sharding_constraint %724 <@mesh, [{}, {}]> : tensor<8x16xf32>
-    %726 = sdy.sharding_constraint %725 <@mesh, [{}, {"fsdp"}]> : tensor<8x16xf32>
-    %727 = stablehlo.optimization_barrier %726 : tensor<8x16xf32>
-    %728 = stablehlo.reshape %arg5 : (tensor<8x8xi64>) -> tensor<64xi64>
-    %729 = stablehlo.reshape %711 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %601 = sdy.sharding_constraint %600 <@mesh, [{}, {}]> : tensor<8x16xf32>
+    %602 = sdy.sharding_constraint %601 <@mesh, [{}, {"fsdp"}]> : tensor<8x16xf32>
+    %603 = stablehlo.optimization_barrier %602 : tensor<8x16xf32>
+    %604 = stablehlo.reshape %arg5 : (tensor<8x8xi64>) -> tensor<64xi64>
+    %605 = stablehlo.reshape %587 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
     %cst_90 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %730 = stablehlo.broadcast_in_dim %cst_90, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %731 = stablehlo.convert %728 : (tensor<64xi64>) -> tensor<64xi32>
-    %732 = stablehlo.broadcast_in_dim %731, dims = [0] : (tensor<64xi32>) -> tensor<64x1xi32>
-    %733 = "stablehlo.scatter"(%730, %732, %729) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %606 = stablehlo.broadcast_in_dim %cst_90, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %607 = stablehlo.convert %604 : (tensor<64xi64>) -> tensor<64xi32>
+    %608 = stablehlo.broadcast_in_dim %607, dims = [0] : (tensor<64xi32>) -> tensor<64x1xi32>
+    %609 = "stablehlo.scatter"(%606, %608, %605) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1466 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1466 : tensor<f32>
+      %1342 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1342 : tensor<f32>
     }) : (tensor<32x16xf32>, tensor<64x1xi32>, tensor<64x16xf32>) -> tensor<32x16xf32>
-    %734 = sdy.sharding_constraint %733 <@mesh, [{}, {}]> : tensor<32x16xf32>
-    %735 = sdy.sharding_constraint %734 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
-    %736 = stablehlo.optimization_barrier %735 : tensor<32x16xf32>
-    %737 = stablehlo.reshape %736 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %738 = stablehlo.reshape %737 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %739 = sdy.sharding_constraint %738 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %740 = chlo.square %739 : tensor<8x64xf32> -> tensor<8x64xf32>
+    %610 = sdy.sharding_constraint %609 <@mesh, [{}, {}]> : tensor<32x16xf32>
+    %611 = sdy.sharding_constraint %610 <@mesh, [{"fsdp"}, {}]> : tensor<32x16xf32>
+    %612 = stablehlo.optimization_barrier %611 : tensor<32x16xf32>
+    %613 = stablehlo.reshape %612 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %614 = stablehlo.reshape %613 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %615 = sdy.sharding_constraint %614 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
+    %616 = chlo.square %615 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_91 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %741 = stablehlo.reduce(%740 init: %cst_91) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %742 = stablehlo.broadcast_in_dim %741, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %743 = stablehlo.transpose %727, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %744 = stablehlo.reshape %743 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
-    %745 = stablehlo.reshape %744 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
-    %746 = sdy.sharding_constraint %745 <@mesh, [{"fsdp"}, {}]> : tensor<8x16xf32>
-    %747 = chlo.square %746 : tensor<8x16xf32> -> tensor<8x16xf32>
+    %617 = stablehlo.reduce(%616 init: %cst_91) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %618 = stablehlo.broadcast_in_dim %617, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %619 = stablehlo.transpose %603, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %620 = stablehlo.reshape %619 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
+    %621 = stablehlo.reshape %620 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
+    %622 = sdy.sharding_constraint %621 <@mesh, [{"fsdp"}, {}]> : tensor<8x16xf32>
+    %623 = chlo.square %622 : tensor<8x16xf32> -> tensor<8x16xf32>
     %cst_92 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %748 = stablehlo.reduce(%747 init: %cst_92) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
-    %749 = stablehlo.broadcast_in_dim %748, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %750 = stablehlo.reshape %714 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %751 = stablehlo.reshape %750 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %752 = stablehlo.reshape %751 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %753 = sdy.sharding_constraint %752 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %754 = chlo.square %753 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %624 = stablehlo.reduce(%623 init: %cst_92) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
+    %625 = stablehlo.broadcast_in_dim %624, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %626 = stablehlo.reshape %590 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %627 = stablehlo.reshape %626 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %628 = stablehlo.reshape %627 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %629 = sdy.sharding_constraint %628 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %630 = chlo.square %629 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_93 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %755 = stablehlo.reduce(%754 init: %cst_93) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %756 = stablehlo.broadcast_in_dim %755, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %757 = stablehlo.reshape %717 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %758 = stablehlo.reshape %757 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %759 = stablehlo.reshape %758 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %760 = sdy.sharding_constraint %759 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %761 = chlo.square %760 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %631 = stablehlo.reduce(%630 init: %cst_93) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %632 = stablehlo.broadcast_in_dim %631, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %633 = stablehlo.reshape %593 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %634 = stablehlo.reshape %633 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %635 = stablehlo.reshape %634 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %636 = sdy.sharding_constraint %635 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %637 = chlo.square %636 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_94 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %762 = stablehlo.reduce(%761 init: %cst_94) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %763 = stablehlo.broadcast_in_dim %762, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %764 = stablehlo.reshape %681 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
-    %765 = stablehlo.reshape %764 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
-    %766 = sdy.sharding_constraint %765 <@mesh, [{"fsdp"}, {}]> : tensor<8x96xf32>
-    %767 = chlo.square %766 : tensor<8x96xf32> -> tensor<8x96xf32>
+    %638 = stablehlo.reduce(%637 init: %cst_94) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %639 = stablehlo.broadcast_in_dim %638, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %640 = stablehlo.reshape %557 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
+    %641 = stablehlo.reshape %640 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
+    %642 = sdy.sharding_constraint %641 <@mesh, [{"fsdp"}, {}]> : tensor<8x96xf32>
+    %643 = chlo.square %642 : tensor<8x96xf32> -> tensor<8x96xf32>
     %cst_95 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %768 = stablehlo.reduce(%767 init: %cst_95) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
-    %769 = stablehlo.broadcast_in_dim %768, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %770 = stablehlo.reshape %684 : (tensor<48xf32>) -> tensor<48x1xf32>
-    %771 = stablehlo.reshape %770 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
-    %772 = stablehlo.reshape %771 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
-    %773 = sdy.sharding_constraint %772 <@mesh, [{"fsdp"}, {}]> : tensor<8x6xf32>
-    %774 = chlo.square %773 : tensor<8x6xf32> -> tensor<8x6xf32>
+    %644 = stablehlo.reduce(%643 init: %cst_95) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
+    %645 = stablehlo.broadcast_in_dim %644, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %646 = stablehlo.reshape %560 : (tensor<48xf32>) -> tensor<48x1xf32>
+    %647 = stablehlo.reshape %646 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
+    %648 = stablehlo.reshape %647 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
+    %649 = sdy.sharding_constraint %648 <@mesh, [{"fsdp"}, {}]> : tensor<8x6xf32>
+    %650 = chlo.square %649 : tensor<8x6xf32> -> tensor<8x6xf32>
     %cst_96 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %775 = stablehlo.reduce(%774 init: %cst_96) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
-    %776 = stablehlo.broadcast_in_dim %775, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %777 = stablehlo.reshape %625 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
-    %778 = stablehlo.reshape %777 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
-    %779 = sdy.sharding_constraint %778 <@mesh, [{"fsdp"}, {}]> : tensor<8x32xf32>
-    %780 = chlo.square %779 : tensor<8x32xf32> -> tensor<8x32xf32>
+    %651 = stablehlo.reduce(%650 init: %cst_96) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
+    %652 = stablehlo.broadcast_in_dim %651, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %653 = stablehlo.reshape %501 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
+    %654 = stablehlo.reshape %653 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
+    %655 = sdy.sharding_constraint %654 <@mesh, [{"fsdp"}, {}]> : tensor<8x32xf32>
+    %656 = chlo.square %655 : tensor<8x32xf32> -> tensor<8x32xf32>
     %cst_97 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %781 = stablehlo.reduce(%780 init: %cst_97) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
-    %782 = stablehlo.broadcast_in_dim %781, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %783 = stablehlo.reshape %628 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %784 = stablehlo.reshape %783 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %785 = stablehlo.reshape %784 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %786 = sdy.sharding_constraint %785 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %787 = chlo.square %786 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %657 = stablehlo.reduce(%656 init: %cst_97) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
+    %658 = stablehlo.broadcast_in_dim %657, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %659 = stablehlo.reshape %504 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %660 = stablehlo.reshape %659 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %661 = stablehlo.reshape %660 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %662 = sdy.sharding_constraint %661 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %663 = chlo.square %662 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_98 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %788 = stablehlo.reduce(%787 init: %cst_98) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %789 = stablehlo.broadcast_in_dim %788, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %790 = stablehlo.reshape %612 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %791 = stablehlo.reshape %790 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %792 = stablehlo.reshape %791 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %793 = sdy.sharding_constraint %792 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %794 = chlo.square %793 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %664 = stablehlo.reduce(%663 init: %cst_98) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %665 = stablehlo.broadcast_in_dim %664, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %666 = stablehlo.reshape %488 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %667 = stablehlo.reshape %666 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %668 = stablehlo.reshape %667 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %669 = sdy.sharding_constraint %668 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %670 = chlo.square %669 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_99 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %795 = stablehlo.reduce(%794 init: %cst_99) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %796 = stablehlo.broadcast_in_dim %795, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %797 = stablehlo.reshape %615 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %798 = stablehlo.reshape %797 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %799 = stablehlo.reshape %798 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %800 = sdy.sharding_constraint %799 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %801 = chlo.square %800 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %671 = stablehlo.reduce(%670 init: %cst_99) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %672 = stablehlo.broadcast_in_dim %671, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %673 = stablehlo.reshape %491 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %674 = stablehlo.reshape %673 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %675 = stablehlo.reshape %674 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %676 = sdy.sharding_constraint %675 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %677 = chlo.square %676 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_100 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %802 = stablehlo.reduce(%801 init: %cst_100) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %803 = stablehlo.broadcast_in_dim %802, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %804 = stablehlo.reshape %579 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %805 = stablehlo.reshape %804 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %806 = sdy.sharding_constraint %805 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %807 = chlo.square %806 : tensor<8x128xf32> -> tensor<8x128xf32>
+    %678 = stablehlo.reduce(%677 init: %cst_100) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %679 = stablehlo.broadcast_in_dim %678, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %680 = stablehlo.reshape %455 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %681 = stablehlo.reshape %680 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %682 = sdy.sharding_constraint %681 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
+    %683 = chlo.square %682 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_101 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %808 = stablehlo.reduce(%807 init: %cst_101) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %809 = stablehlo.broadcast_in_dim %808, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %810 = stablehlo.reshape %582 : (tensor<64xf32>) -> tensor<64x1xf32>
-    %811 = stablehlo.reshape %810 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
-    %812 = stablehlo.reshape %811 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
-    %813 = sdy.sharding_constraint %812 <@mesh, [{"fsdp"}, {}]> : tensor<8x8xf32>
-    %814 = chlo.square %813 : tensor<8x8xf32> -> tensor<8x8xf32>
+    %684 = stablehlo.reduce(%683 init: %cst_101) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %685 = stablehlo.broadcast_in_dim %684, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %686 = stablehlo.reshape %458 : (tensor<64xf32>) -> tensor<64x1xf32>
+    %687 = stablehlo.reshape %686 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
+    %688 = stablehlo.reshape %687 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
+    %689 = sdy.sharding_constraint %688 <@mesh, [{"fsdp"}, {}]> : tensor<8x8xf32>
+    %690 = chlo.square %689 : tensor<8x8xf32> -> tensor<8x8xf32>
     %cst_102 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %815 = stablehlo.reduce(%814 init: %cst_102) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-    %816 = stablehlo.broadcast_in_dim %815, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %817 = stablehlo.transpose %539, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
-    %818 = stablehlo.reshape %817 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %819 = stablehlo.reshape %818 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %820 = sdy.sharding_constraint %819 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
-    %821 = chlo.square %820 : tensor<8x128xf32> -> tensor<8x128xf32>
+    %691 = stablehlo.reduce(%690 init: %cst_102) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    %692 = stablehlo.broadcast_in_dim %691, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %693 = stablehlo.transpose %415, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
+    %694 = stablehlo.reshape %693 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %695 = stablehlo.reshape %694 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %696 = sdy.sharding_constraint %695 <@mesh, [{"fsdp"}, {}]> : tensor<8x128xf32>
+    %697 = chlo.square %696 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_103 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %822 = stablehlo.reduce(%821 init: %cst_103) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %823 = stablehlo.broadcast_in_dim %822, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %824 = stablehlo.reshape %542 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %825 = stablehlo.reshape %824 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %826 = stablehlo.reshape %825 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %827 = sdy.sharding_constraint %826 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %828 = chlo.square %827 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %698 = stablehlo.reduce(%697 init: %cst_103) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %699 = stablehlo.broadcast_in_dim %698, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %700 = stablehlo.reshape %418 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %701 = stablehlo.reshape %700 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %702 = stablehlo.reshape %701 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %703 = sdy.sharding_constraint %702 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %704 = chlo.square %703 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_104 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %829 = stablehlo.reduce(%828 init: %cst_104) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %830 = stablehlo.broadcast_in_dim %829, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %831 = stablehlo.reshape %440 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %832 = stablehlo.reshape %831 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %833 = stablehlo.reshape %832 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %834 = sdy.sharding_constraint %833 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %835 = chlo.square %834 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %705 = stablehlo.reduce(%704 init: %cst_104) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %706 = stablehlo.broadcast_in_dim %705, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %707 = stablehlo.reshape %402 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %708 = stablehlo.reshape %707 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %709 = stablehlo.reshape %708 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %710 = sdy.sharding_constraint %709 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %711 = chlo.square %710 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_105 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %836 = stablehlo.reduce(%835 init: %cst_105) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %837 = stablehlo.broadcast_in_dim %836, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %838 = stablehlo.reshape %443 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %839 = stablehlo.reshape %838 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %840 = stablehlo.reshape %839 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %841 = sdy.sharding_constraint %840 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
-    %842 = chlo.square %841 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %712 = stablehlo.reduce(%711 init: %cst_105) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %713 = stablehlo.broadcast_in_dim %712, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %714 = stablehlo.reshape %405 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %715 = stablehlo.reshape %714 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %716 = stablehlo.reshape %715 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %717 = sdy.sharding_constraint %716 <@mesh, [{"fsdp"}, {}]> : tensor<8x2xf32>
+    %718 = chlo.square %717 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_106 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %843 = stablehlo.reduce(%842 init: %cst_106) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %844 = stablehlo.broadcast_in_dim %843, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %845 = stablehlo.reshape %411 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %846 = stablehlo.reshape %845 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %847 = sdy.sharding_constraint %846 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
-    %848 = chlo.square %847 : tensor<8x64xf32> -> tensor<8x64xf32>
+    %719 = stablehlo.reduce(%718 init: %cst_106) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %720 = stablehlo.broadcast_in_dim %719, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %721 = stablehlo.reshape %373 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %722 = stablehlo.reshape %721 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %723 = sdy.sharding_constraint %722 <@mesh, [{"fsdp"}, {}]> : tensor<8x64xf32>
+    %724 = chlo.square %723 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_107 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %849 = stablehlo.reduce(%848 init: %cst_107) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %850 = stablehlo.broadcast_in_dim %849, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %851 = stablehlo.concatenate %742, %749, %756, %763, %769, %776, %782, %789, %796, %803, %809, %816, %823, %830, %837, %844, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
-    %852 = stablehlo.concatenate %850, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
-    %853 = stablehlo.concatenate %851, %852, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
-    %854 = sdy.sharding_constraint %853 <@mesh, [{"fsdp"}, {}]> : tensor<8x17xf32>
+    %725 = stablehlo.reduce(%724 init: %cst_107) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %726 = stablehlo.broadcast_in_dim %725, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %727 = stablehlo.concatenate %618, %625, %632, %639, %645, %652, %658, %665, %672, %679, %685, %692, %699, %706, %713, %720, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
+    %728 = stablehlo.concatenate %726, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
+    %729 = stablehlo.concatenate %727, %728, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
+    %730 = sdy.sharding_constraint %729 <@mesh, [{"fsdp"}, {}]> : tensor<8x17xf32>
     %cst_108 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %855 = stablehlo.reduce(%854 init: %cst_108) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
-    %856 = stablehlo.sqrt %855 : tensor<17xf32>
-    %857 = stablehlo.abs %856 : tensor<17xf32>
-    %858 = stablehlo.multiply %857, %857 : tensor<17xf32>
+    %731 = stablehlo.reduce(%730 init: %cst_108) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
+    %732 = stablehlo.sqrt %731 : tensor<17xf32>
+    %733 = stablehlo.abs %732 : tensor<17xf32>
+    %734 = stablehlo.multiply %733, %733 : tensor<17xf32>
     %cst_109 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %859 = stablehlo.reduce(%858 init: %cst_109) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
-    %860 = stablehlo.sqrt %859 : tensor<f32>
-    %861 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
-    %862 = stablehlo.reshape %861 : (tensor<1xf64>) -> tensor<f64>
-    %863 = stablehlo.convert %862 : (tensor<f64>) -> tensor<f32>
-    %864 = stablehlo.add %860, %863 : tensor<f32>
+    %735 = stablehlo.reduce(%734 init: %cst_109) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
+    %736 = stablehlo.sqrt %735 : tensor<f32>
+    %737 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
+    %738 = stablehlo.reshape %737 : (tensor<1xf64>) -> tensor<f64>
+    %739 = stablehlo.convert %738 : (tensor<f64>) -> tensor<f32>
+    %740 = stablehlo.add %736, %739 : tensor<f32>
     %cst_110 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %865 = stablehlo.divide %cst_110, %864 : tensor<f32>
-    %866 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
-    %867 = stablehlo.reshape %866 : (tensor<1xf64>) -> tensor<f64>
-    %868 = stablehlo.convert %867 : (tensor<f64>) -> tensor<f32>
-    %869 = stablehlo.multiply %865, %868 : tensor<f32>
-    %870 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
-    %871 = stablehlo.reshape %870 : (tensor<1xf64>) -> tensor<f64>
-    %872 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
-    %873 = stablehlo.minimum %869, %872 : tensor<f32>
-    %874 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %875 = stablehlo.multiply %736, %874 : tensor<32x16xf32>
-    %876 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %877 = stablehlo.multiply %727, %876 : tensor<8x16xf32>
-    %878 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %879 = stablehlo.multiply %714, %878 : tensor<16xf32>
-    %880 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %881 = stablehlo.multiply %717, %880 : tensor<16xf32>
-    %882 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %883 = stablehlo.multiply %681, %882 : tensor<48x16xf32>
-    %884 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %885 = stablehlo.multiply %684, %884 : tensor<48xf32>
-    %886 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %887 = stablehlo.multiply %625, %886 : tensor<16x16xf32>
-    %888 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %889 = stablehlo.multiply %628, %888 : tensor<16xf32>
-    %890 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %891 = stablehlo.multiply %612, %890 : tensor<16xf32>
-    %892 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %893 = stablehlo.multiply %615, %892 : tensor<16xf32>
-    %894 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %895 = stablehlo.multiply %579, %894 : tensor<64x16xf32>
-    %896 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %897 = stablehlo.multiply %582, %896 : tensor<64xf32>
-    %898 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %899 = stablehlo.multiply %539, %898 : tensor<16x64xf32>
-    %900 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %901 = stablehlo.multiply %542, %900 : tensor<16xf32>
-    %902 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %903 = stablehlo.multiply %440, %902 : tensor<16xf32>
-    %904 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %905 = stablehlo.multiply %443, %904 : tensor<16xf32>
-    %906 = stablehlo.broadcast_in_dim %873, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %907 = stablehlo.multiply %411, %906 : tensor<32x16xf32>
-    %908 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
-    %909 = stablehlo.reshape %908 : (tensor<1xf64>) -> tensor<f64>
-    %910 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %911 = stablehlo.broadcast_in_dim %910, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %912 = stablehlo.multiply %arg0, %911 : tensor<32x16xf32>
-    %913 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %914 = stablehlo.broadcast_in_dim %913, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %915 = stablehlo.multiply %arg1, %914 : tensor<8x16xf32>
-    %916 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %917 = stablehlo.broadcast_in_dim %916, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %918 = stablehlo.multiply %arg6, %917 : tensor<16xf32>
-    %919 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %920 = stablehlo.broadcast_in_dim %919, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %921 = stablehlo.multiply %arg7, %920 : tensor<16xf32>
-    %922 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %923 = stablehlo.broadcast_in_dim %922, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %924 = stablehlo.multiply %arg8, %923 : tensor<48x16xf32>
-    %925 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %926 = stablehlo.broadcast_in_dim %925, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %927 = stablehlo.multiply %arg9, %926 : tensor<48xf32>
-    %928 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %929 = stablehlo.broadcast_in_dim %928, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %930 = stablehlo.multiply %arg10, %929 : tensor<16x16xf32>
-    %931 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %932 = stablehlo.broadcast_in_dim %931, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %933 = stablehlo.multiply %arg11, %932 : tensor<16xf32>
-    %934 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %935 = stablehlo.broadcast_in_dim %934, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %936 = stablehlo.multiply %arg12, %935 : tensor<16xf32>
-    %937 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %938 = stablehlo.broadcast_in_dim %937, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %939 = stablehlo.multiply %arg13, %938 : tensor<16xf32>
-    %940 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %941 = stablehlo.broadcast_in_dim %940, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %942 = stablehlo.multiply %arg14, %941 : tensor<64x16xf32>
-    %943 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %944 = stablehlo.broadcast_in_dim %943, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %945 = stablehlo.multiply %arg15, %944 : tensor<64xf32>
-    %946 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %947 = stablehlo.broadcast_in_dim %946, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %948 = stablehlo.multiply %arg16, %947 : tensor<16x64xf32>
-    %949 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %950 = stablehlo.broadcast_in_dim %949, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %951 = stablehlo.multiply %arg17, %950 : tensor<16xf32>
-    %952 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %953 = stablehlo.broadcast_in_dim %952, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %954 = stablehlo.multiply %arg2, %953 : tensor<16xf32>
-    %955 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %956 = stablehlo.broadcast_in_dim %955, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %957 = stablehlo.multiply %arg3, %956 : tensor<16xf32>
-    %958 = stablehlo.convert %909 : (tensor<f64>) -> tensor<f32>
-    %959 = stablehlo.broadcast_in_dim %958, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %960 = stablehlo.multiply %arg4, %959 : tensor<32x16xf32>
-    %961 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
-    %962 = stablehlo.reshape %961 : (tensor<1xf64>) -> tensor<f64>
-    %963 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %741 = stablehlo.divide %cst_110, %740 : tensor<f32>
+    %742 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
+    %743 = stablehlo.reshape %742 : (tensor<1xf64>) -> tensor<f64>
+    %744 = stablehlo.convert %743 : (tensor<f64>) -> tensor<f32>
+    %745 = stablehlo.multiply %741, %744 : tensor<f32>
+    %746 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
+    %747 = stablehlo.reshape %746 : (tensor<1xf64>) -> tensor<f64>
+    %748 = stablehlo.convert %747 : (tensor<f64>) -> tensor<f32>
+    %749 = stablehlo.minimum %745, %748 : tensor<f32>
+    %750 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %751 = stablehlo.multiply %612, %750 : tensor<32x16xf32>
+    %752 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %753 = stablehlo.multiply %603, %752 : tensor<8x16xf32>
+    %754 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %755 = stablehlo.multiply %590, %754 : tensor<16xf32>
+    %756 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %757 = stablehlo.multiply %593, %756 : tensor<16xf32>
+    %758 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %759 = stablehlo.multiply %557, %758 : tensor<48x16xf32>
+    %760 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %761 = stablehlo.multiply %560, %760 : tensor<48xf32>
+    %762 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %763 = stablehlo.multiply %501, %762 : tensor<16x16xf32>
+    %764 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %765 = stablehlo.multiply %504, %764 : tensor<16xf32>
+    %766 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %767 = stablehlo.multiply %488, %766 : tensor<16xf32>
+    %768 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %769 = stablehlo.multiply %491, %768 : tensor<16xf32>
+    %770 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %771 = stablehlo.multiply %455, %770 : tensor<64x16xf32>
+    %772 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %773 = stablehlo.multiply %458, %772 : tensor<64xf32>
+    %774 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %775 = stablehlo.multiply %415, %774 : tensor<16x64xf32>
+    %776 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %777 = stablehlo.multiply %418, %776 : tensor<16xf32>
+    %778 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %779 = stablehlo.multiply %402, %778 : tensor<16xf32>
+    %780 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %781 = stablehlo.multiply %405, %780 : tensor<16xf32>
+    %782 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %783 = stablehlo.multiply %373, %782 : tensor<32x16xf32>
+    %784 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
+    %785 = stablehlo.reshape %784 : (tensor<1xf64>) -> tensor<f64>
+    %786 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %787 = stablehlo.broadcast_in_dim %786, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %788 = stablehlo.multiply %arg0, %787 : tensor<32x16xf32>
+    %789 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %790 = stablehlo.broadcast_in_dim %789, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %791 = stablehlo.multiply %arg1, %790 : tensor<8x16xf32>
+    %792 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %793 = stablehlo.broadcast_in_dim %792, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %794 = stablehlo.multiply %arg6, %793 : tensor<16xf32>
+    %795 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %796 = stablehlo.broadcast_in_dim %795, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %797 = stablehlo.multiply %arg7, %796 : tensor<16xf32>
+    %798 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %799 = stablehlo.broadcast_in_dim %798, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %800 = stablehlo.multiply %arg8, %799 : tensor<48x16xf32>
+    %801 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %802 = stablehlo.broadcast_in_dim %801, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %803 = stablehlo.multiply %arg9, %802 : tensor<48xf32>
+    %804 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %805 = stablehlo.broadcast_in_dim %804, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %806 = stablehlo.multiply %arg10, %805 : tensor<16x16xf32>
+    %807 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %808 = stablehlo.broadcast_in_dim %807, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %809 = stablehlo.multiply %arg11, %808 : tensor<16xf32>
+    %810 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %811 = stablehlo.broadcast_in_dim %810, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %812 = stablehlo.multiply %arg12, %811 : tensor<16xf32>
+    %813 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %814 = stablehlo.broadcast_in_dim %813, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %815 = stablehlo.multiply %arg13, %814 : tensor<16xf32>
+    %816 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %817 = stablehlo.broadcast_in_dim %816, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %818 = stablehlo.multiply %arg14, %817 : tensor<64x16xf32>
+    %819 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %820 = stablehlo.broadcast_in_dim %819, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %821 = stablehlo.multiply %arg15, %820 : tensor<64xf32>
+    %822 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %823 = stablehlo.broadcast_in_dim %822, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %824 = stablehlo.multiply %arg16, %823 : tensor<16x64xf32>
+    %825 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %826 = stablehlo.broadcast_in_dim %825, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %827 = stablehlo.multiply %arg17, %826 : tensor<16xf32>
+    %828 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %829 = stablehlo.broadcast_in_dim %828, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %830 = stablehlo.multiply %arg2, %829 : tensor<16xf32>
+    %831 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %832 = stablehlo.broadcast_in_dim %831, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %833 = stablehlo.multiply %arg3, %832 : tensor<16xf32>
+    %834 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
+    %835 = stablehlo.broadcast_in_dim %834, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %836 = stablehlo.multiply %arg4, %835 : tensor<32x16xf32>
+    %837 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
+    %838 = stablehlo.reshape %837 : (tensor<1xf64>) -> tensor<f64>
+    %839 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_111 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %964 = stablehlo.compare LT, %963, %cst_111, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %965 = call @_where_9(%964, %arg19, %875) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %840 = stablehlo.compare LT, %839, %cst_111, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %841 = call @_where_9(%840, %arg19, %751) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
     %cst_112 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %966 = stablehlo.subtract %963, %cst_112 : tensor<f32>
-    %967 = call @_where_10(%964, %963, %966) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %968 = stablehlo.subtract %875, %arg19 : tensor<32x16xf32>
-    %969 = stablehlo.broadcast_in_dim %967, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %970 = stablehlo.multiply %969, %968 : tensor<32x16xf32>
-    %971 = stablehlo.add %965, %970 : tensor<32x16xf32>
-    %972 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %842 = stablehlo.subtract %839, %cst_112 : tensor<f32>
+    %843 = call @_where_10(%840, %839, %842) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %844 = stablehlo.subtract %751, %arg19 : tensor<32x16xf32>
+    %845 = stablehlo.broadcast_in_dim %843, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %846 = stablehlo.multiply %845, %844 : tensor<32x16xf32>
+    %847 = stablehlo.add %841, %846 : tensor<32x16xf32>
+    %848 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_113 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %973 = stablehlo.compare LT, %972, %cst_113, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %974 = call @_where_11(%973, %arg20, %877) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %849 = stablehlo.compare LT, %848, %cst_113, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %850 = call @_where_11(%849, %arg20, %753) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %cst_114 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %975 = stablehlo.subtract %972, %cst_114 : tensor<f32>
-    %976 = call @_where_10(%973, %972, %975) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %977 = stablehlo.subtract %877, %arg20 : tensor<8x16xf32>
-    %978 = stablehlo.broadcast_in_dim %976, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %979 = stablehlo.multiply %978, %977 : tensor<8x16xf32>
-    %980 = stablehlo.add %974, %979 : tensor<8x16xf32>
-    %981 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %851 = stablehlo.subtract %848, %cst_114 : tensor<f32>
+    %852 = call @_where_10(%849, %848, %851) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %853 = stablehlo.subtract %753, %arg20 : tensor<8x16xf32>
+    %854 = stablehlo.broadcast_in_dim %852, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %855 = stablehlo.multiply %854, %853 : tensor<8x16xf32>
+    %856 = stablehlo.add %850, %855 : tensor<8x16xf32>
+    %857 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_115 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %982 = stablehlo.compare LT, %981, %cst_115, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %983 = call @_where_12(%982, %arg21, %879) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %858 = stablehlo.compare LT, %857, %cst_115, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %859 = call @_where_12(%858, %arg21, %755) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_116 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %984 = stablehlo.subtract %981, %cst_116 : tensor<f32>
-    %985 = call @_where_10(%982, %981, %984) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %986 = stablehlo.subtract %879, %arg21 : tensor<16xf32>
-    %987 = stablehlo.broadcast_in_dim %985, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %988 = stablehlo.multiply %987, %986 : tensor<16xf32>
-    %989 = stablehlo.add %983, %988 : tensor<16xf32>
-    %990 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %860 = stablehlo.subtract %857, %cst_116 : tensor<f32>
+    %861 = call @_where_10(%858, %857, %860) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %862 = stablehlo.subtract %755, %arg21 : tensor<16xf32>
+    %863 = stablehlo.broadcast_in_dim %861, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %864 = stablehlo.multiply %863, %862 : tensor<16xf32>
+    %865 = stablehlo.add %859, %864 : tensor<16xf32>
+    %866 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_117 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %991 = stablehlo.compare LT, %990, %cst_117, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %992 = call @_where_12(%991, %arg22, %881) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %867 = stablehlo.compare LT, %866, %cst_117, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %868 = call @_where_12(%867, %arg22, %757) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_118 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %993 = stablehlo.subtract %990, %cst_118 : tensor<f32>
-    %994 = call @_where_10(%991, %990, %993) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %995 = stablehlo.subtract %881, %arg22 : tensor<16xf32>
-    %996 = stablehlo.broadcast_in_dim %994, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %997 = stablehlo.multiply %996, %995 : tensor<16xf32>
-    %998 = stablehlo.add %992, %997 : tensor<16xf32>
-    %999 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %869 = stablehlo.subtract %866, %cst_118 : tensor<f32>
+    %870 = call @_where_10(%867, %866, %869) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %871 = stablehlo.subtract %757, %arg22 : tensor<16xf32>
+    %872 = stablehlo.broadcast_in_dim %870, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %873 = stablehlo.multiply %872, %871 : tensor<16xf32>
+    %874 = stablehlo.add %868, %873 : tensor<16xf32>
+    %875 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_119 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1000 = stablehlo.compare LT, %999, %cst_119, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1001 = call @_where_13(%1000, %arg23, %883) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
+    %876 = stablehlo.compare LT, %875, %cst_119, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %877 = call @_where_13(%876, %arg23, %759) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
     %cst_120 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1002 = stablehlo.subtract %999, %cst_120 : tensor<f32>
-    %1003 = call @_where_10(%1000, %999, %1002) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1004 = stablehlo.subtract %883, %arg23 : tensor<48x16xf32>
-    %1005 = stablehlo.broadcast_in_dim %1003, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1006 = stablehlo.multiply %1005, %1004 : tensor<48x16xf32>
-    %1007 = stablehlo.add %1001, %1006 : tensor<48x16xf32>
-    %1008 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %878 = stablehlo.subtract %875, %cst_120 : tensor<f32>
+    %879 = call @_where_10(%876, %875, %878) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %880 = stablehlo.subtract %759, %arg23 : tensor<48x16xf32>
+    %881 = stablehlo.broadcast_in_dim %879, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %882 = stablehlo.multiply %881, %880 : tensor<48x16xf32>
+    %883 = stablehlo.add %877, %882 : tensor<48x16xf32>
+    %884 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_121 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1009 = stablehlo.compare LT, %1008, %cst_121, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1010 = call @_where_14(%1009, %arg24, %885) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
+    %885 = stablehlo.compare LT, %884, %cst_121, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %886 = call @_where_14(%885, %arg24, %761) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
     %cst_122 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1011 = stablehlo.subtract %1008, %cst_122 : tensor<f32>
-    %1012 = call @_where_10(%1009, %1008, %1011) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1013 = stablehlo.subtract %885, %arg24 : tensor<48xf32>
-    %1014 = stablehlo.broadcast_in_dim %1012, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1015 = stablehlo.multiply %1014, %1013 : tensor<48xf32>
-    %1016 = stablehlo.add %1010, %1015 : tensor<48xf32>
-    %1017 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %887 = stablehlo.subtract %884, %cst_122 : tensor<f32>
+    %888 = call @_where_10(%885, %884, %887) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %889 = stablehlo.subtract %761, %arg24 : tensor<48xf32>
+    %890 = stablehlo.broadcast_in_dim %888, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %891 = stablehlo.multiply %890, %889 : tensor<48xf32>
+    %892 = stablehlo.add %886, %891 : tensor<48xf32>
+    %893 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_123 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1018 = stablehlo.compare LT, %1017, %cst_123, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1019 = call @_where_15(%1018, %arg25, %887) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+    %894 = stablehlo.compare LT, %893, %cst_123, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %895 = call @_where_15(%894, %arg25, %763) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
     %cst_124 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1020 = stablehlo.subtract %1017, %cst_124 : tensor<f32>
-    %1021 = call @_where_10(%1018, %1017, %1020) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1022 = stablehlo.subtract %887, %arg25 : tensor<16x16xf32>
-    %1023 = stablehlo.broadcast_in_dim %1021, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1024 = stablehlo.multiply %1023, %1022 : tensor<16x16xf32>
-    %1025 = stablehlo.add %1019, %1024 : tensor<16x16xf32>
-    %1026 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %896 = stablehlo.subtract %893, %cst_124 : tensor<f32>
+    %897 = call @_where_10(%894, %893, %896) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %898 = stablehlo.subtract %763, %arg25 : tensor<16x16xf32>
+    %899 = stablehlo.broadcast_in_dim %897, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %900 = stablehlo.multiply %899, %898 : tensor<16x16xf32>
+    %901 = stablehlo.add %895, %900 : tensor<16x16xf32>
+    %902 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_125 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1027 = stablehlo.compare LT, %1026, %cst_125, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1028 = call @_where_12(%1027, %arg26, %889) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %903 = stablehlo.compare LT, %902, %cst_125, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %904 = call @_where_12(%903, %arg26, %765) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_126 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1029 = stablehlo.subtract %1026, %cst_126 : tensor<f32>
-    %1030 = call @_where_10(%1027, %1026, %1029) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1031 = stablehlo.subtract %889, %arg26 : tensor<16xf32>
-    %1032 = stablehlo.broadcast_in_dim %1030, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1033 = stablehlo.multiply %1032, %1031 : tensor<16xf32>
-    %1034 = stablehlo.add %1028, %1033 : tensor<16xf32>
-    %1035 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %905 = stablehlo.subtract %902, %cst_126 : tensor<f32>
+    %906 = call @_where_10(%903, %902, %905) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %907 = stablehlo.subtract %765, %arg26 : tensor<16xf32>
+    %908 = stablehlo.broadcast_in_dim %906, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %909 = stablehlo.multiply %908, %907 : tensor<16xf32>
+    %910 = stablehlo.add %904, %909 : tensor<16xf32>
+    %911 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_127 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1036 = stablehlo.compare LT, %1035, %cst_127, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1037 = call @_where_12(%1036, %arg27, %891) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %912 = stablehlo.compare LT, %911, %cst_127, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %913 = call @_where_12(%912, %arg27, %767) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_128 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1038 = stablehlo.subtract %1035, %cst_128 : tensor<f32>
-    %1039 = call @_where_10(%1036, %1035, %1038) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1040 = stablehlo.subtract %891, %arg27 : tensor<16xf32>
-    %1041 = stablehlo.broadcast_in_dim %1039, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1042 = stablehlo.multiply %1041, %1040 : tensor<16xf32>
-    %1043 = stablehlo.add %1037, %1042 : tensor<16xf32>
-    %1044 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %914 = stablehlo.subtract %911, %cst_128 : tensor<f32>
+    %915 = call @_where_10(%912, %911, %914) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %916 = stablehlo.subtract %767, %arg27 : tensor<16xf32>
+    %917 = stablehlo.broadcast_in_dim %915, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %918 = stablehlo.multiply %917, %916 : tensor<16xf32>
+    %919 = stablehlo.add %913, %918 : tensor<16xf32>
+    %920 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_129 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1045 = stablehlo.compare LT, %1044, %cst_129, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1046 = call @_where_12(%1045, %arg28, %893) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %921 = stablehlo.compare LT, %920, %cst_129, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %922 = call @_where_12(%921, %arg28, %769) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_130 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1047 = stablehlo.subtract %1044, %cst_130 : tensor<f32>
-    %1048 = call @_where_10(%1045, %1044, %1047) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1049 = stablehlo.subtract %893, %arg28 : tensor<16xf32>
-    %1050 = stablehlo.broadcast_in_dim %1048, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1051 = stablehlo.multiply %1050, %1049 : tensor<16xf32>
-    %1052 = stablehlo.add %1046, %1051 : tensor<16xf32>
-    %1053 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %923 = stablehlo.subtract %920, %cst_130 : tensor<f32>
+    %924 = call @_where_10(%921, %920, %923) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %925 = stablehlo.subtract %769, %arg28 : tensor<16xf32>
+    %926 = stablehlo.broadcast_in_dim %924, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %927 = stablehlo.multiply %926, %925 : tensor<16xf32>
+    %928 = stablehlo.add %922, %927 : tensor<16xf32>
+    %929 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_131 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1054 = stablehlo.compare LT, %1053, %cst_131, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1055 = call @_where_16(%1054, %arg29, %895) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %930 = stablehlo.compare LT, %929, %cst_131, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %931 = call @_where_16(%930, %arg29, %771) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
     %cst_132 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1056 = stablehlo.subtract %1053, %cst_132 : tensor<f32>
-    %1057 = call @_where_10(%1054, %1053, %1056) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1058 = stablehlo.subtract %895, %arg29 : tensor<64x16xf32>
-    %1059 = stablehlo.broadcast_in_dim %1057, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1060 = stablehlo.multiply %1059, %1058 : tensor<64x16xf32>
-    %1061 = stablehlo.add %1055, %1060 : tensor<64x16xf32>
-    %1062 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %932 = stablehlo.subtract %929, %cst_132 : tensor<f32>
+    %933 = call @_where_10(%930, %929, %932) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %934 = stablehlo.subtract %771, %arg29 : tensor<64x16xf32>
+    %935 = stablehlo.broadcast_in_dim %933, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %936 = stablehlo.multiply %935, %934 : tensor<64x16xf32>
+    %937 = stablehlo.add %931, %936 : tensor<64x16xf32>
+    %938 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_133 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1063 = stablehlo.compare LT, %1062, %cst_133, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1064 = call @_where_17(%1063, %arg30, %897) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+    %939 = stablehlo.compare LT, %938, %cst_133, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %940 = call @_where_17(%939, %arg30, %773) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
     %cst_134 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1065 = stablehlo.subtract %1062, %cst_134 : tensor<f32>
-    %1066 = call @_where_10(%1063, %1062, %1065) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1067 = stablehlo.subtract %897, %arg30 : tensor<64xf32>
-    %1068 = stablehlo.broadcast_in_dim %1066, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1069 = stablehlo.multiply %1068, %1067 : tensor<64xf32>
-    %1070 = stablehlo.add %1064, %1069 : tensor<64xf32>
-    %1071 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %941 = stablehlo.subtract %938, %cst_134 : tensor<f32>
+    %942 = call @_where_10(%939, %938, %941) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %943 = stablehlo.subtract %773, %arg30 : tensor<64xf32>
+    %944 = stablehlo.broadcast_in_dim %942, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %945 = stablehlo.multiply %944, %943 : tensor<64xf32>
+    %946 = stablehlo.add %940, %945 : tensor<64xf32>
+    %947 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_135 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1072 = stablehlo.compare LT, %1071, %cst_135, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1073 = call @_where_18(%1072, %arg31, %899) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
+    %948 = stablehlo.compare LT, %947, %cst_135, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %949 = call @_where_18(%948, %arg31, %775) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
     %cst_136 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1074 = stablehlo.subtract %1071, %cst_136 : tensor<f32>
-    %1075 = call @_where_10(%1072, %1071, %1074) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1076 = stablehlo.subtract %899, %arg31 : tensor<16x64xf32>
-    %1077 = stablehlo.broadcast_in_dim %1075, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1078 = stablehlo.multiply %1077, %1076 : tensor<16x64xf32>
-    %1079 = stablehlo.add %1073, %1078 : tensor<16x64xf32>
-    %1080 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %950 = stablehlo.subtract %947, %cst_136 : tensor<f32>
+    %951 = call @_where_10(%948, %947, %950) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %952 = stablehlo.subtract %775, %arg31 : tensor<16x64xf32>
+    %953 = stablehlo.broadcast_in_dim %951, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %954 = stablehlo.multiply %953, %952 : tensor<16x64xf32>
+    %955 = stablehlo.add %949, %954 : tensor<16x64xf32>
+    %956 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_137 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1081 = stablehlo.compare LT, %1080, %cst_137, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1082 = call @_where_12(%1081, %arg32, %901) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %957 = stablehlo.compare LT, %956, %cst_137, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %958 = call @_where_12(%957, %arg32, %777) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_138 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1083 = stablehlo.subtract %1080, %cst_138 : tensor<f32>
-    %1084 = call @_where_10(%1081, %1080, %1083) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1085 = stablehlo.subtract %901, %arg32 : tensor<16xf32>
-    %1086 = stablehlo.broadcast_in_dim %1084, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1087 = stablehlo.multiply %1086, %1085 : tensor<16xf32>
-    %1088 = stablehlo.add %1082, %1087 : tensor<16xf32>
-    %1089 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %959 = stablehlo.subtract %956, %cst_138 : tensor<f32>
+    %960 = call @_where_10(%957, %956, %959) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %961 = stablehlo.subtract %777, %arg32 : tensor<16xf32>
+    %962 = stablehlo.broadcast_in_dim %960, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %963 = stablehlo.multiply %962, %961 : tensor<16xf32>
+    %964 = stablehlo.add %958, %963 : tensor<16xf32>
+    %965 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_139 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1090 = stablehlo.compare LT, %1089, %cst_139, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1091 = call @_where_12(%1090, %arg33, %903) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %966 = stablehlo.compare LT, %965, %cst_139, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %967 = call @_where_12(%966, %arg33, %779) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_140 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1092 = stablehlo.subtract %1089, %cst_140 : tensor<f32>
-    %1093 = call @_where_10(%1090, %1089, %1092) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1094 = stablehlo.subtract %903, %arg33 : tensor<16xf32>
-    %1095 = stablehlo.broadcast_in_dim %1093, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1096 = stablehlo.multiply %1095, %1094 : tensor<16xf32>
-    %1097 = stablehlo.add %1091, %1096 : tensor<16xf32>
-    %1098 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %968 = stablehlo.subtract %965, %cst_140 : tensor<f32>
+    %969 = call @_where_10(%966, %965, %968) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %970 = stablehlo.subtract %779, %arg33 : tensor<16xf32>
+    %971 = stablehlo.broadcast_in_dim %969, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %972 = stablehlo.multiply %971, %970 : tensor<16xf32>
+    %973 = stablehlo.add %967, %972 : tensor<16xf32>
+    %974 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_141 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1099 = stablehlo.compare LT, %1098, %cst_141, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1100 = call @_where_12(%1099, %arg34, %905) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %975 = stablehlo.compare LT, %974, %cst_141, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %976 = call @_where_12(%975, %arg34, %781) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_142 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1101 = stablehlo.subtract %1098, %cst_142 : tensor<f32>
-    %1102 = call @_where_10(%1099, %1098, %1101) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1103 = stablehlo.subtract %905, %arg34 : tensor<16xf32>
-    %1104 = stablehlo.broadcast_in_dim %1102, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1105 = stablehlo.multiply %1104, %1103 : tensor<16xf32>
-    %1106 = stablehlo.add %1100, %1105 : tensor<16xf32>
-    %1107 = stablehlo.convert %962 : (tensor<f64>) -> tensor<f32>
+    %977 = stablehlo.subtract %974, %cst_142 : tensor<f32>
+    %978 = call @_where_10(%975, %974, %977) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %979 = stablehlo.subtract %781, %arg34 : tensor<16xf32>
+    %980 = stablehlo.broadcast_in_dim %978, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %981 = stablehlo.multiply %980, %979 : tensor<16xf32>
+    %982 = stablehlo.add %976, %981 : tensor<16xf32>
+    %983 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
     %cst_143 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %1108 = stablehlo.compare LT, %1107, %cst_143, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %1109 = call @_where_9(%1108, %arg35, %907) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %984 = stablehlo.compare LT, %983, %cst_143, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %985 = call @_where_9(%984, %arg35, %783) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
     %cst_144 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %1110 = stablehlo.subtract %1107, %cst_144 : tensor<f32>
-    %1111 = call @_where_10(%1108, %1107, %1110) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %1112 = stablehlo.subtract %907, %arg35 : tensor<32x16xf32>
-    %1113 = stablehlo.broadcast_in_dim %1111, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1114 = stablehlo.multiply %1113, %1112 : tensor<32x16xf32>
-    %1115 = stablehlo.add %1109, %1114 : tensor<32x16xf32>
-    %1116 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
-    %1117 = stablehlo.reshape %1116 : (tensor<1xf64>) -> tensor<f64>
-    %1118 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1119 = stablehlo.broadcast_in_dim %1118, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1120 = stablehlo.multiply %arg36, %1119 : tensor<32x16xf32>
-    %1121 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1122 = stablehlo.broadcast_in_dim %1121, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1123 = stablehlo.multiply %arg37, %1122 : tensor<8x16xf32>
-    %1124 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1125 = stablehlo.broadcast_in_dim %1124, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1126 = stablehlo.multiply %arg38, %1125 : tensor<16xf32>
-    %1127 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1128 = stablehlo.broadcast_in_dim %1127, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1129 = stablehlo.multiply %arg39, %1128 : tensor<16xf32>
-    %1130 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1131 = stablehlo.broadcast_in_dim %1130, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1132 = stablehlo.multiply %arg40, %1131 : tensor<48x16xf32>
-    %1133 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1134 = stablehlo.broadcast_in_dim %1133, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1135 = stablehlo.multiply %arg41, %1134 : tensor<48xf32>
-    %1136 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1137 = stablehlo.broadcast_in_dim %1136, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1138 = stablehlo.multiply %arg42, %1137 : tensor<16x16xf32>
-    %1139 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1140 = stablehlo.broadcast_in_dim %1139, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1141 = stablehlo.multiply %arg43, %1140 : tensor<16xf32>
-    %1142 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1143 = stablehlo.broadcast_in_dim %1142, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1144 = stablehlo.multiply %arg44, %1143 : tensor<16xf32>
-    %1145 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1146 = stablehlo.broadcast_in_dim %1145, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1147 = stablehlo.multiply %arg45, %1146 : tensor<16xf32>
-    %1148 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1149 = stablehlo.broadcast_in_dim %1148, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1150 = stablehlo.multiply %arg46, %1149 : tensor<64x16xf32>
-    %1151 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1152 = stablehlo.broadcast_in_dim %1151, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1153 = stablehlo.multiply %arg47, %1152 : tensor<64xf32>
-    %1154 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1155 = stablehlo.broadcast_in_dim %1154, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1156 = stablehlo.multiply %arg48, %1155 : tensor<16x64xf32>
-    %1157 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %986 = stablehlo.subtract %983, %cst_144 : tensor<f32>
+    %987 = call @_where_10(%984, %983, %986) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %988 = stablehlo.subtract %783, %arg35 : tensor<32x16xf32>
+    %989 = stablehlo.broadcast_in_dim %987, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %990 = stablehlo.multiply %989, %988 : tensor<32x16xf32>
+    %991 = stablehlo.add %985, %990 : tensor<32x16xf32>
+    %992 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
+    %993 = stablehlo.reshape %992 : (tensor<1xf64>) -> tensor<f64>
+    %994 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %995 = stablehlo.broadcast_in_dim %994, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %996 = stablehlo.multiply %arg36, %995 : tensor<32x16xf32>
+    %997 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %998 = stablehlo.broadcast_in_dim %997, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %999 = stablehlo.multiply %arg37, %998 : tensor<8x16xf32>
+    %1000 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1001 = stablehlo.broadcast_in_dim %1000, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1002 = stablehlo.multiply %arg38, %1001 : tensor<16xf32>
+    %1003 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1004 = stablehlo.broadcast_in_dim %1003, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1005 = stablehlo.multiply %arg39, %1004 : tensor<16xf32>
+    %1006 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1007 = stablehlo.broadcast_in_dim %1006, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1008 = stablehlo.multiply %arg40, %1007 : tensor<48x16xf32>
+    %1009 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1010 = stablehlo.broadcast_in_dim %1009, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1011 = stablehlo.multiply %arg41, %1010 : tensor<48xf32>
+    %1012 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1013 = stablehlo.broadcast_in_dim %1012, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1014 = stablehlo.multiply %arg42, %1013 : tensor<16x16xf32>
+    %1015 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1016 = stablehlo.broadcast_in_dim %1015, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1017 = stablehlo.multiply %arg43, %1016 : tensor<16xf32>
+    %1018 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1019 = stablehlo.broadcast_in_dim %1018, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1020 = stablehlo.multiply %arg44, %1019 : tensor<16xf32>
+    %1021 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1022 = stablehlo.broadcast_in_dim %1021, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1023 = stablehlo.multiply %arg45, %1022 : tensor<16xf32>
+    %1024 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1025 = stablehlo.broadcast_in_dim %1024, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1026 = stablehlo.multiply %arg46, %1025 : tensor<64x16xf32>
+    %1027 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1028 = stablehlo.broadcast_in_dim %1027, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1029 = stablehlo.multiply %arg47, %1028 : tensor<64xf32>
+    %1030 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1031 = stablehlo.broadcast_in_dim %1030, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1032 = stablehlo.multiply %arg48, %1031 : tensor<16x64xf32>
+    %1033 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1034 = stablehlo.broadcast_in_dim %1033, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1035 = stablehlo.multiply %arg49, %1034 : tensor<16xf32>
+    %1036 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1037 = stablehlo.broadcast_in_dim %1036, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1038 = stablehlo.multiply %arg50, %1037 : tensor<16xf32>
+    %1039 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1040 = stablehlo.broadcast_in_dim %1039, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1041 = stablehlo.multiply %arg51, %1040 : tensor<16xf32>
+    %1042 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
+    %1043 = stablehlo.broadcast_in_dim %1042, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1044 = stablehlo.multiply %arg52, %1043 : tensor<32x16xf32>
+    %1045 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
+    %1046 = stablehlo.reshape %1045 : (tensor<1xf64>) -> tensor<f64>
+    %1047 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1048 = stablehlo.broadcast_in_dim %1047, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1049 = stablehlo.multiply %1048, %751 : tensor<32x16xf32>
+    %1050 = stablehlo.multiply %1049, %751 : tensor<32x16xf32>
+    %1051 = stablehlo.add %996, %1050 : tensor<32x16xf32>
+    %1052 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1053 = stablehlo.broadcast_in_dim %1052, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1054 = stablehlo.multiply %1053, %753 : tensor<8x16xf32>
+    %1055 = stablehlo.multiply %1054, %753 : tensor<8x16xf32>
+    %1056 = stablehlo.add %999, %1055 : tensor<8x16xf32>
+    %1057 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1058 = stablehlo.broadcast_in_dim %1057, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1059 = stablehlo.multiply %1058, %755 : tensor<16xf32>
+    %1060 = stablehlo.multiply %1059, %755 : tensor<16xf32>
+    %1061 = stablehlo.add %1002, %1060 : tensor<16xf32>
+    %1062 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1063 = stablehlo.broadcast_in_dim %1062, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1064 = stablehlo.multiply %1063, %757 : tensor<16xf32>
+    %1065 = stablehlo.multiply %1064, %757 : tensor<16xf32>
+    %1066 = stablehlo.add %1005, %1065 : tensor<16xf32>
+    %1067 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1068 = stablehlo.broadcast_in_dim %1067, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1069 = stablehlo.multiply %1068, %759 : tensor<48x16xf32>
+    %1070 = stablehlo.multiply %1069, %759 : tensor<48x16xf32>
+    %1071 = stablehlo.add %1008, %1070 : tensor<48x16xf32>
+    %1072 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1073 = stablehlo.broadcast_in_dim %1072, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1074 = stablehlo.multiply %1073, %761 : tensor<48xf32>
+    %1075 = stablehlo.multiply %1074, %761 : tensor<48xf32>
+    %1076 = stablehlo.add %1011, %1075 : tensor<48xf32>
+    %1077 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1078 = stablehlo.broadcast_in_dim %1077, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1079 = stablehlo.multiply %1078, %763 : tensor<16x16xf32>
+    %1080 = stablehlo.multiply %1079, %763 : tensor<16x16xf32>
+    %1081 = stablehlo.add %1014, %1080 : tensor<16x16xf32>
+    %1082 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1083 = stablehlo.broadcast_in_dim %1082, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1084 = stablehlo.multiply %1083, %765 : tensor<16xf32>
+    %1085 = stablehlo.multiply %1084, %765 : tensor<16xf32>
+    %1086 = stablehlo.add %1017, %1085 : tensor<16xf32>
+    %1087 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1088 = stablehlo.broadcast_in_dim %1087, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1089 = stablehlo.multiply %1088, %767 : tensor<16xf32>
+    %1090 = stablehlo.multiply %1089, %767 : tensor<16xf32>
+    %1091 = stablehlo.add %1020, %1090 : tensor<16xf32>
+    %1092 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1093 = stablehlo.broadcast_in_dim %1092, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1094 = stablehlo.multiply %1093, %769 : tensor<16xf32>
+    %1095 = stablehlo.multiply %1094, %769 : tensor<16xf32>
+    %1096 = stablehlo.add %1023, %1095 : tensor<16xf32>
+    %1097 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1098 = stablehlo.broadcast_in_dim %1097, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1099 = stablehlo.multiply %1098, %771 : tensor<64x16xf32>
+    %1100 = stablehlo.multiply %1099, %771 : tensor<64x16xf32>
+    %1101 = stablehlo.add %1026, %1100 : tensor<64x16xf32>
+    %1102 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1103 = stablehlo.broadcast_in_dim %1102, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1104 = stablehlo.multiply %1103, %773 : tensor<64xf32>
+    %1105 = stablehlo.multiply %1104, %773 : tensor<64xf32>
+    %1106 = stablehlo.add %1029, %1105 : tensor<64xf32>
+    %1107 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1108 = stablehlo.broadcast_in_dim %1107, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1109 = stablehlo.multiply %1108, %775 : tensor<16x64xf32>
+    %1110 = stablehlo.multiply %1109, %775 : tensor<16x64xf32>
+    %1111 = stablehlo.add %1032, %1110 : tensor<16x64xf32>
+    %1112 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1113 = stablehlo.broadcast_in_dim %1112, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1114 = stablehlo.multiply %1113, %777 : tensor<16xf32>
+    %1115 = stablehlo.multiply %1114, %777 : tensor<16xf32>
+    %1116 = stablehlo.add %1035, %1115 : tensor<16xf32>
+    %1117 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1118 = stablehlo.broadcast_in_dim %1117, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1119 = stablehlo.multiply %1118, %779 : tensor<16xf32>
+    %1120 = stablehlo.multiply %1119, %779 : tensor<16xf32>
+    %1121 = stablehlo.add %1038, %1120 : tensor<16xf32>
+    %1122 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1123 = stablehlo.broadcast_in_dim %1122, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1124 = stablehlo.multiply %1123, %781 : tensor<16xf32>
+    %1125 = stablehlo.multiply %1124, %781 : tensor<16xf32>
+    %1126 = stablehlo.add %1041, %1125 : tensor<16xf32>
+    %1127 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1128 = stablehlo.broadcast_in_dim %1127, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1129 = stablehlo.multiply %1128, %783 : tensor<32x16xf32>
+    %1130 = stablehlo.multiply %1129, %783 : tensor<32x16xf32>
+    %1131 = stablehlo.add %1044, %1130 : tensor<32x16xf32>
+    %1132 = stablehlo.sqrt %1051 : tensor<32x16xf32>
+    %1133 = stablehlo.sqrt %1056 : tensor<8x16xf32>
+    %1134 = stablehlo.sqrt %1061 : tensor<16xf32>
+    %1135 = stablehlo.sqrt %1066 : tensor<16xf32>
+    %1136 = stablehlo.sqrt %1071 : tensor<48x16xf32>
+    %1137 = stablehlo.sqrt %1076 : tensor<48xf32>
+    %1138 = stablehlo.sqrt %1081 : tensor<16x16xf32>
+    %1139 = stablehlo.sqrt %1086 : tensor<16xf32>
+    %1140 = stablehlo.sqrt %1091 : tensor<16xf32>
+    %1141 = stablehlo.sqrt %1096 : tensor<16xf32>
+    %1142 = stablehlo.sqrt %1101 : tensor<64x16xf32>
+    %1143 = stablehlo.sqrt %1106 : tensor<64xf32>
+    %1144 = stablehlo.sqrt %1111 : tensor<16x64xf32>
+    %1145 = stablehlo.sqrt %1116 : tensor<16xf32>
+    %1146 = stablehlo.sqrt %1121 : tensor<16xf32>
+    %1147 = stablehlo.sqrt %1126 : tensor<16xf32>
+    %1148 = stablehlo.sqrt %1131 : tensor<32x16xf32>
+    %1149 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
+    %1150 = stablehlo.reshape %1149 : (tensor<1xf64>) -> tensor<f64>
+    %1151 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1152 = stablehlo.broadcast_in_dim %1151, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1153 = stablehlo.divide %1132, %1152 : tensor<32x16xf32>
+    %1154 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1155 = stablehlo.broadcast_in_dim %1154, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1156 = stablehlo.divide %1133, %1155 : tensor<8x16xf32>
+    %1157 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
     %1158 = stablehlo.broadcast_in_dim %1157, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1159 = stablehlo.multiply %arg49, %1158 : tensor<16xf32>
-    %1160 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
+    %1159 = stablehlo.divide %1134, %1158 : tensor<16xf32>
+    %1160 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
     %1161 = stablehlo.broadcast_in_dim %1160, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1162 = stablehlo.multiply %arg50, %1161 : tensor<16xf32>
-    %1163 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1164 = stablehlo.broadcast_in_dim %1163, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1165 = stablehlo.multiply %arg51, %1164 : tensor<16xf32>
-    %1166 = stablehlo.convert %1117 : (tensor<f64>) -> tensor<f32>
-    %1167 = stablehlo.broadcast_in_dim %1166, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1168 = stablehlo.multiply %arg52, %1167 : tensor<32x16xf32>
-    %1169 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
-    %1170 = stablehlo.reshape %1169 : (tensor<1xf64>) -> tensor<f64>
-    %1171 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1172 = stablehlo.broadcast_in_dim %1171, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1173 = stablehlo.multiply %1172, %875 : tensor<32x16xf32>
-    %1174 = stablehlo.multiply %1173, %875 : tensor<32x16xf32>
-    %1175 = stablehlo.add %1120, %1174 : tensor<32x16xf32>
-    %1176 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1177 = stablehlo.broadcast_in_dim %1176, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1178 = stablehlo.multiply %1177, %877 : tensor<8x16xf32>
-    %1179 = stablehlo.multiply %1178, %877 : tensor<8x16xf32>
-    %1180 = stablehlo.add %1123, %1179 : tensor<8x16xf32>
-    %1181 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1182 = stablehlo.broadcast_in_dim %1181, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1183 = stablehlo.multiply %1182, %879 : tensor<16xf32>
-    %1184 = stablehlo.multiply %1183, %879 : tensor<16xf32>
-    %1185 = stablehlo.add %1126, %1184 : tensor<16xf32>
-    %1186 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1187 = stablehlo.broadcast_in_dim %1186, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1188 = stablehlo.multiply %1187, %881 : tensor<16xf32>
-    %1189 = stablehlo.multiply %1188, %881 : tensor<16xf32>
-    %1190 = stablehlo.add %1129, %1189 : tensor<16xf32>
-    %1191 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1192 = stablehlo.broadcast_in_dim %1191, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1193 = stablehlo.multiply %1192, %883 : tensor<48x16xf32>
-    %1194 = stablehlo.multiply %1193, %883 : tensor<48x16xf32>
-    %1195 = stablehlo.add %1132, %1194 : tensor<48x16xf32>
-    %1196 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1197 = stablehlo.broadcast_in_dim %1196, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1198 = stablehlo.multiply %1197, %885 : tensor<48xf32>
-    %1199 = stablehlo.multiply %1198, %885 : tensor<48xf32>
-    %1200 = stablehlo.add %1135, %1199 : tensor<48xf32>
-    %1201 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1202 = stablehlo.broadcast_in_dim %1201, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1203 = stablehlo.multiply %1202, %887 : tensor<16x16xf32>
-    %1204 = stablehlo.multiply %1203, %887 : tensor<16x16xf32>
-    %1205 = stablehlo.add %1138, %1204 : tensor<16x16xf32>
-    %1206 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1207 = stablehlo.broadcast_in_dim %1206, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1208 = stablehlo.multiply %1207, %889 : tensor<16xf32>
-    %1209 = stablehlo.multiply %1208, %889 : tensor<16xf32>
-    %1210 = stablehlo.add %1141, %1209 : tensor<16xf32>
-    %1211 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1212 = stablehlo.broadcast_in_dim %1211, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1213 = stablehlo.multiply %1212, %891 : tensor<16xf32>
-    %1214 = stablehlo.multiply %1213, %891 : tensor<16xf32>
-    %1215 = stablehlo.add %1144, %1214 : tensor<16xf32>
-    %1216 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1217 = stablehlo.broadcast_in_dim %1216, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1218 = stablehlo.multiply %1217, %893 : tensor<16xf32>
-    %1219 = stablehlo.multiply %1218, %893 : tensor<16xf32>
-    %1220 = stablehlo.add %1147, %1219 : tensor<16xf32>
-    %1221 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1222 = stablehlo.broadcast_in_dim %1221, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1223 = stablehlo.multiply %1222, %895 : tensor<64x16xf32>
-    %1224 = stablehlo.multiply %1223, %895 : tensor<64x16xf32>
-    %1225 = stablehlo.add %1150, %1224 : tensor<64x16xf32>
-    %1226 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1227 = stablehlo.broadcast_in_dim %1226, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1228 = stablehlo.multiply %1227, %897 : tensor<64xf32>
-    %1229 = stablehlo.multiply %1228, %897 : tensor<64xf32>
-    %1230 = stablehlo.add %1153, %1229 : tensor<64xf32>
-    %1231 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1232 = stablehlo.broadcast_in_dim %1231, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1233 = stablehlo.multiply %1232, %899 : tensor<16x64xf32>
-    %1234 = stablehlo.multiply %1233, %899 : tensor<16x64xf32>
-    %1235 = stablehlo.add %1156, %1234 : tensor<16x64xf32>
-    %1236 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1237 = stablehlo.broadcast_in_dim %1236, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1238 = stablehlo.multiply %1237, %901 : tensor<16xf32>
-    %1239 = stablehlo.multiply %1238, %901 : tensor<16xf32>
-    %1240 = stablehlo.add %1159, %1239 : tensor<16xf32>
-    %1241 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1242 = stablehlo.broadcast_in_dim %1241, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1243 = stablehlo.multiply %1242, %903 : tensor<16xf32>
-    %1244 = stablehlo.multiply %1243, %903 : tensor<16xf32>
-    %1245 = stablehlo.add %1162, %1244 : tensor<16xf32>
-    %1246 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
+    %1162 = stablehlo.divide %1135, %1161 : tensor<16xf32>
+    %1163 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1164 = stablehlo.broadcast_in_dim %1163, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1165 = stablehlo.divide %1136, %1164 : tensor<48x16xf32>
+    %1166 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1167 = stablehlo.broadcast_in_dim %1166, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1168 = stablehlo.divide %1137, %1167 : tensor<48xf32>
+    %1169 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1170 = stablehlo.broadcast_in_dim %1169, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1171 = stablehlo.divide %1138, %1170 : tensor<16x16xf32>
+    %1172 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1173 = stablehlo.broadcast_in_dim %1172, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1174 = stablehlo.divide %1139, %1173 : tensor<16xf32>
+    %1175 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1176 = stablehlo.broadcast_in_dim %1175, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1177 = stablehlo.divide %1140, %1176 : tensor<16xf32>
+    %1178 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1179 = stablehlo.broadcast_in_dim %1178, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1180 = stablehlo.divide %1141, %1179 : tensor<16xf32>
+    %1181 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1182 = stablehlo.broadcast_in_dim %1181, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1183 = stablehlo.divide %1142, %1182 : tensor<64x16xf32>
+    %1184 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1185 = stablehlo.broadcast_in_dim %1184, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1186 = stablehlo.divide %1143, %1185 : tensor<64xf32>
+    %1187 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1188 = stablehlo.broadcast_in_dim %1187, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1189 = stablehlo.divide %1144, %1188 : tensor<16x64xf32>
+    %1190 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1191 = stablehlo.broadcast_in_dim %1190, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1192 = stablehlo.divide %1145, %1191 : tensor<16xf32>
+    %1193 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1194 = stablehlo.broadcast_in_dim %1193, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1195 = stablehlo.divide %1146, %1194 : tensor<16xf32>
+    %1196 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1197 = stablehlo.broadcast_in_dim %1196, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1198 = stablehlo.divide %1147, %1197 : tensor<16xf32>
+    %1199 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1200 = stablehlo.broadcast_in_dim %1199, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1201 = stablehlo.divide %1148, %1200 : tensor<32x16xf32>
+    %1202 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
+    %1203 = stablehlo.reshape %1202 : (tensor<1xf64>) -> tensor<f64>
+    %1204 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1205 = stablehlo.broadcast_in_dim %1204, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1206 = stablehlo.add %1153, %1205 : tensor<32x16xf32>
+    %1207 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1208 = stablehlo.broadcast_in_dim %1207, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1209 = stablehlo.add %1156, %1208 : tensor<8x16xf32>
+    %1210 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1211 = stablehlo.broadcast_in_dim %1210, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1212 = stablehlo.add %1159, %1211 : tensor<16xf32>
+    %1213 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1214 = stablehlo.broadcast_in_dim %1213, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1215 = stablehlo.add %1162, %1214 : tensor<16xf32>
+    %1216 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1217 = stablehlo.broadcast_in_dim %1216, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1218 = stablehlo.add %1165, %1217 : tensor<48x16xf32>
+    %1219 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1220 = stablehlo.broadcast_in_dim %1219, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1221 = stablehlo.add %1168, %1220 : tensor<48xf32>
+    %1222 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1223 = stablehlo.broadcast_in_dim %1222, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1224 = stablehlo.add %1171, %1223 : tensor<16x16xf32>
+    %1225 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1226 = stablehlo.broadcast_in_dim %1225, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1227 = stablehlo.add %1174, %1226 : tensor<16xf32>
+    %1228 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1229 = stablehlo.broadcast_in_dim %1228, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1230 = stablehlo.add %1177, %1229 : tensor<16xf32>
+    %1231 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1232 = stablehlo.broadcast_in_dim %1231, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1233 = stablehlo.add %1180, %1232 : tensor<16xf32>
+    %1234 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1235 = stablehlo.broadcast_in_dim %1234, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1236 = stablehlo.add %1183, %1235 : tensor<64x16xf32>
+    %1237 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1238 = stablehlo.broadcast_in_dim %1237, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1239 = stablehlo.add %1186, %1238 : tensor<64xf32>
+    %1240 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1241 = stablehlo.broadcast_in_dim %1240, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1242 = stablehlo.add %1189, %1241 : tensor<16x64xf32>
+    %1243 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1244 = stablehlo.broadcast_in_dim %1243, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1245 = stablehlo.add %1192, %1244 : tensor<16xf32>
+    %1246 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
     %1247 = stablehlo.broadcast_in_dim %1246, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1248 = stablehlo.multiply %1247, %905 : tensor<16xf32>
-    %1249 = stablehlo.multiply %1248, %905 : tensor<16xf32>
-    %1250 = stablehlo.add %1165, %1249 : tensor<16xf32>
-    %1251 = stablehlo.convert %1170 : (tensor<f64>) -> tensor<f32>
-    %1252 = stablehlo.broadcast_in_dim %1251, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1253 = stablehlo.multiply %1252, %907 : tensor<32x16xf32>
-    %1254 = stablehlo.multiply %1253, %907 : tensor<32x16xf32>
-    %1255 = stablehlo.add %1168, %1254 : tensor<32x16xf32>
-    %1256 = stablehlo.sqrt %1175 : tensor<32x16xf32>
-    %1257 = stablehlo.sqrt %1180 : tensor<8x16xf32>
-    %1258 = stablehlo.sqrt %1185 : tensor<16xf32>
-    %1259 = stablehlo.sqrt %1190 : tensor<16xf32>
-    %1260 = stablehlo.sqrt %1195 : tensor<48x16xf32>
-    %1261 = stablehlo.sqrt %1200 : tensor<48xf32>
-    %1262 = stablehlo.sqrt %1205 : tensor<16x16xf32>
-    %1263 = stablehlo.sqrt %1210 : tensor<16xf32>
-    %1264 = stablehlo.sqrt %1215 : tensor<16xf32>
-    %1265 = stablehlo.sqrt %1220 : tensor<16xf32>
-    %1266 = stablehlo.sqrt %1225 : tensor<64x16xf32>
-    %1267 = stablehlo.sqrt %1230 : tensor<64xf32>
-    %1268 = stablehlo.sqrt %1235 : tensor<16x64xf32>
-    %1269 = stablehlo.sqrt %1240 : tensor<16xf32>
-    %1270 = stablehlo.sqrt %1245 : tensor<16xf32>
-    %1271 = stablehlo.sqrt %1250 : tensor<16xf32>
-    %1272 = stablehlo.sqrt %1255 : tensor<32x16xf32>
-    %1273 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
-    %1274 = stablehlo.reshape %1273 : (tensor<1xf64>) -> tensor<f64>
-    %1275 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1276 = stablehlo.broadcast_in_dim %1275, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1277 = stablehlo.divide %1256, %1276 : tensor<32x16xf32>
-    %1278 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1279 = stablehlo.broadcast_in_dim %1278, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1280 = stablehlo.divide %1257, %1279 : tensor<8x16xf32>
-    %1281 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1282 = stablehlo.broadcast_in_dim %1281, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1283 = stablehlo.divide %1258, %1282 : tensor<16xf32>
-    %1284 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1285 = stablehlo.broadcast_in_dim %1284, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1286 = stablehlo.divide %1259, %1285 : tensor<16xf32>
-    %1287 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1288 = stablehlo.broadcast_in_dim %1287, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1289 = stablehlo.divide %1260, %1288 : tensor<48x16xf32>
-    %1290 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1291 = stablehlo.broadcast_in_dim %1290, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1292 = stablehlo.divide %1261, %1291 : tensor<48xf32>
-    %1293 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1294 = stablehlo.broadcast_in_dim %1293, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1295 = stablehlo.divide %1262, %1294 : tensor<16x16xf32>
-    %1296 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1297 = stablehlo.broadcast_in_dim %1296, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1298 = stablehlo.divide %1263, %1297 : tensor<16xf32>
-    %1299 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1300 = stablehlo.broadcast_in_dim %1299, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1301 = stablehlo.divide %1264, %1300 : tensor<16xf32>
-    %1302 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
+    %1248 = stablehlo.add %1195, %1247 : tensor<16xf32>
+    %1249 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1250 = stablehlo.broadcast_in_dim %1249, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1251 = stablehlo.add %1198, %1250 : tensor<16xf32>
+    %1252 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1253 = stablehlo.broadcast_in_dim %1252, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1254 = stablehlo.add %1201, %1253 : tensor<32x16xf32>
+    %1255 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
+    %1256 = stablehlo.reshape %1255 : (tensor<1xf64>) -> tensor<f64>
+    %1257 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1258 = stablehlo.broadcast_in_dim %1257, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1259 = stablehlo.multiply %1258, %847 : tensor<32x16xf32>
+    %1260 = stablehlo.divide %1259, %1206 : tensor<32x16xf32>
+    %1261 = stablehlo.add %788, %1260 : tensor<32x16xf32>
+    %1262 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1263 = stablehlo.broadcast_in_dim %1262, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1264 = stablehlo.multiply %1263, %856 : tensor<8x16xf32>
+    %1265 = stablehlo.divide %1264, %1209 : tensor<8x16xf32>
+    %1266 = stablehlo.add %791, %1265 : tensor<8x16xf32>
+    %1267 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1268 = stablehlo.broadcast_in_dim %1267, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1269 = stablehlo.multiply %1268, %865 : tensor<16xf32>
+    %1270 = stablehlo.divide %1269, %1212 : tensor<16xf32>
+    %1271 = stablehlo.add %794, %1270 : tensor<16xf32>
+    %1272 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1273 = stablehlo.broadcast_in_dim %1272, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1274 = stablehlo.multiply %1273, %874 : tensor<16xf32>
+    %1275 = stablehlo.divide %1274, %1215 : tensor<16xf32>
+    %1276 = stablehlo.add %797, %1275 : tensor<16xf32>
+    %1277 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1278 = stablehlo.broadcast_in_dim %1277, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1279 = stablehlo.multiply %1278, %883 : tensor<48x16xf32>
+    %1280 = stablehlo.divide %1279, %1218 : tensor<48x16xf32>
+    %1281 = stablehlo.add %800, %1280 : tensor<48x16xf32>
+    %1282 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1283 = stablehlo.broadcast_in_dim %1282, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1284 = stablehlo.multiply %1283, %892 : tensor<48xf32>
+    %1285 = stablehlo.divide %1284, %1221 : tensor<48xf32>
+    %1286 = stablehlo.add %803, %1285 : tensor<48xf32>
+    %1287 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1288 = stablehlo.broadcast_in_dim %1287, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1289 = stablehlo.multiply %1288, %901 : tensor<16x16xf32>
+    %1290 = stablehlo.divide %1289, %1224 : tensor<16x16xf32>
+    %1291 = stablehlo.add %806, %1290 : tensor<16x16xf32>
+    %1292 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1293 = stablehlo.broadcast_in_dim %1292, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1294 = stablehlo.multiply %1293, %910 : tensor<16xf32>
+    %1295 = stablehlo.divide %1294, %1227 : tensor<16xf32>
+    %1296 = stablehlo.add %809, %1295 : tensor<16xf32>
+    %1297 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1298 = stablehlo.broadcast_in_dim %1297, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1299 = stablehlo.multiply %1298, %919 : tensor<16xf32>
+    %1300 = stablehlo.divide %1299, %1230 : tensor<16xf32>
+    %1301 = stablehlo.add %812, %1300 : tensor<16xf32>
+    %1302 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
     %1303 = stablehlo.broadcast_in_dim %1302, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1304 = stablehlo.divide %1265, %1303 : tensor<16xf32>
-    %1305 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1306 = stablehlo.broadcast_in_dim %1305, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1307 = stablehlo.divide %1266, %1306 : tensor<64x16xf32>
-    %1308 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1309 = stablehlo.broadcast_in_dim %1308, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1310 = stablehlo.divide %1267, %1309 : tensor<64xf32>
-    %1311 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1312 = stablehlo.broadcast_in_dim %1311, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1313 = stablehlo.divide %1268, %1312 : tensor<16x64xf32>
-    %1314 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1315 = stablehlo.broadcast_in_dim %1314, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1316 = stablehlo.divide %1269, %1315 : tensor<16xf32>
-    %1317 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1318 = stablehlo.broadcast_in_dim %1317, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1319 = stablehlo.divide %1270, %1318 : tensor<16xf32>
-    %1320 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1321 = stablehlo.broadcast_in_dim %1320, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1322 = stablehlo.divide %1271, %1321 : tensor<16xf32>
-    %1323 = stablehlo.convert %1274 : (tensor<f64>) -> tensor<f32>
-    %1324 = stablehlo.broadcast_in_dim %1323, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1325 = stablehlo.divide %1272, %1324 : tensor<32x16xf32>
-    %1326 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
-    %1327 = stablehlo.reshape %1326 : (tensor<1xf64>) -> tensor<f64>
-    %1328 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1329 = stablehlo.broadcast_in_dim %1328, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1330 = stablehlo.add %1277, %1329 : tensor<32x16xf32>
-    %1331 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1332 = stablehlo.broadcast_in_dim %1331, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1333 = stablehlo.add %1280, %1332 : tensor<8x16xf32>
-    %1334 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1335 = stablehlo.broadcast_in_dim %1334, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1336 = stablehlo.add %1283, %1335 : tensor<16xf32>
-    %1337 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1338 = stablehlo.broadcast_in_dim %1337, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1339 = stablehlo.add %1286, %1338 : tensor<16xf32>
-    %1340 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1341 = stablehlo.broadcast_in_dim %1340, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1342 = stablehlo.add %1289, %1341 : tensor<48x16xf32>
-    %1343 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1344 = stablehlo.broadcast_in_dim %1343, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1345 = stablehlo.add %1292, %1344 : tensor<48xf32>
-    %1346 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1347 = stablehlo.broadcast_in_dim %1346, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1348 = stablehlo.add %1295, %1347 : tensor<16x16xf32>
-    %1349 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1350 = stablehlo.broadcast_in_dim %1349, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1351 = stablehlo.add %1298, %1350 : tensor<16xf32>
-    %1352 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1353 = stablehlo.broadcast_in_dim %1352, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1354 = stablehlo.add %1301, %1353 : tensor<16xf32>
-    %1355 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1356 = stablehlo.broadcast_in_dim %1355, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1357 = stablehlo.add %1304, %1356 : tensor<16xf32>
-    %1358 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1359 = stablehlo.broadcast_in_dim %1358, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1360 = stablehlo.add %1307, %1359 : tensor<64x16xf32>
-    %1361 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1362 = stablehlo.broadcast_in_dim %1361, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1363 = stablehlo.add %1310, %1362 : tensor<64xf32>
-    %1364 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1365 = stablehlo.broadcast_in_dim %1364, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1366 = stablehlo.add %1313, %1365 : tensor<16x64xf32>
-    %1367 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1368 = stablehlo.broadcast_in_dim %1367, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1369 = stablehlo.add %1316, %1368 : tensor<16xf32>
-    %1370 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1371 = stablehlo.broadcast_in_dim %1370, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1372 = stablehlo.add %1319, %1371 : tensor<16xf32>
-    %1373 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1374 = stablehlo.broadcast_in_dim %1373, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1375 = stablehlo.add %1322, %1374 : tensor<16xf32>
-    %1376 = stablehlo.convert %1327 : (tensor<f64>) -> tensor<f32>
-    %1377 = stablehlo.broadcast_in_dim %1376, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1378 = stablehlo.add %1325, %1377 : tensor<32x16xf32>
-    %1379 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
-    %1380 = stablehlo.reshape %1379 : (tensor<1xf64>) -> tensor<f64>
-    %1381 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1382 = stablehlo.broadcast_in_dim %1381, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1383 = stablehlo.multiply %1382, %971 : tensor<32x16xf32>
-    %1384 = stablehlo.divide %1383, %1330 : tensor<32x16xf32>
-    %1385 = stablehlo.add %912, %1384 : tensor<32x16xf32>
-    %1386 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1387 = stablehlo.broadcast_in_dim %1386, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1388 = stablehlo.multiply %1387, %980 : tensor<8x16xf32>
-    %1389 = stablehlo.divide %1388, %1333 : tensor<8x16xf32>
-    %1390 = stablehlo.add %915, %1389 : tensor<8x16xf32>
-    %1391 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1392 = stablehlo.broadcast_in_dim %1391, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1393 = stablehlo.multiply %1392, %989 : tensor<16xf32>
-    %1394 = stablehlo.divide %1393, %1336 : tensor<16xf32>
-    %1395 = stablehlo.add %918, %1394 : tensor<16xf32>
-    %1396 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1397 = stablehlo.broadcast_in_dim %1396, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1398 = stablehlo.multiply %1397, %998 : tensor<16xf32>
-    %1399 = stablehlo.divide %1398, %1339 : tensor<16xf32>
-    %1400 = stablehlo.add %921, %1399 : tensor<16xf32>
-    %1401 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1402 = stablehlo.broadcast_in_dim %1401, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1403 = stablehlo.multiply %1402, %1007 : tensor<48x16xf32>
-    %1404 = stablehlo.divide %1403, %1342 : tensor<48x16xf32>
-    %1405 = stablehlo.add %924, %1404 : tensor<48x16xf32>
-    %1406 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1407 = stablehlo.broadcast_in_dim %1406, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1408 = stablehlo.multiply %1407, %1016 : tensor<48xf32>
-    %1409 = stablehlo.divide %1408, %1345 : tensor<48xf32>
-    %1410 = stablehlo.add %927, %1409 : tensor<48xf32>
-    %1411 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1412 = stablehlo.broadcast_in_dim %1411, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1413 = stablehlo.multiply %1412, %1025 : tensor<16x16xf32>
-    %1414 = stablehlo.divide %1413, %1348 : tensor<16x16xf32>
-    %1415 = stablehlo.add %930, %1414 : tensor<16x16xf32>
-    %1416 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1417 = stablehlo.broadcast_in_dim %1416, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1418 = stablehlo.multiply %1417, %1034 : tensor<16xf32>
-    %1419 = stablehlo.divide %1418, %1351 : tensor<16xf32>
-    %1420 = stablehlo.add %933, %1419 : tensor<16xf32>
-    %1421 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1422 = stablehlo.broadcast_in_dim %1421, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1423 = stablehlo.multiply %1422, %1043 : tensor<16xf32>
-    %1424 = stablehlo.divide %1423, %1354 : tensor<16xf32>
-    %1425 = stablehlo.add %936, %1424 : tensor<16xf32>
-    %1426 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1427 = stablehlo.broadcast_in_dim %1426, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1428 = stablehlo.multiply %1427, %1052 : tensor<16xf32>
-    %1429 = stablehlo.divide %1428, %1357 : tensor<16xf32>
-    %1430 = stablehlo.add %939, %1429 : tensor<16xf32>
-    %1431 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1432 = stablehlo.broadcast_in_dim %1431, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1433 = stablehlo.multiply %1432, %1061 : tensor<64x16xf32>
-    %1434 = stablehlo.divide %1433, %1360 : tensor<64x16xf32>
-    %1435 = stablehlo.add %942, %1434 : tensor<64x16xf32>
-    %1436 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1437 = stablehlo.broadcast_in_dim %1436, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1438 = stablehlo.multiply %1437, %1070 : tensor<64xf32>
-    %1439 = stablehlo.divide %1438, %1363 : tensor<64xf32>
-    %1440 = stablehlo.add %945, %1439 : tensor<64xf32>
-    %1441 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1442 = stablehlo.broadcast_in_dim %1441, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1443 = stablehlo.multiply %1442, %1079 : tensor<16x64xf32>
-    %1444 = stablehlo.divide %1443, %1366 : tensor<16x64xf32>
-    %1445 = stablehlo.add %948, %1444 : tensor<16x64xf32>
-    %1446 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1447 = stablehlo.broadcast_in_dim %1446, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1448 = stablehlo.multiply %1447, %1088 : tensor<16xf32>
-    %1449 = stablehlo.divide %1448, %1369 : tensor<16xf32>
-    %1450 = stablehlo.add %951, %1449 : tensor<16xf32>
-    %1451 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1452 = stablehlo.broadcast_in_dim %1451, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1453 = stablehlo.multiply %1452, %1097 : tensor<16xf32>
-    %1454 = stablehlo.divide %1453, %1372 : tensor<16xf32>
-    %1455 = stablehlo.add %954, %1454 : tensor<16xf32>
-    %1456 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1457 = stablehlo.broadcast_in_dim %1456, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1458 = stablehlo.multiply %1457, %1106 : tensor<16xf32>
-    %1459 = stablehlo.divide %1458, %1375 : tensor<16xf32>
-    %1460 = stablehlo.add %957, %1459 : tensor<16xf32>
-    %1461 = stablehlo.convert %1380 : (tensor<f64>) -> tensor<f32>
-    %1462 = stablehlo.broadcast_in_dim %1461, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1463 = stablehlo.multiply %1462, %1115 : tensor<32x16xf32>
-    %1464 = stablehlo.divide %1463, %1378 : tensor<32x16xf32>
-    %1465 = stablehlo.add %960, %1464 : tensor<32x16xf32>
-    return %338, %971, %980, %989, %998, %1007, %1016, %1025, %1034, %1043, %1052, %1061, %1070, %1079, %1088, %1097, %1106, %1115, %1175, %1180, %1185, %1190, %1195, %1200, %1205, %1210, %1215, %1220, %1225, %1230, %1235, %1240, %1245, %1250, %1255, %1385, %1390, %1395, %1400, %1405, %1410, %1415, %1420, %1425, %1430, %1435, %1440, %1445, %1450, %1455, %1460, %1465 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
+    %1304 = stablehlo.multiply %1303, %928 : tensor<16xf32>
+    %1305 = stablehlo.divide %1304, %1233 : tensor<16xf32>
+    %1306 = stablehlo.add %815, %1305 : tensor<16xf32>
+    %1307 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1308 = stablehlo.broadcast_in_dim %1307, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1309 = stablehlo.multiply %1308, %937 : tensor<64x16xf32>
+    %1310 = stablehlo.divide %1309, %1236 : tensor<64x16xf32>
+    %1311 = stablehlo.add %818, %1310 : tensor<64x16xf32>
+    %1312 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1313 = stablehlo.broadcast_in_dim %1312, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1314 = stablehlo.multiply %1313, %946 : tensor<64xf32>
+    %1315 = stablehlo.divide %1314, %1239 : tensor<64xf32>
+    %1316 = stablehlo.add %821, %1315 : tensor<64xf32>
+    %1317 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1318 = stablehlo.broadcast_in_dim %1317, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1319 = stablehlo.multiply %1318, %955 : tensor<16x64xf32>
+    %1320 = stablehlo.divide %1319, %1242 : tensor<16x64xf32>
+    %1321 = stablehlo.add %824, %1320 : tensor<16x64xf32>
+    %1322 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1323 = stablehlo.broadcast_in_dim %1322, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1324 = stablehlo.multiply %1323, %964 : tensor<16xf32>
+    %1325 = stablehlo.divide %1324, %1245 : tensor<16xf32>
+    %1326 = stablehlo.add %827, %1325 : tensor<16xf32>
+    %1327 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1328 = stablehlo.broadcast_in_dim %1327, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1329 = stablehlo.multiply %1328, %973 : tensor<16xf32>
+    %1330 = stablehlo.divide %1329, %1248 : tensor<16xf32>
+    %1331 = stablehlo.add %830, %1330 : tensor<16xf32>
+    %1332 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1333 = stablehlo.broadcast_in_dim %1332, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1334 = stablehlo.multiply %1333, %982 : tensor<16xf32>
+    %1335 = stablehlo.divide %1334, %1251 : tensor<16xf32>
+    %1336 = stablehlo.add %833, %1335 : tensor<16xf32>
+    %1337 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1338 = stablehlo.broadcast_in_dim %1337, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1339 = stablehlo.multiply %1338, %991 : tensor<32x16xf32>
+    %1340 = stablehlo.divide %1339, %1254 : tensor<32x16xf32>
+    %1341 = stablehlo.add %836, %1340 : tensor<32x16xf32>
+    return %338, %847, %856, %865, %874, %883, %892, %901, %910, %919, %928, %937, %946, %955, %964, %973, %982, %991, %1051, %1056, %1061, %1066, %1071, %1076, %1081, %1086, %1091, %1096, %1101, %1106, %1111, %1116, %1121, %1126, %1131, %1261, %1266, %1271, %1276, %1281, %1286, %1291, %1296, %1301, %1306, %1311, %1316, %1321, %1326, %1331, %1336, %1341 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<48x16xf32>) -> tensor<48x16xf32> {
     return %arg0 : tensor<48x16xf32>

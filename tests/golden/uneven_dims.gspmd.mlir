@@ -193,72 +193,76 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %131 = stablehlo.multiply %123, %130 : tensor<7x13xf32>
     %cst_37 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
     %132 = call @_where(%98, %131, %cst_37) : (tensor<7x13xi1>, tensor<7x13xf32>, tensor<f32>) -> tensor<7x13xf32>
-    %cst_38 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %133 = stablehlo.broadcast_in_dim %cst_38, dims = [] : (tensor<f32>) -> tensor<7x13xf32>
-    %134 = stablehlo.compare LE, %17, %133, FLOAT : (tensor<7x13xf32>, tensor<7x13xf32>) -> tensor<7x13xi1>
+    %c_38 = stablehlo.constant dense<0> : tensor<i64>
+    %133 = call @_pad(%132, %c_38) : (tensor<7x13xf32>, tensor<i64>) -> tensor<8x16xf32>
+    %134 = stablehlo.custom_call @Sharding(%133) {backend_config = "", mhlo.sharding = "{devices=[2,4]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %135 = stablehlo.slice %134 [0:7, 0:13] : (tensor<8x16xf32>) -> tensor<7x13xf32>
     %cst_39 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %135 = call @_where_2(%134, %cst_39, %132) : (tensor<7x13xi1>, tensor<f32>, tensor<7x13xf32>) -> tensor<7x13xf32>
-    %136 = stablehlo.transpose %135, dims = [1, 0] : (tensor<7x13xf32>) -> tensor<13x7xf32>
-    %137 = stablehlo.dot_general %136, %0, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<13x7xf32>, tensor<7x9xf32>) -> tensor<13x9xf32>
+    %136 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<7x13xf32>
+    %137 = stablehlo.compare LE, %17, %136, FLOAT : (tensor<7x13xf32>, tensor<7x13xf32>) -> tensor<7x13xi1>
     %cst_40 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %138 = stablehlo.reduce(%135 init: %cst_40) applies stablehlo.add across dimensions = [0] : (tensor<7x13xf32>, tensor<f32>) -> tensor<13xf32>
-    %c_41 = stablehlo.constant dense<0> : tensor<i64>
-    %139 = call @_pad_3(%137, %c_41) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
-    %140 = stablehlo.custom_call @Sharding(%139) {backend_config = "", mhlo.sharding = "{devices=[4,2]<=[2,4]T(1,0)}"} : (tensor<16x10xf32>) -> tensor<16x10xf32>
-    %141 = stablehlo.slice %140 [0:13, 0:9] : (tensor<16x10xf32>) -> tensor<13x9xf32>
+    %138 = call @_where_2(%137, %cst_40, %135) : (tensor<7x13xi1>, tensor<f32>, tensor<7x13xf32>) -> tensor<7x13xf32>
+    %139 = stablehlo.transpose %138, dims = [1, 0] : (tensor<7x13xf32>) -> tensor<13x7xf32>
+    %140 = stablehlo.dot_general %139, %0, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<13x7xf32>, tensor<7x9xf32>) -> tensor<13x9xf32>
+    %cst_41 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %141 = stablehlo.reduce(%138 init: %cst_41) applies stablehlo.add across dimensions = [0] : (tensor<7x13xf32>, tensor<f32>) -> tensor<13xf32>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
-    %142 = call @_pad_4(%138, %c_42) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
-    %143 = stablehlo.custom_call @Sharding(%142) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %144 = stablehlo.slice %143 [0:13] : (tensor<16xf32>) -> tensor<13xf32>
-    %145 = stablehlo.slice %arg9 [1:2] : (tensor<3xf64>) -> tensor<1xf64>
-    %146 = stablehlo.reshape %145 : (tensor<1xf64>) -> tensor<f64>
-    %147 = stablehlo.convert %146 : (tensor<f64>) -> tensor<f32>
-    %148 = stablehlo.broadcast_in_dim %147, dims = [] : (tensor<f32>) -> tensor<13x9xf32>
-    %149 = stablehlo.multiply %4, %148 : tensor<13x9xf32>
-    %150 = stablehlo.convert %146 : (tensor<f64>) -> tensor<f32>
-    %151 = stablehlo.broadcast_in_dim %150, dims = [] : (tensor<f32>) -> tensor<13xf32>
-    %152 = stablehlo.multiply %5, %151 : tensor<13xf32>
-    %153 = stablehlo.convert %146 : (tensor<f64>) -> tensor<f32>
-    %154 = stablehlo.broadcast_in_dim %153, dims = [] : (tensor<f32>) -> tensor<3x13xf32>
-    %155 = stablehlo.multiply %6, %154 : tensor<3x13xf32>
-    %156 = stablehlo.convert %146 : (tensor<f64>) -> tensor<f32>
-    %157 = stablehlo.broadcast_in_dim %156, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %158 = stablehlo.multiply %arg8, %157 : tensor<3xf32>
-    %159 = stablehlo.add %149, %141 : tensor<13x9xf32>
-    %160 = stablehlo.add %152, %144 : tensor<13xf32>
-    %161 = stablehlo.add %155, %129 : tensor<3x13xf32>
-    %162 = stablehlo.add %158, %126 : tensor<3xf32>
-    %163 = stablehlo.slice %arg9 [2:3] : (tensor<3xf64>) -> tensor<1xf64>
-    %164 = stablehlo.reshape %163 : (tensor<1xf64>) -> tensor<f64>
-    %165 = stablehlo.convert %164 : (tensor<f64>) -> tensor<f32>
-    %166 = stablehlo.broadcast_in_dim %165, dims = [] : (tensor<f32>) -> tensor<13x9xf32>
-    %167 = stablehlo.multiply %166, %159 : tensor<13x9xf32>
-    %168 = stablehlo.add %1, %167 : tensor<13x9xf32>
-    %169 = stablehlo.convert %164 : (tensor<f64>) -> tensor<f32>
-    %170 = stablehlo.broadcast_in_dim %169, dims = [] : (tensor<f32>) -> tensor<13xf32>
-    %171 = stablehlo.multiply %170, %160 : tensor<13xf32>
-    %172 = stablehlo.add %2, %171 : tensor<13xf32>
-    %173 = stablehlo.convert %164 : (tensor<f64>) -> tensor<f32>
-    %174 = stablehlo.broadcast_in_dim %173, dims = [] : (tensor<f32>) -> tensor<3x13xf32>
-    %175 = stablehlo.multiply %174, %161 : tensor<3x13xf32>
-    %176 = stablehlo.add %3, %175 : tensor<3x13xf32>
-    %177 = stablehlo.convert %164 : (tensor<f64>) -> tensor<f32>
-    %178 = stablehlo.broadcast_in_dim %177, dims = [] : (tensor<f32>) -> tensor<3xf32>
-    %179 = stablehlo.multiply %178, %162 : tensor<3xf32>
-    %180 = stablehlo.add %arg4, %179 : tensor<3xf32>
+    %142 = call @_pad_3(%140, %c_42) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
+    %143 = stablehlo.custom_call @Sharding(%142) {backend_config = "", mhlo.sharding = "{devices=[4,2]<=[2,4]T(1,0)}"} : (tensor<16x10xf32>) -> tensor<16x10xf32>
+    %144 = stablehlo.slice %143 [0:13, 0:9] : (tensor<16x10xf32>) -> tensor<13x9xf32>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %181 = call @_pad_5(%159, %c_43) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
+    %145 = call @_pad_4(%141, %c_43) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
+    %146 = stablehlo.custom_call @Sharding(%145) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %147 = stablehlo.slice %146 [0:13] : (tensor<16xf32>) -> tensor<13xf32>
+    %148 = stablehlo.slice %arg9 [1:2] : (tensor<3xf64>) -> tensor<1xf64>
+    %149 = stablehlo.reshape %148 : (tensor<1xf64>) -> tensor<f64>
+    %150 = stablehlo.convert %149 : (tensor<f64>) -> tensor<f32>
+    %151 = stablehlo.broadcast_in_dim %150, dims = [] : (tensor<f32>) -> tensor<13x9xf32>
+    %152 = stablehlo.multiply %4, %151 : tensor<13x9xf32>
+    %153 = stablehlo.convert %149 : (tensor<f64>) -> tensor<f32>
+    %154 = stablehlo.broadcast_in_dim %153, dims = [] : (tensor<f32>) -> tensor<13xf32>
+    %155 = stablehlo.multiply %5, %154 : tensor<13xf32>
+    %156 = stablehlo.convert %149 : (tensor<f64>) -> tensor<f32>
+    %157 = stablehlo.broadcast_in_dim %156, dims = [] : (tensor<f32>) -> tensor<3x13xf32>
+    %158 = stablehlo.multiply %6, %157 : tensor<3x13xf32>
+    %159 = stablehlo.convert %149 : (tensor<f64>) -> tensor<f32>
+    %160 = stablehlo.broadcast_in_dim %159, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %161 = stablehlo.multiply %arg8, %160 : tensor<3xf32>
+    %162 = stablehlo.add %152, %144 : tensor<13x9xf32>
+    %163 = stablehlo.add %155, %147 : tensor<13xf32>
+    %164 = stablehlo.add %158, %129 : tensor<3x13xf32>
+    %165 = stablehlo.add %161, %126 : tensor<3xf32>
+    %166 = stablehlo.slice %arg9 [2:3] : (tensor<3xf64>) -> tensor<1xf64>
+    %167 = stablehlo.reshape %166 : (tensor<1xf64>) -> tensor<f64>
+    %168 = stablehlo.convert %167 : (tensor<f64>) -> tensor<f32>
+    %169 = stablehlo.broadcast_in_dim %168, dims = [] : (tensor<f32>) -> tensor<13x9xf32>
+    %170 = stablehlo.multiply %169, %162 : tensor<13x9xf32>
+    %171 = stablehlo.add %1, %170 : tensor<13x9xf32>
+    %172 = stablehlo.convert %167 : (tensor<f64>) -> tensor<f32>
+    %173 = stablehlo.broadcast_in_dim %172, dims = [] : (tensor<f32>) -> tensor<13xf32>
+    %174 = stablehlo.multiply %173, %163 : tensor<13xf32>
+    %175 = stablehlo.add %2, %174 : tensor<13xf32>
+    %176 = stablehlo.convert %167 : (tensor<f64>) -> tensor<f32>
+    %177 = stablehlo.broadcast_in_dim %176, dims = [] : (tensor<f32>) -> tensor<3x13xf32>
+    %178 = stablehlo.multiply %177, %164 : tensor<3x13xf32>
+    %179 = stablehlo.add %3, %178 : tensor<3x13xf32>
+    %180 = stablehlo.convert %167 : (tensor<f64>) -> tensor<f32>
+    %181 = stablehlo.broadcast_in_dim %180, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %182 = stablehlo.multiply %181, %165 : tensor<3xf32>
+    %183 = stablehlo.add %arg4, %182 : tensor<3xf32>
     %c_44 = stablehlo.constant dense<0> : tensor<i64>
-    %182 = call @_pad_6(%160, %c_44) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
+    %184 = call @_pad_5(%162, %c_44) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
     %c_45 = stablehlo.constant dense<0> : tensor<i64>
-    %183 = call @_pad_7(%161, %c_45) : (tensor<3x13xf32>, tensor<i64>) -> tensor<3x16xf32>
+    %185 = call @_pad_6(%163, %c_45) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
     %c_46 = stablehlo.constant dense<0> : tensor<i64>
-    %184 = call @_pad_5(%168, %c_46) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
+    %186 = call @_pad_7(%164, %c_46) : (tensor<3x13xf32>, tensor<i64>) -> tensor<3x16xf32>
     %c_47 = stablehlo.constant dense<0> : tensor<i64>
-    %185 = call @_pad_6(%172, %c_47) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
+    %187 = call @_pad_5(%171, %c_47) : (tensor<13x9xf32>, tensor<i64>) -> tensor<16x10xf32>
     %c_48 = stablehlo.constant dense<0> : tensor<i64>
-    %186 = call @_pad_7(%176, %c_48) : (tensor<3x13xf32>, tensor<i64>) -> tensor<3x16xf32>
-    return %110, %181, %182, %183, %162, %184, %185, %186, %180 : tensor<f32>, tensor<16x10xf32>, tensor<16xf32>, tensor<3x16xf32>, tensor<3xf32>, tensor<16x10xf32>, tensor<16xf32>, tensor<3x16xf32>, tensor<3xf32>
+    %188 = call @_pad_6(%175, %c_48) : (tensor<13xf32>, tensor<i64>) -> tensor<16xf32>
+    %c_49 = stablehlo.constant dense<0> : tensor<i64>
+    %189 = call @_pad_7(%179, %c_49) : (tensor<3x13xf32>, tensor<i64>) -> tensor<3x16xf32>
+    return %110, %184, %185, %186, %165, %187, %188, %189, %183 : tensor<f32>, tensor<16x10xf32>, tensor<16xf32>, tensor<3x16xf32>, tensor<3xf32>, tensor<16x10xf32>, tensor<16xf32>, tensor<3x16xf32>, tensor<3xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<13x9xf32>) -> tensor<13x9xf32> {
     return %arg0 : tensor<13x9xf32>
