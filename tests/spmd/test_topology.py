@@ -191,3 +191,18 @@ class TestMemory:
         assert more.tolist() == kept.tolist() == [1, 3, 5, 7, 9, 11, 13, 15]
         assert spmd.get_sharding(kept).memory == "pinned_host" and spmd.get_sharding(more).memory == "device"
         assert np.asarray(kept._cell.value.buffer).sum() == 64
+
+
+class TestBesideWhatRuns:
+    """A model that stands on devices that are not here, to be planned with, does not stop what runs on those that are."""
+
+    def test_barrier(self, far: Mesh) -> None:
+        with torch.device("xla"):
+            model = torch.nn.Linear(64, 64)
+        spmd.mark_sharding(model.weight, far, (None, "data"))
+        spmd.mark_sharding(model.bias, far, (None,))
+        x = torch.ones(4, device="xla") * 2
+        spmd.sync()
+        assert x.tolist() == [2.0] * 4
+        with pytest.raises(AbstractError, match="its devices are not here"):
+            model.weight.sum().item()

@@ -10,8 +10,10 @@ from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
 from ..pjrt import processes, runs
 from . import launch
+from .abstract import recording
 from .execute import graph_of, roots_of, run
 from .failed import give_up
+from .init import is_pure
 from .placement import meshes_met
 
 
@@ -26,7 +28,8 @@ def sync(*, wait: bool = False) -> None:
     if processes.several():
         processes.collect_garbage()
     with BARRIER, LOCK, interrupt.later():
-        cells, num_turns, num_ops = pending(), metrics.counter("loop_turns"), pace.recorded_ops
+        cells = [cell for cell in pending() if recording() is not None or not _is_far_state(cell)]
+        num_turns, num_ops = metrics.counter("loop_turns"), pace.recorded_ops
         if cells:
             metrics.add("syncs")
             try:
@@ -38,6 +41,12 @@ def sync(*, wait: bool = False) -> None:
         pace.rest(num_ops, had_loop=num_turns < metrics.counter("loop_turns"))
     if wait:
         runs.wait()
+
+
+def _is_far_state(cell: Cell) -> bool:
+    """Whether it is a parameter or buffer as it begins, on devices that are not here: to be planned with, never run."""
+    lies = cell.sharding
+    return cell.is_state and lies is not None and lies.target is not None and is_pure(cell.value, {})
 
 
 def _forget_what_ran() -> None:

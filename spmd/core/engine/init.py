@@ -27,7 +27,7 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
     for cell in cells:
         history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
         for value in history:
-            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and _is_pure(value, known))):
+            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and is_pure(value, known))):
                 fixed.setdefault(cell, []).append(value)
     if not fixed:
         return False
@@ -101,7 +101,7 @@ def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bo
     """The candidates that are read, at first hand or through other pure values, by what is not pure."""
     read: set[Value] = set()
     seen: set[Value] = set()
-    stack = [cell.value for cell in cells if not _is_pure(cell.value, known)]
+    stack = [cell.value for cell in cells if not is_pure(cell.value, known)]
     while stack:
         value = stack.pop()
         if value in candidates:
@@ -121,7 +121,7 @@ def _constant(value: Value) -> Any:
     return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant
 
 
-def _is_pure(value: Value, known: dict[Value, bool]) -> bool:
+def is_pure(value: Value, known: dict[Value, bool]) -> bool:
     """Whether a value depends on constants and random keys alone."""
     stack = [value]
     while stack:
