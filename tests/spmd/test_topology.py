@@ -194,7 +194,7 @@ class TestMemory:
 
 
 class TestBesideWhatRuns:
-    """A model that stands on devices that are not here, to be planned with, does not stop what runs on those that are."""
+    """A model that stands on devices that are not here, to be planned with, does not stop what runs here."""
 
     def test_barrier(self, far: Mesh) -> None:
         with torch.device("xla"):
