@@ -146,7 +146,8 @@ class TestPublicApi:
         assert flags == {
             "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
             "max_logits_bytes", "max_program_ops", "pad_lengths", "partitioner", "process_timeout_seconds",
-            "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "roll_layers", "roll_turns", "slow_compile_seconds", "sync_on_read",
+            "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "roll_layers",
+            "roll_turns", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:
