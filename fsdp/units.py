@@ -47,14 +47,19 @@ class Unit:
         self.slots = tuple(slot for slot in slots if self._is_cast(_held(*slot)))
         cast = {id(_held(*slot)) for slot in self.slots}
         self.gather = self._gather([parameter for parameter in own if id(parameter) not in cast])
-        self.passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
-        self.latest = _Pass((), {})
-        self.masters: _Held = {}  # what the casts took the place of in backward
+        self._passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
+        self._latest = _Pass((), {})
+        self._masters: _Held = {}  # what the casts took the place of in backward
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a forward pass is under way."""
+        return bool(self._passes)
 
     def enter(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
         might."""
-        if not self.passes:
+        if not self._passes:
             self.restore()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self.slots}
@@ -67,29 +72,29 @@ class Unit:
         for gather in gathers:
             gather.__enter__()
         held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
-        self.passes.append((_Pass(gathers, held), stored))
+        self._passes.append((_Pass(gathers, held), stored))
         _hold(held)
         return inputs
 
     def leave(self) -> None:
         """Ends it."""
-        self.latest, stored = self.passes.pop()
+        self._latest, stored = self._passes.pop()
         _hold(stored)
-        for gather in reversed(self.latest.gathers):
+        for gather in reversed(self._latest.gathers):
             gather.__exit__()
 
     def restore(self) -> None:
         """Gives modules their own parameters back."""
-        _hold(self.masters)
-        self.masters = {}
+        _hold(self._masters)
+        self._masters = {}
 
     def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
         """Begins the backward of a forward pass."""
         if self.reshard_after_forward:
             for gather in at.gathers:
                 gather.renew(gradient)
-        if self.slots and not self.passes:
-            self.masters = self.masters or {slot: _held(*slot) for slot in self.slots}
+        if self.slots and not self._passes:
+            self._masters = self._masters or {slot: _held(*slot) for slot in self.slots}
             _hold(at.held)
             torch.autograd.Variable._execution_engine.queue_callback(self.restore)
 
@@ -105,7 +110,7 @@ class Unit:
     def watch(self, output: Any) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
         if self.reshard_after_forward or self.slots:
-            arrived = _Arrived(self, self.latest)
+            arrived = _Arrived(self, self._latest)
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(arrived)

@@ -208,7 +208,7 @@ class FullyShardedDataParallel(nn.Module):
     def _restore(self) -> None:
         """Parameters in the place of their casts, which a backward pass that raised has left there."""
         for unit in self._gathered:
-            if not unit.passes:
+            if not unit.is_running:
                 unit.restore()
 
 

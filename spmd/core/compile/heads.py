@@ -136,7 +136,7 @@ class Head:
 
 def find(graph: Graph) -> dict[Node, Head]:
     """The ops of a graph that are skipped, or lowered by a head."""
-    losses = [node for node in graph.nodes if node.entry.name == "spmd.cross_entropy"]
+    losses = [node for node in graph.nodes if _name(node) == "spmd.cross_entropy" and _is_call(node)]
     if not losses or not config.max_logits_bytes:
         return {}
     readers: dict[Any, list[Node]] = {value_name(root): [_USER] for root in graph.roots}
@@ -187,7 +187,7 @@ def _is_usual(product: Node) -> bool:
 def _keeps_classes(node: Node) -> bool:
     if _name(node) == "aten.slice.Tensor":
         rank = len(node.meta.shape)
-        return _arguments(node).get("dim", 0) % rank != rank - 1
+        return _is_call(node) and _arguments(node).get("dim", 0) % rank != rank - 1
     return node.operands[0].meta.shape[-1] == node.meta.shape[-1]
 
 
@@ -211,7 +211,7 @@ def _with_backward(head: Head, loss_backward: Node, readers: dict[Any, list[Node
 def _take_gradient(head: Head, node: Node, grad: Node, readers: dict[Any, list[Node]]) -> bool:
     """Adds an op that makes a gradient of the product from that of its result; False for any other op."""
     name, product = _name(node), head.product
-    if name == "aten.linear_backward" and node.operands[1] is grad and not head.gradients:
+    if name == "aten.linear_backward" and _is_call(node) and node.operands[1] is grad and not head.gradients:
         wanted = _arguments(node)["output_mask"]
         head.gradients[node] = tuple(place for place in range(3) if wanted[place])
         return True
@@ -255,6 +255,11 @@ def _transposed(base: tuple[Any, bool]) -> tuple[Any, bool]:
 def _name(node: Node) -> str:
     """The op, without the precision that its product may have."""
     return node.entry.name.partition(":")[0]
+
+
+def _is_call(node: Node) -> bool:
+    """Whether it is the op as it was called: not with a lifted position, nor over a padded dim."""
+    return hasattr(node.entry.lowering, "arguments")
 
 
 def _arguments(node: Node) -> dict[str, Any]:
