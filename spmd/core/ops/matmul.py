@@ -8,6 +8,7 @@ from jax import lax
 
 from .create import cast
 from .registry import lower
+from .split import num_devices
 
 aten = torch.ops.aten
 
@@ -26,10 +27,11 @@ def _product(left, right):
 def _rounded_product(left, right, dtype):
     """left @ right in a dtype that nothing is added to before rounding.
 
-    A narrow one is asked of the product itself, which accumulates in float32 all the same: where the mesh cuts what is
-    summed over, the partial sums then travel at half the bytes.
+    Over several devices a narrow one is asked of the product itself, which accumulates in float32 all the same: where
+    the mesh cuts what is summed over, the partial sums then travel at half the bytes. On one device that would only
+    have XLA's CPU compiler leave the rounding out between two products.
     """
-    if left.dtype == dtype == jnp.bfloat16:
+    if left.dtype == dtype == jnp.bfloat16 and num_devices() > 1:
         return jnp.matmul(left, right, preferred_element_type=dtype)
     return cast(_product(left, right), dtype)
 
