@@ -151,12 +151,15 @@ class use_sharding:
         for tensor, read in zip(self._tensors, self._reads, strict=True):
             if tensor._cell.reads is not None:
                 tensor._cell.reads.leave(read.layout, span)
+        if self._reads and self._turn != latest_turn():
+            next_turn()  # what was gathered within may be freed: backward begins out here
 
     def renew(self, after: torch.Tensor) -> None:
         """Has the tensors gathered anew when next read, once `after` is computed, so that what was gathered is freed.
 
-        Nothing happens where no other `use_sharding` was entered or renewed since: what was gathered is still at hand.
-        FSDP does so with the gradient that arrives at a unit. Raises TypeError for a tensor that is not on xla.
+        Nothing happens where no other `use_sharding` was entered or renewed since, nor one around it left: what was
+        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. Raises TypeError for a tensor
+        that is not on xla.
 
         >>> import torch, spmd
         >>> weight = torch.ones(4, 4, device="xla")

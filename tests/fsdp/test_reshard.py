@@ -111,6 +111,19 @@ class TestCollectives:
         record, _ = step_of(256, mesh8, reshard_after_forward=False)
         assert record.collectives["all-gather"] == LAYERS
 
+    def test_gathers_below_a_root_that_has_a_head(self, mesh8: spmd.Mesh) -> None:
+        """The head is gathered once; the last layer again in backward, as the others are."""
+        layers, head = stack(256, 3), nn.Linear(256, 256, bias=False)
+        model = FSDP(
+            nn.Sequential(layers, head),
+            mesh=mesh8,
+            auto_wrap_policy=lambda module, recurse, numel: recurse or module in set(layers),
+        )
+        model(torch.randn(16, 256).to("xla")).square().mean().backward()
+        spmd.sync()
+        # Three layers and the head, then two layers: the first one's input needs no gradient.
+        assert last_record().collectives["all-gather"] == 4 + 2
+
     def test_gradients_are_reduced_unit_by_unit(self, mesh8: spmd.Mesh) -> None:
         record, _ = step_of(256, mesh8)
         assert record.collectives["all-reduce"] == LAYERS

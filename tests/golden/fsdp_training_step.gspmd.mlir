@@ -571,1040 +571,1126 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %403 = stablehlo.custom_call @Sharding(%399) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
     %404 = stablehlo.custom_call @Sharding(%403) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
     %405 = stablehlo.optimization_barrier %404 : tensor<16xf32>
-    %406 = stablehlo.reshape %272 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
-    %407 = stablehlo.reshape %396 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %408 = stablehlo.dot_general %407, %149, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x64xf32>) -> tensor<64x64xf32>
-    %409 = stablehlo.transpose %407, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %410 = stablehlo.dot_general %409, %406, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
-    %cst_56 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %411 = stablehlo.reduce(%407 init: %cst_56) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %412 = stablehlo.reshape %408 : (tensor<64x64xf32>) -> tensor<8x8x64xf32>
-    %413 = stablehlo.custom_call @Sharding(%410) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16x64xf32>) -> tensor<16x64xf32>
-    %414 = stablehlo.custom_call @Sharding(%413) {backend_config = "", mhlo.sharding = "{devices=[1,8]<=[8]}"} : (tensor<16x64xf32>) -> tensor<16x64xf32>
-    %415 = stablehlo.optimization_barrier %414 : tensor<16x64xf32>
-    %416 = stablehlo.custom_call @Sharding(%411) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %417 = stablehlo.custom_call @Sharding(%416) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %418 = stablehlo.optimization_barrier %417 : tensor<16xf32>
-    %419 = stablehlo.multiply %259, %259 : tensor<8x8x64xf32>
-    %420 = stablehlo.multiply %419, %259 : tensor<8x8x64xf32>
-    %cst_57 = stablehlo.constant dense<4.471500e-02> : tensor<f32>
-    %421 = stablehlo.broadcast_in_dim %cst_57, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %422 = stablehlo.multiply %421, %420 : tensor<8x8x64xf32>
-    %423 = stablehlo.add %259, %422 : tensor<8x8x64xf32>
-    %cst_58 = stablehlo.constant dense<0.797884583> : tensor<f32>
-    %424 = stablehlo.broadcast_in_dim %cst_58, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %425 = stablehlo.multiply %424, %423 : tensor<8x8x64xf32>
-    %426 = stablehlo.tanh %425 : tensor<8x8x64xf32>
-    %cst_59 = stablehlo.constant dense<1.341450e-01> : tensor<f32>
-    %427 = stablehlo.broadcast_in_dim %cst_59, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %428 = stablehlo.multiply %427, %419 : tensor<8x8x64xf32>
-    %cst_60 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %429 = stablehlo.broadcast_in_dim %cst_60, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %430 = stablehlo.add %429, %428 : tensor<8x8x64xf32>
-    %cst_61 = stablehlo.constant dense<0.797884583> : tensor<f32>
-    %431 = stablehlo.broadcast_in_dim %cst_61, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %432 = stablehlo.multiply %431, %430 : tensor<8x8x64xf32>
-    %cst_62 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %433 = stablehlo.broadcast_in_dim %cst_62, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %434 = stablehlo.add %433, %426 : tensor<8x8x64xf32>
-    %cst_63 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %435 = stablehlo.broadcast_in_dim %cst_63, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %436 = stablehlo.multiply %435, %434 : tensor<8x8x64xf32>
-    %cst_64 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %437 = stablehlo.broadcast_in_dim %cst_64, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %438 = stablehlo.multiply %437, %259 : tensor<8x8x64xf32>
-    %439 = stablehlo.multiply %426, %426 : tensor<8x8x64xf32>
-    %cst_65 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %440 = stablehlo.broadcast_in_dim %cst_65, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %441 = stablehlo.subtract %440, %439 : tensor<8x8x64xf32>
-    %442 = stablehlo.multiply %438, %441 : tensor<8x8x64xf32>
-    %443 = stablehlo.multiply %442, %432 : tensor<8x8x64xf32>
-    %444 = stablehlo.add %436, %443 : tensor<8x8x64xf32>
-    %445 = stablehlo.multiply %412, %444 : tensor<8x8x64xf32>
-    %446 = stablehlo.reshape %251 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %447 = stablehlo.reshape %445 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
-    %448 = stablehlo.dot_general %447, %144, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
-    %449 = stablehlo.transpose %447, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
-    %450 = stablehlo.dot_general %449, %446, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
-    %cst_66 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %451 = stablehlo.reduce(%447 init: %cst_66) applies stablehlo.add across dimensions = [0] : (tensor<64x64xf32>, tensor<f32>) -> tensor<64xf32>
-    %452 = stablehlo.reshape %448 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %453 = stablehlo.custom_call @Sharding(%450) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<64x16xf32>) -> tensor<64x16xf32>
-    %454 = stablehlo.custom_call @Sharding(%453) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<64x16xf32>) -> tensor<64x16xf32>
-    %455 = stablehlo.optimization_barrier %454 : tensor<64x16xf32>
-    %456 = stablehlo.custom_call @Sharding(%451) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<64xf32>) -> tensor<64xf32>
-    %457 = stablehlo.custom_call @Sharding(%456) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<64xf32>) -> tensor<64xf32>
-    %458 = stablehlo.optimization_barrier %457 : tensor<64xf32>
-    %459 = stablehlo.broadcast_in_dim %233, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %460 = stablehlo.subtract %229, %459 : tensor<8x8x16xf32>
-    %461 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %462 = stablehlo.multiply %460, %461 : tensor<8x8x16xf32>
-    %463 = stablehlo.broadcast_in_dim %140, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %464 = stablehlo.broadcast_in_dim %463, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %465 = stablehlo.multiply %452, %464 : tensor<8x8x16xf32>
-    %cst_67 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %466 = stablehlo.reduce(%465 init: %cst_67) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %467 = stablehlo.broadcast_in_dim %466, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
-    %cst_68 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %468 = stablehlo.broadcast_in_dim %cst_68, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %469 = stablehlo.divide %467, %468 : tensor<8x8x1xf32>
-    %470 = stablehlo.multiply %465, %462 : tensor<8x8x16xf32>
-    %cst_69 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %471 = stablehlo.reduce(%470 init: %cst_69) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %472 = stablehlo.broadcast_in_dim %471, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
-    %cst_70 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %473 = stablehlo.broadcast_in_dim %cst_70, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %474 = stablehlo.divide %472, %473 : tensor<8x8x1xf32>
-    %475 = stablehlo.broadcast_in_dim %469, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %476 = stablehlo.subtract %465, %475 : tensor<8x8x16xf32>
-    %477 = stablehlo.broadcast_in_dim %474, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %478 = stablehlo.multiply %462, %477 : tensor<8x8x16xf32>
-    %479 = stablehlo.subtract %476, %478 : tensor<8x8x16xf32>
-    %480 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %481 = stablehlo.multiply %480, %479 : tensor<8x8x16xf32>
-    %482 = stablehlo.multiply %452, %462 : tensor<8x8x16xf32>
-    %cst_71 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %483 = stablehlo.reduce(%482 init: %cst_71) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %cst_72 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %484 = stablehlo.reduce(%452 init: %cst_72) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %485 = stablehlo.add %396, %481 : tensor<8x8x16xf32>
-    %486 = stablehlo.custom_call @Sharding(%483) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %487 = stablehlo.custom_call @Sharding(%486) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %488 = stablehlo.optimization_barrier %487 : tensor<16xf32>
-    %489 = stablehlo.custom_call @Sharding(%484) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %490 = stablehlo.custom_call @Sharding(%489) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %491 = stablehlo.optimization_barrier %490 : tensor<16xf32>
-    %492 = stablehlo.reshape %220 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %493 = stablehlo.reshape %485 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %494 = stablehlo.dot_general %493, %136, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
+    %406:13 = stablehlo.optimization_barrier %arg6, %arg7, %arg8, %arg9, %arg10, %arg11, %arg12, %arg13, %arg14, %arg15, %arg16, %arg17, %396 : tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<8x8x16xf32>
+    %407 = stablehlo.custom_call @Sharding(%406#0) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %408 = stablehlo.custom_call @Sharding(%406#1) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %409 = stablehlo.custom_call @Sharding(%406#2) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<48x16xf32>) -> tensor<48x16xf32>
+    %410 = stablehlo.custom_call @Sharding(%406#3) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<48xf32>) -> tensor<48xf32>
+    %411 = stablehlo.custom_call @Sharding(%406#4) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %412 = stablehlo.custom_call @Sharding(%406#5) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %413 = stablehlo.custom_call @Sharding(%406#6) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %414 = stablehlo.custom_call @Sharding(%406#7) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %415 = stablehlo.custom_call @Sharding(%406#8) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<64x16xf32>) -> tensor<64x16xf32>
+    %416 = stablehlo.custom_call @Sharding(%406#9) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<64xf32>) -> tensor<64xf32>
+    %417 = stablehlo.custom_call @Sharding(%406#10) {backend_config = "", mhlo.sharding = "{devices=[1,8]<=[8]}"} : (tensor<16x64xf32>) -> tensor<16x64xf32>
+    %418 = stablehlo.custom_call @Sharding(%406#11) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %419 = stablehlo.reshape %407 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %420 = stablehlo.reshape %419 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %421 = stablehlo.reshape %420 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %422 = stablehlo.custom_call @Sharding(%421) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %423 = stablehlo.reshape %408 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %424 = stablehlo.reshape %423 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %425 = stablehlo.reshape %424 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %426 = stablehlo.custom_call @Sharding(%425) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %427 = stablehlo.reshape %409 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
+    %428 = stablehlo.reshape %427 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
+    %429 = stablehlo.custom_call @Sharding(%428) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x96xf32>) -> tensor<8x96xf32>
+    %430 = stablehlo.reshape %410 : (tensor<48xf32>) -> tensor<48x1xf32>
+    %431 = stablehlo.reshape %430 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
+    %432 = stablehlo.reshape %431 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
+    %433 = stablehlo.custom_call @Sharding(%432) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %434 = stablehlo.reshape %411 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
+    %435 = stablehlo.reshape %434 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
+    %436 = stablehlo.custom_call @Sharding(%435) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x32xf32>) -> tensor<8x32xf32>
+    %437 = stablehlo.reshape %412 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %438 = stablehlo.reshape %437 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %439 = stablehlo.reshape %438 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %440 = stablehlo.custom_call @Sharding(%439) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %441 = stablehlo.reshape %413 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %442 = stablehlo.reshape %441 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %443 = stablehlo.reshape %442 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %444 = stablehlo.custom_call @Sharding(%443) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %445 = stablehlo.reshape %414 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %446 = stablehlo.reshape %445 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %447 = stablehlo.reshape %446 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %448 = stablehlo.custom_call @Sharding(%447) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %449 = stablehlo.reshape %415 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %450 = stablehlo.reshape %449 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %451 = stablehlo.custom_call @Sharding(%450) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
+    %452 = stablehlo.reshape %416 : (tensor<64xf32>) -> tensor<64x1xf32>
+    %453 = stablehlo.reshape %452 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
+    %454 = stablehlo.reshape %453 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
+    %455 = stablehlo.custom_call @Sharding(%454) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    %456 = stablehlo.transpose %417, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
+    %457 = stablehlo.reshape %456 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %458 = stablehlo.reshape %457 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %459 = stablehlo.custom_call @Sharding(%458) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
+    %460 = stablehlo.reshape %418 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %461 = stablehlo.reshape %460 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %462 = stablehlo.reshape %461 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %463 = stablehlo.custom_call @Sharding(%462) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %464 = stablehlo.concatenate %422, %426, %429, %433, %436, %440, %444, %448, %451, %455, %459, %463, dim = 1 : (tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x96xf32>, tensor<8x6xf32>, tensor<8x32xf32>, tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x2xf32>, tensor<8x128xf32>, tensor<8x8xf32>, tensor<8x128xf32>, tensor<8x2xf32>) -> tensor<8x410xf32>
+    %465 = stablehlo.custom_call @Sharding(%464) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x410xf32>) -> tensor<8x410xf32>
+    %466 = stablehlo.custom_call @Sharding(%465) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<8x410xf32>) -> tensor<8x410xf32>
+    %467 = stablehlo.slice %466 [0:8, 0:2] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %468 = stablehlo.reshape %467 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %469 = stablehlo.slice %466 [0:8, 2:4] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %470 = stablehlo.reshape %469 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %471 = stablehlo.slice %466 [0:8, 4:100] : (tensor<8x410xf32>) -> tensor<8x96xf32>
+    %472 = stablehlo.reshape %471 : (tensor<8x96xf32>) -> tensor<48x16xf32>
+    %473 = stablehlo.slice %466 [0:8, 100:106] : (tensor<8x410xf32>) -> tensor<8x6xf32>
+    %474 = stablehlo.reshape %473 : (tensor<8x6xf32>) -> tensor<48xf32>
+    %475 = stablehlo.slice %466 [0:8, 106:138] : (tensor<8x410xf32>) -> tensor<8x32xf32>
+    %476 = stablehlo.reshape %475 : (tensor<8x32xf32>) -> tensor<16x16xf32>
+    %477 = stablehlo.slice %466 [0:8, 138:140] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %478 = stablehlo.reshape %477 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %479 = stablehlo.slice %466 [0:8, 140:142] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %480 = stablehlo.reshape %479 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %481 = stablehlo.slice %466 [0:8, 142:144] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %482 = stablehlo.reshape %481 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %483 = stablehlo.slice %466 [0:8, 144:272] : (tensor<8x410xf32>) -> tensor<8x128xf32>
+    %484 = stablehlo.reshape %483 : (tensor<8x128xf32>) -> tensor<64x16xf32>
+    %485 = stablehlo.slice %466 [0:8, 272:280] : (tensor<8x410xf32>) -> tensor<8x8xf32>
+    %486 = stablehlo.reshape %485 : (tensor<8x8xf32>) -> tensor<64xf32>
+    %487 = stablehlo.slice %466 [0:8, 280:408] : (tensor<8x410xf32>) -> tensor<8x128xf32>
+    %488 = stablehlo.reshape %487 : (tensor<8x128xf32>) -> tensor<64x16xf32>
+    %489 = stablehlo.transpose %488, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
+    %490 = stablehlo.slice %466 [0:8, 408:410] : (tensor<8x410xf32>) -> tensor<8x2xf32>
+    %491 = stablehlo.reshape %490 : (tensor<8x2xf32>) -> tensor<16xf32>
+    %492 = stablehlo.reshape %272 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
+    %493 = stablehlo.reshape %406#12 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %494 = stablehlo.dot_general %493, %489, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x64xf32>) -> tensor<64x64xf32>
     %495 = stablehlo.transpose %493, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %496 = stablehlo.dot_general %495, %492, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x16xf32>) -> tensor<16x16xf32>
-    %cst_73 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %497 = stablehlo.reduce(%493 init: %cst_73) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %498 = stablehlo.reshape %494 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %499 = stablehlo.custom_call @Sharding(%496) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %500 = stablehlo.custom_call @Sharding(%499) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %501 = stablehlo.optimization_barrier %500 : tensor<16x16xf32>
+    %496 = stablehlo.dot_general %495, %492, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x64xf32>) -> tensor<16x64xf32>
+    %cst_56 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %497 = stablehlo.reduce(%493 init: %cst_56) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %498 = stablehlo.reshape %494 : (tensor<64x64xf32>) -> tensor<8x8x64xf32>
+    %499 = stablehlo.custom_call @Sharding(%496) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16x64xf32>) -> tensor<16x64xf32>
+    %500 = stablehlo.custom_call @Sharding(%499) {backend_config = "", mhlo.sharding = "{devices=[1,8]<=[8]}"} : (tensor<16x64xf32>) -> tensor<16x64xf32>
+    %501 = stablehlo.optimization_barrier %500 : tensor<16x64xf32>
     %502 = stablehlo.custom_call @Sharding(%497) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
     %503 = stablehlo.custom_call @Sharding(%502) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
     %504 = stablehlo.optimization_barrier %503 : tensor<16xf32>
-    %505 = stablehlo.reshape %498 : (tensor<8x8x16xf32>) -> tensor<8x8x2x8xf32>
-    %506 = stablehlo.transpose %505, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
-    %507 = stablehlo.dot_general %185, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %cst_74 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %508 = stablehlo.broadcast_in_dim %cst_74, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %509 = stablehlo.multiply %507, %508 : tensor<8x2x8x8xf32>
-    %510 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %511 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %512 = stablehlo.compare LE, %511, %510, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
-    %cst_75 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %513 = call @_where(%512, %509, %cst_75) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
-    %cst_76 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %514 = stablehlo.reduce(%513 init: %cst_76) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %515 = stablehlo.broadcast_in_dim %514, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %516 = stablehlo.broadcast_in_dim %515, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %517 = stablehlo.subtract %513, %516 : tensor<8x2x8x8xf32>
-    %518 = stablehlo.exponential %517 : tensor<8x2x8x8xf32>
-    %cst_77 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %519 = stablehlo.reduce(%518 init: %cst_77) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %520 = stablehlo.broadcast_in_dim %519, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %521 = stablehlo.log %520 : tensor<8x2x8x1xf32>
-    %522 = stablehlo.add %515, %521 : tensor<8x2x8x1xf32>
-    %523 = stablehlo.reshape %522 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
-    %524 = stablehlo.broadcast_in_dim %520, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %525 = stablehlo.divide %518, %524 : tensor<8x2x8x8xf32>
-    %526 = stablehlo.dot_general %525, %506, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %527 = stablehlo.dot_general %506, %191, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %528 = stablehlo.multiply %506, %215 : tensor<8x2x8x8xf32>
-    %cst_78 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %529 = stablehlo.reduce(%528 init: %cst_78) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %530 = stablehlo.broadcast_in_dim %529, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %531 = stablehlo.broadcast_in_dim %530, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %532 = stablehlo.subtract %527, %531 : tensor<8x2x8x8xf32>
-    %533 = stablehlo.multiply %525, %532 : tensor<8x2x8x8xf32>
-    %534 = stablehlo.dot_general %533, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %cst_79 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %535 = stablehlo.broadcast_in_dim %cst_79, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %536 = stablehlo.multiply %535, %534 : tensor<8x2x8x8xf32>
-    %537 = stablehlo.dot_general %533, %185, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %cst_80 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %538 = stablehlo.broadcast_in_dim %cst_80, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %539 = stablehlo.multiply %538, %537 : tensor<8x2x8x8xf32>
-    %540 = stablehlo.transpose %536, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %541 = stablehlo.transpose %539, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %542 = stablehlo.transpose %526, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %543 = stablehlo.broadcast_in_dim %540, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %544 = stablehlo.broadcast_in_dim %541, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %545 = stablehlo.broadcast_in_dim %542, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %546 = stablehlo.concatenate %543, %544, %545, dim = 2 : (tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>) -> tensor<8x8x3x2x8xf32>
-    %547 = stablehlo.reshape %546 : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x48xf32>
-    %548 = stablehlo.reshape %173 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %549 = stablehlo.reshape %547 : (tensor<8x8x48xf32>) -> tensor<64x48xf32>
-    %550 = stablehlo.dot_general %549, %132, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x48xf32>, tensor<48x16xf32>) -> tensor<64x16xf32>
-    %551 = stablehlo.transpose %549, dims = [1, 0] : (tensor<64x48xf32>) -> tensor<48x64xf32>
-    %552 = stablehlo.dot_general %551, %548, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<48x64xf32>, tensor<64x16xf32>) -> tensor<48x16xf32>
-    %cst_81 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %553 = stablehlo.reduce(%549 init: %cst_81) applies stablehlo.add across dimensions = [0] : (tensor<64x48xf32>, tensor<f32>) -> tensor<48xf32>
-    %554 = stablehlo.reshape %550 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %555 = stablehlo.custom_call @Sharding(%552) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<48x16xf32>) -> tensor<48x16xf32>
-    %556 = stablehlo.custom_call @Sharding(%555) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<48x16xf32>) -> tensor<48x16xf32>
-    %557 = stablehlo.optimization_barrier %556 : tensor<48x16xf32>
-    %558 = stablehlo.custom_call @Sharding(%553) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<48xf32>) -> tensor<48xf32>
-    %559 = stablehlo.custom_call @Sharding(%558) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<48xf32>) -> tensor<48xf32>
-    %560 = stablehlo.optimization_barrier %559 : tensor<48xf32>
-    %561 = stablehlo.broadcast_in_dim %155, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %562 = stablehlo.subtract %66#12, %561 : tensor<8x8x16xf32>
-    %563 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %564 = stablehlo.multiply %562, %563 : tensor<8x8x16xf32>
-    %565 = stablehlo.broadcast_in_dim %128, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %566 = stablehlo.broadcast_in_dim %565, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %567 = stablehlo.multiply %554, %566 : tensor<8x8x16xf32>
-    %cst_82 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %568 = stablehlo.reduce(%567 init: %cst_82) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %569 = stablehlo.broadcast_in_dim %568, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
-    %cst_83 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %570 = stablehlo.broadcast_in_dim %cst_83, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %571 = stablehlo.divide %569, %570 : tensor<8x8x1xf32>
-    %572 = stablehlo.multiply %567, %564 : tensor<8x8x16xf32>
-    %cst_84 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %573 = stablehlo.reduce(%572 init: %cst_84) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %574 = stablehlo.broadcast_in_dim %573, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
-    %cst_85 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %575 = stablehlo.broadcast_in_dim %cst_85, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %576 = stablehlo.divide %574, %575 : tensor<8x8x1xf32>
-    %577 = stablehlo.broadcast_in_dim %571, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %578 = stablehlo.subtract %567, %577 : tensor<8x8x16xf32>
-    %579 = stablehlo.broadcast_in_dim %576, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %580 = stablehlo.multiply %564, %579 : tensor<8x8x16xf32>
-    %581 = stablehlo.subtract %578, %580 : tensor<8x8x16xf32>
-    %582 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %583 = stablehlo.multiply %582, %581 : tensor<8x8x16xf32>
-    %584 = stablehlo.multiply %554, %564 : tensor<8x8x16xf32>
-    %cst_86 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %585 = stablehlo.reduce(%584 init: %cst_86) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %cst_87 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %586 = stablehlo.reduce(%554 init: %cst_87) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
-    %587 = stablehlo.add %485, %583 : tensor<8x8x16xf32>
-    %588 = stablehlo.custom_call @Sharding(%585) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %505 = stablehlo.multiply %259, %259 : tensor<8x8x64xf32>
+    %506 = stablehlo.multiply %505, %259 : tensor<8x8x64xf32>
+    %cst_57 = stablehlo.constant dense<4.471500e-02> : tensor<f32>
+    %507 = stablehlo.broadcast_in_dim %cst_57, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %508 = stablehlo.multiply %507, %506 : tensor<8x8x64xf32>
+    %509 = stablehlo.add %259, %508 : tensor<8x8x64xf32>
+    %cst_58 = stablehlo.constant dense<0.797884583> : tensor<f32>
+    %510 = stablehlo.broadcast_in_dim %cst_58, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %511 = stablehlo.multiply %510, %509 : tensor<8x8x64xf32>
+    %512 = stablehlo.tanh %511 : tensor<8x8x64xf32>
+    %cst_59 = stablehlo.constant dense<1.341450e-01> : tensor<f32>
+    %513 = stablehlo.broadcast_in_dim %cst_59, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %514 = stablehlo.multiply %513, %505 : tensor<8x8x64xf32>
+    %cst_60 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %515 = stablehlo.broadcast_in_dim %cst_60, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %516 = stablehlo.add %515, %514 : tensor<8x8x64xf32>
+    %cst_61 = stablehlo.constant dense<0.797884583> : tensor<f32>
+    %517 = stablehlo.broadcast_in_dim %cst_61, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %518 = stablehlo.multiply %517, %516 : tensor<8x8x64xf32>
+    %cst_62 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %519 = stablehlo.broadcast_in_dim %cst_62, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %520 = stablehlo.add %519, %512 : tensor<8x8x64xf32>
+    %cst_63 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %521 = stablehlo.broadcast_in_dim %cst_63, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %522 = stablehlo.multiply %521, %520 : tensor<8x8x64xf32>
+    %cst_64 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
+    %523 = stablehlo.broadcast_in_dim %cst_64, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %524 = stablehlo.multiply %523, %259 : tensor<8x8x64xf32>
+    %525 = stablehlo.multiply %512, %512 : tensor<8x8x64xf32>
+    %cst_65 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
+    %526 = stablehlo.broadcast_in_dim %cst_65, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %527 = stablehlo.subtract %526, %525 : tensor<8x8x64xf32>
+    %528 = stablehlo.multiply %524, %527 : tensor<8x8x64xf32>
+    %529 = stablehlo.multiply %528, %518 : tensor<8x8x64xf32>
+    %530 = stablehlo.add %522, %529 : tensor<8x8x64xf32>
+    %531 = stablehlo.multiply %498, %530 : tensor<8x8x64xf32>
+    %532 = stablehlo.reshape %251 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %533 = stablehlo.reshape %531 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
+    %534 = stablehlo.dot_general %533, %484, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %535 = stablehlo.transpose %533, dims = [1, 0] : (tensor<64x64xf32>) -> tensor<64x64xf32>
+    %536 = stablehlo.dot_general %535, %532, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %cst_66 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %537 = stablehlo.reduce(%533 init: %cst_66) applies stablehlo.add across dimensions = [0] : (tensor<64x64xf32>, tensor<f32>) -> tensor<64xf32>
+    %538 = stablehlo.reshape %534 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %539 = stablehlo.custom_call @Sharding(%536) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<64x16xf32>) -> tensor<64x16xf32>
+    %540 = stablehlo.custom_call @Sharding(%539) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<64x16xf32>) -> tensor<64x16xf32>
+    %541 = stablehlo.optimization_barrier %540 : tensor<64x16xf32>
+    %542 = stablehlo.custom_call @Sharding(%537) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<64xf32>) -> tensor<64xf32>
+    %543 = stablehlo.custom_call @Sharding(%542) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<64xf32>) -> tensor<64xf32>
+    %544 = stablehlo.optimization_barrier %543 : tensor<64xf32>
+    %545 = stablehlo.broadcast_in_dim %233, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %546 = stablehlo.subtract %229, %545 : tensor<8x8x16xf32>
+    %547 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %548 = stablehlo.multiply %546, %547 : tensor<8x8x16xf32>
+    %549 = stablehlo.broadcast_in_dim %480, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %550 = stablehlo.broadcast_in_dim %549, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %551 = stablehlo.multiply %538, %550 : tensor<8x8x16xf32>
+    %cst_67 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %552 = stablehlo.reduce(%551 init: %cst_67) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %553 = stablehlo.broadcast_in_dim %552, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %cst_68 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
+    %554 = stablehlo.broadcast_in_dim %cst_68, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %555 = stablehlo.divide %553, %554 : tensor<8x8x1xf32>
+    %556 = stablehlo.multiply %551, %548 : tensor<8x8x16xf32>
+    %cst_69 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %557 = stablehlo.reduce(%556 init: %cst_69) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %558 = stablehlo.broadcast_in_dim %557, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %cst_70 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
+    %559 = stablehlo.broadcast_in_dim %cst_70, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %560 = stablehlo.divide %558, %559 : tensor<8x8x1xf32>
+    %561 = stablehlo.broadcast_in_dim %555, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %562 = stablehlo.subtract %551, %561 : tensor<8x8x16xf32>
+    %563 = stablehlo.broadcast_in_dim %560, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %564 = stablehlo.multiply %548, %563 : tensor<8x8x16xf32>
+    %565 = stablehlo.subtract %562, %564 : tensor<8x8x16xf32>
+    %566 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %567 = stablehlo.multiply %566, %565 : tensor<8x8x16xf32>
+    %568 = stablehlo.multiply %538, %548 : tensor<8x8x16xf32>
+    %cst_71 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %569 = stablehlo.reduce(%568 init: %cst_71) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %cst_72 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %570 = stablehlo.reduce(%538 init: %cst_72) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %571 = stablehlo.add %406#12, %567 : tensor<8x8x16xf32>
+    %572 = stablehlo.custom_call @Sharding(%569) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %573 = stablehlo.custom_call @Sharding(%572) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %574 = stablehlo.optimization_barrier %573 : tensor<16xf32>
+    %575 = stablehlo.custom_call @Sharding(%570) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %576 = stablehlo.custom_call @Sharding(%575) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %577 = stablehlo.optimization_barrier %576 : tensor<16xf32>
+    %578 = stablehlo.reshape %220 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %579 = stablehlo.reshape %571 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %580 = stablehlo.dot_general %579, %476, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
+    %581 = stablehlo.transpose %579, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
+    %582 = stablehlo.dot_general %581, %578, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<16x64xf32>, tensor<64x16xf32>) -> tensor<16x16xf32>
+    %cst_73 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %583 = stablehlo.reduce(%579 init: %cst_73) applies stablehlo.add across dimensions = [0] : (tensor<64x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %584 = stablehlo.reshape %580 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %585 = stablehlo.custom_call @Sharding(%582) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %586 = stablehlo.custom_call @Sharding(%585) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %587 = stablehlo.optimization_barrier %586 : tensor<16x16xf32>
+    %588 = stablehlo.custom_call @Sharding(%583) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
     %589 = stablehlo.custom_call @Sharding(%588) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
     %590 = stablehlo.optimization_barrier %589 : tensor<16xf32>
-    %591 = stablehlo.custom_call @Sharding(%586) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %592 = stablehlo.custom_call @Sharding(%591) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
-    %593 = stablehlo.optimization_barrier %592 : tensor<16xf32>
+    %591 = stablehlo.reshape %584 : (tensor<8x8x16xf32>) -> tensor<8x8x2x8xf32>
+    %592 = stablehlo.transpose %591, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
+    %593 = stablehlo.dot_general %185, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %cst_74 = stablehlo.constant dense<0.353553385> : tensor<f32>
+    %594 = stablehlo.broadcast_in_dim %cst_74, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %595 = stablehlo.multiply %593, %594 : tensor<8x2x8x8xf32>
+    %596 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %597 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %598 = stablehlo.compare LE, %597, %596, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %cst_75 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %599 = call @_where(%598, %595, %cst_75) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
+    %cst_76 = stablehlo.constant dense<0xFF800000> : tensor<f32>
+    %600 = stablehlo.reduce(%599 init: %cst_76) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %601 = stablehlo.broadcast_in_dim %600, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %602 = stablehlo.broadcast_in_dim %601, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %603 = stablehlo.subtract %599, %602 : tensor<8x2x8x8xf32>
+    %604 = stablehlo.exponential %603 : tensor<8x2x8x8xf32>
+    %cst_77 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %605 = stablehlo.reduce(%604 init: %cst_77) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %606 = stablehlo.broadcast_in_dim %605, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %607 = stablehlo.log %606 : tensor<8x2x8x1xf32>
+    %608 = stablehlo.add %601, %607 : tensor<8x2x8x1xf32>
+    %609 = stablehlo.reshape %608 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
+    %610 = stablehlo.broadcast_in_dim %606, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %611 = stablehlo.divide %604, %610 : tensor<8x2x8x8xf32>
+    %612 = stablehlo.dot_general %611, %592, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %613 = stablehlo.dot_general %592, %191, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %614 = stablehlo.multiply %592, %215 : tensor<8x2x8x8xf32>
+    %cst_78 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %615 = stablehlo.reduce(%614 init: %cst_78) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %616 = stablehlo.broadcast_in_dim %615, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %617 = stablehlo.broadcast_in_dim %616, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %618 = stablehlo.subtract %613, %617 : tensor<8x2x8x8xf32>
+    %619 = stablehlo.multiply %611, %618 : tensor<8x2x8x8xf32>
+    %620 = stablehlo.dot_general %619, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %cst_79 = stablehlo.constant dense<0.353553385> : tensor<f32>
+    %621 = stablehlo.broadcast_in_dim %cst_79, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %622 = stablehlo.multiply %621, %620 : tensor<8x2x8x8xf32>
+    %623 = stablehlo.dot_general %619, %185, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %cst_80 = stablehlo.constant dense<0.353553385> : tensor<f32>
+    %624 = stablehlo.broadcast_in_dim %cst_80, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %625 = stablehlo.multiply %624, %623 : tensor<8x2x8x8xf32>
+    %626 = stablehlo.transpose %622, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %627 = stablehlo.transpose %625, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %628 = stablehlo.transpose %612, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %629 = stablehlo.broadcast_in_dim %626, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %630 = stablehlo.broadcast_in_dim %627, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %631 = stablehlo.broadcast_in_dim %628, dims = [0, 1, 3, 4] : (tensor<8x8x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %632 = stablehlo.concatenate %629, %630, %631, dim = 2 : (tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>, tensor<8x8x1x2x8xf32>) -> tensor<8x8x3x2x8xf32>
+    %633 = stablehlo.reshape %632 : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x48xf32>
+    %634 = stablehlo.reshape %173 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %635 = stablehlo.reshape %633 : (tensor<8x8x48xf32>) -> tensor<64x48xf32>
+    %636 = stablehlo.dot_general %635, %472, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x48xf32>, tensor<48x16xf32>) -> tensor<64x16xf32>
+    %637 = stablehlo.transpose %635, dims = [1, 0] : (tensor<64x48xf32>) -> tensor<48x64xf32>
+    %638 = stablehlo.dot_general %637, %634, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<48x64xf32>, tensor<64x16xf32>) -> tensor<48x16xf32>
+    %cst_81 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %639 = stablehlo.reduce(%635 init: %cst_81) applies stablehlo.add across dimensions = [0] : (tensor<64x48xf32>, tensor<f32>) -> tensor<48xf32>
+    %640 = stablehlo.reshape %636 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %641 = stablehlo.custom_call @Sharding(%638) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<48x16xf32>) -> tensor<48x16xf32>
+    %642 = stablehlo.custom_call @Sharding(%641) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<48x16xf32>) -> tensor<48x16xf32>
+    %643 = stablehlo.optimization_barrier %642 : tensor<48x16xf32>
+    %644 = stablehlo.custom_call @Sharding(%639) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<48xf32>) -> tensor<48xf32>
+    %645 = stablehlo.custom_call @Sharding(%644) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<48xf32>) -> tensor<48xf32>
+    %646 = stablehlo.optimization_barrier %645 : tensor<48xf32>
+    %647 = stablehlo.broadcast_in_dim %155, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %648 = stablehlo.subtract %66#12, %647 : tensor<8x8x16xf32>
+    %649 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %650 = stablehlo.multiply %648, %649 : tensor<8x8x16xf32>
+    %651 = stablehlo.broadcast_in_dim %468, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %652 = stablehlo.broadcast_in_dim %651, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %653 = stablehlo.multiply %640, %652 : tensor<8x8x16xf32>
+    %cst_82 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %654 = stablehlo.reduce(%653 init: %cst_82) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %655 = stablehlo.broadcast_in_dim %654, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %cst_83 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
+    %656 = stablehlo.broadcast_in_dim %cst_83, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %657 = stablehlo.divide %655, %656 : tensor<8x8x1xf32>
+    %658 = stablehlo.multiply %653, %650 : tensor<8x8x16xf32>
+    %cst_84 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %659 = stablehlo.reduce(%658 init: %cst_84) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %660 = stablehlo.broadcast_in_dim %659, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %cst_85 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
+    %661 = stablehlo.broadcast_in_dim %cst_85, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %662 = stablehlo.divide %660, %661 : tensor<8x8x1xf32>
+    %663 = stablehlo.broadcast_in_dim %657, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %664 = stablehlo.subtract %653, %663 : tensor<8x8x16xf32>
+    %665 = stablehlo.broadcast_in_dim %662, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %666 = stablehlo.multiply %650, %665 : tensor<8x8x16xf32>
+    %667 = stablehlo.subtract %664, %666 : tensor<8x8x16xf32>
+    %668 = stablehlo.broadcast_in_dim %165, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %669 = stablehlo.multiply %668, %667 : tensor<8x8x16xf32>
+    %670 = stablehlo.multiply %640, %650 : tensor<8x8x16xf32>
+    %cst_86 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %671 = stablehlo.reduce(%670 init: %cst_86) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %cst_87 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
+    %672 = stablehlo.reduce(%640 init: %cst_87) applies stablehlo.add across dimensions = [0, 1] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<16xf32>
+    %673 = stablehlo.add %571, %669 : tensor<8x8x16xf32>
+    %674 = stablehlo.custom_call @Sharding(%671) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %675 = stablehlo.custom_call @Sharding(%674) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %676 = stablehlo.optimization_barrier %675 : tensor<16xf32>
+    %677 = stablehlo.custom_call @Sharding(%672) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %678 = stablehlo.custom_call @Sharding(%677) {backend_config = "", mhlo.sharding = "{devices=[8]<=[8]}"} : (tensor<16xf32>) -> tensor<16xf32>
+    %679 = stablehlo.optimization_barrier %678 : tensor<16xf32>
     %cst_88 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %594 = stablehlo.reduce(%587 init: %cst_88) applies stablehlo.add across dimensions = [0] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x16xf32>
-    %595 = stablehlo.broadcast_in_dim %594, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
-    %596 = stablehlo.reshape %595 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
+    %680 = stablehlo.reduce(%673 init: %cst_88) applies stablehlo.add across dimensions = [0] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x16xf32>
+    %681 = stablehlo.broadcast_in_dim %680, dims = [1, 2] : (tensor<8x16xf32>) -> tensor<1x8x16xf32>
+    %682 = stablehlo.reshape %681 : (tensor<1x8x16xf32>) -> tensor<8x16xf32>
     %cst_89 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %597 = stablehlo.broadcast_in_dim %cst_89, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %598 = stablehlo.convert %4 : (tensor<8xi64>) -> tensor<8xi32>
-    %599 = stablehlo.broadcast_in_dim %598, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
-    %600 = "stablehlo.scatter"(%597, %599, %596) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %683 = stablehlo.broadcast_in_dim %cst_89, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %684 = stablehlo.convert %4 : (tensor<8xi64>) -> tensor<8xi32>
+    %685 = stablehlo.broadcast_in_dim %684, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+    %686 = "stablehlo.scatter"(%683, %685, %682) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1342 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1342 : tensor<f32>
+      %1428 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1428 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<8x1xi32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %601 = stablehlo.custom_call @Sharding(%600) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
-    %602 = stablehlo.custom_call @Sharding(%601) {backend_config = "", mhlo.sharding = "{devices=[1,8]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
-    %603 = stablehlo.optimization_barrier %602 : tensor<8x16xf32>
-    %604 = stablehlo.reshape %arg5 : (tensor<8x8xi64>) -> tensor<64xi64>
-    %605 = stablehlo.reshape %587 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
+    %687 = stablehlo.custom_call @Sharding(%686) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %688 = stablehlo.custom_call @Sharding(%687) {backend_config = "", mhlo.sharding = "{devices=[1,8]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %689 = stablehlo.optimization_barrier %688 : tensor<8x16xf32>
+    %690 = stablehlo.reshape %arg5 : (tensor<8x8xi64>) -> tensor<64xi64>
+    %691 = stablehlo.reshape %673 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
     %cst_90 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %606 = stablehlo.broadcast_in_dim %cst_90, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %607 = stablehlo.convert %604 : (tensor<64xi64>) -> tensor<64xi32>
-    %608 = stablehlo.broadcast_in_dim %607, dims = [0] : (tensor<64xi32>) -> tensor<64x1xi32>
-    %609 = "stablehlo.scatter"(%606, %608, %605) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %692 = stablehlo.broadcast_in_dim %cst_90, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %693 = stablehlo.convert %690 : (tensor<64xi64>) -> tensor<64xi32>
+    %694 = stablehlo.broadcast_in_dim %693, dims = [0] : (tensor<64xi32>) -> tensor<64x1xi32>
+    %695 = "stablehlo.scatter"(%692, %694, %691) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg55: tensor<f32>, %arg56: tensor<f32>):
-      %1342 = stablehlo.add %arg55, %arg56 : tensor<f32>
-      stablehlo.return %1342 : tensor<f32>
+      %1428 = stablehlo.add %arg55, %arg56 : tensor<f32>
+      stablehlo.return %1428 : tensor<f32>
     }) : (tensor<32x16xf32>, tensor<64x1xi32>, tensor<64x16xf32>) -> tensor<32x16xf32>
-    %610 = stablehlo.custom_call @Sharding(%609) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<32x16xf32>) -> tensor<32x16xf32>
-    %611 = stablehlo.custom_call @Sharding(%610) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<32x16xf32>) -> tensor<32x16xf32>
-    %612 = stablehlo.optimization_barrier %611 : tensor<32x16xf32>
-    %613 = stablehlo.reshape %612 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %614 = stablehlo.reshape %613 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %615 = stablehlo.custom_call @Sharding(%614) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x64xf32>) -> tensor<8x64xf32>
-    %616 = chlo.square %615 : tensor<8x64xf32> -> tensor<8x64xf32>
+    %696 = stablehlo.custom_call @Sharding(%695) {backend_config = "", mhlo.sharding = "{replicated}"} : (tensor<32x16xf32>) -> tensor<32x16xf32>
+    %697 = stablehlo.custom_call @Sharding(%696) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<32x16xf32>) -> tensor<32x16xf32>
+    %698 = stablehlo.optimization_barrier %697 : tensor<32x16xf32>
+    %699 = stablehlo.reshape %698 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %700 = stablehlo.reshape %699 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %701 = stablehlo.custom_call @Sharding(%700) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x64xf32>) -> tensor<8x64xf32>
+    %702 = chlo.square %701 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_91 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %617 = stablehlo.reduce(%616 init: %cst_91) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %618 = stablehlo.broadcast_in_dim %617, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %619 = stablehlo.transpose %603, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %620 = stablehlo.reshape %619 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
-    %621 = stablehlo.reshape %620 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
-    %622 = stablehlo.custom_call @Sharding(%621) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
-    %623 = chlo.square %622 : tensor<8x16xf32> -> tensor<8x16xf32>
+    %703 = stablehlo.reduce(%702 init: %cst_91) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %704 = stablehlo.broadcast_in_dim %703, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %705 = stablehlo.transpose %689, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %706 = stablehlo.reshape %705 : (tensor<16x8xf32>) -> tensor<8x2x8xf32>
+    %707 = stablehlo.reshape %706 : (tensor<8x2x8xf32>) -> tensor<8x16xf32>
+    %708 = stablehlo.custom_call @Sharding(%707) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x16xf32>) -> tensor<8x16xf32>
+    %709 = chlo.square %708 : tensor<8x16xf32> -> tensor<8x16xf32>
     %cst_92 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %624 = stablehlo.reduce(%623 init: %cst_92) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
-    %625 = stablehlo.broadcast_in_dim %624, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %626 = stablehlo.reshape %590 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %627 = stablehlo.reshape %626 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %628 = stablehlo.reshape %627 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %629 = stablehlo.custom_call @Sharding(%628) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %630 = chlo.square %629 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %710 = stablehlo.reduce(%709 init: %cst_92) applies stablehlo.add across dimensions = [1] : (tensor<8x16xf32>, tensor<f32>) -> tensor<8xf32>
+    %711 = stablehlo.broadcast_in_dim %710, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %712 = stablehlo.reshape %676 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %713 = stablehlo.reshape %712 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %714 = stablehlo.reshape %713 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %715 = stablehlo.custom_call @Sharding(%714) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %716 = chlo.square %715 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_93 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %631 = stablehlo.reduce(%630 init: %cst_93) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %632 = stablehlo.broadcast_in_dim %631, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %633 = stablehlo.reshape %593 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %634 = stablehlo.reshape %633 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %635 = stablehlo.reshape %634 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %636 = stablehlo.custom_call @Sharding(%635) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %637 = chlo.square %636 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %717 = stablehlo.reduce(%716 init: %cst_93) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %718 = stablehlo.broadcast_in_dim %717, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %719 = stablehlo.reshape %679 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %720 = stablehlo.reshape %719 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %721 = stablehlo.reshape %720 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %722 = stablehlo.custom_call @Sharding(%721) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %723 = chlo.square %722 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_94 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %638 = stablehlo.reduce(%637 init: %cst_94) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %639 = stablehlo.broadcast_in_dim %638, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %640 = stablehlo.reshape %557 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
-    %641 = stablehlo.reshape %640 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
-    %642 = stablehlo.custom_call @Sharding(%641) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x96xf32>) -> tensor<8x96xf32>
-    %643 = chlo.square %642 : tensor<8x96xf32> -> tensor<8x96xf32>
+    %724 = stablehlo.reduce(%723 init: %cst_94) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %725 = stablehlo.broadcast_in_dim %724, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %726 = stablehlo.reshape %643 : (tensor<48x16xf32>) -> tensor<8x6x16xf32>
+    %727 = stablehlo.reshape %726 : (tensor<8x6x16xf32>) -> tensor<8x96xf32>
+    %728 = stablehlo.custom_call @Sharding(%727) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x96xf32>) -> tensor<8x96xf32>
+    %729 = chlo.square %728 : tensor<8x96xf32> -> tensor<8x96xf32>
     %cst_95 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %644 = stablehlo.reduce(%643 init: %cst_95) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
-    %645 = stablehlo.broadcast_in_dim %644, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %646 = stablehlo.reshape %560 : (tensor<48xf32>) -> tensor<48x1xf32>
-    %647 = stablehlo.reshape %646 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
-    %648 = stablehlo.reshape %647 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
-    %649 = stablehlo.custom_call @Sharding(%648) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
-    %650 = chlo.square %649 : tensor<8x6xf32> -> tensor<8x6xf32>
+    %730 = stablehlo.reduce(%729 init: %cst_95) applies stablehlo.add across dimensions = [1] : (tensor<8x96xf32>, tensor<f32>) -> tensor<8xf32>
+    %731 = stablehlo.broadcast_in_dim %730, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %732 = stablehlo.reshape %646 : (tensor<48xf32>) -> tensor<48x1xf32>
+    %733 = stablehlo.reshape %732 : (tensor<48x1xf32>) -> tensor<8x6x1xf32>
+    %734 = stablehlo.reshape %733 : (tensor<8x6x1xf32>) -> tensor<8x6xf32>
+    %735 = stablehlo.custom_call @Sharding(%734) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x6xf32>) -> tensor<8x6xf32>
+    %736 = chlo.square %735 : tensor<8x6xf32> -> tensor<8x6xf32>
     %cst_96 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %651 = stablehlo.reduce(%650 init: %cst_96) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
-    %652 = stablehlo.broadcast_in_dim %651, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %653 = stablehlo.reshape %501 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
-    %654 = stablehlo.reshape %653 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
-    %655 = stablehlo.custom_call @Sharding(%654) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x32xf32>) -> tensor<8x32xf32>
-    %656 = chlo.square %655 : tensor<8x32xf32> -> tensor<8x32xf32>
+    %737 = stablehlo.reduce(%736 init: %cst_96) applies stablehlo.add across dimensions = [1] : (tensor<8x6xf32>, tensor<f32>) -> tensor<8xf32>
+    %738 = stablehlo.broadcast_in_dim %737, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %739 = stablehlo.reshape %587 : (tensor<16x16xf32>) -> tensor<8x2x16xf32>
+    %740 = stablehlo.reshape %739 : (tensor<8x2x16xf32>) -> tensor<8x32xf32>
+    %741 = stablehlo.custom_call @Sharding(%740) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x32xf32>) -> tensor<8x32xf32>
+    %742 = chlo.square %741 : tensor<8x32xf32> -> tensor<8x32xf32>
     %cst_97 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %657 = stablehlo.reduce(%656 init: %cst_97) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
-    %658 = stablehlo.broadcast_in_dim %657, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %659 = stablehlo.reshape %504 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %660 = stablehlo.reshape %659 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %661 = stablehlo.reshape %660 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %662 = stablehlo.custom_call @Sharding(%661) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %663 = chlo.square %662 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %743 = stablehlo.reduce(%742 init: %cst_97) applies stablehlo.add across dimensions = [1] : (tensor<8x32xf32>, tensor<f32>) -> tensor<8xf32>
+    %744 = stablehlo.broadcast_in_dim %743, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %745 = stablehlo.reshape %590 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %746 = stablehlo.reshape %745 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %747 = stablehlo.reshape %746 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %748 = stablehlo.custom_call @Sharding(%747) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %749 = chlo.square %748 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_98 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %664 = stablehlo.reduce(%663 init: %cst_98) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %665 = stablehlo.broadcast_in_dim %664, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %666 = stablehlo.reshape %488 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %667 = stablehlo.reshape %666 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %668 = stablehlo.reshape %667 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %669 = stablehlo.custom_call @Sharding(%668) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %670 = chlo.square %669 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %750 = stablehlo.reduce(%749 init: %cst_98) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %751 = stablehlo.broadcast_in_dim %750, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %752 = stablehlo.reshape %574 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %753 = stablehlo.reshape %752 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %754 = stablehlo.reshape %753 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %755 = stablehlo.custom_call @Sharding(%754) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %756 = chlo.square %755 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_99 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %671 = stablehlo.reduce(%670 init: %cst_99) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %672 = stablehlo.broadcast_in_dim %671, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %673 = stablehlo.reshape %491 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %674 = stablehlo.reshape %673 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %675 = stablehlo.reshape %674 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %676 = stablehlo.custom_call @Sharding(%675) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %677 = chlo.square %676 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %757 = stablehlo.reduce(%756 init: %cst_99) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %758 = stablehlo.broadcast_in_dim %757, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %759 = stablehlo.reshape %577 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %760 = stablehlo.reshape %759 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %761 = stablehlo.reshape %760 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %762 = stablehlo.custom_call @Sharding(%761) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %763 = chlo.square %762 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_100 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %678 = stablehlo.reduce(%677 init: %cst_100) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %679 = stablehlo.broadcast_in_dim %678, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %680 = stablehlo.reshape %455 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %681 = stablehlo.reshape %680 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %682 = stablehlo.custom_call @Sharding(%681) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
-    %683 = chlo.square %682 : tensor<8x128xf32> -> tensor<8x128xf32>
+    %764 = stablehlo.reduce(%763 init: %cst_100) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %765 = stablehlo.broadcast_in_dim %764, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %766 = stablehlo.reshape %541 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %767 = stablehlo.reshape %766 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %768 = stablehlo.custom_call @Sharding(%767) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
+    %769 = chlo.square %768 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_101 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %684 = stablehlo.reduce(%683 init: %cst_101) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %685 = stablehlo.broadcast_in_dim %684, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %686 = stablehlo.reshape %458 : (tensor<64xf32>) -> tensor<64x1xf32>
-    %687 = stablehlo.reshape %686 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
-    %688 = stablehlo.reshape %687 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
-    %689 = stablehlo.custom_call @Sharding(%688) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x8xf32>) -> tensor<8x8xf32>
-    %690 = chlo.square %689 : tensor<8x8xf32> -> tensor<8x8xf32>
+    %770 = stablehlo.reduce(%769 init: %cst_101) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %771 = stablehlo.broadcast_in_dim %770, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %772 = stablehlo.reshape %544 : (tensor<64xf32>) -> tensor<64x1xf32>
+    %773 = stablehlo.reshape %772 : (tensor<64x1xf32>) -> tensor<8x8x1xf32>
+    %774 = stablehlo.reshape %773 : (tensor<8x8x1xf32>) -> tensor<8x8xf32>
+    %775 = stablehlo.custom_call @Sharding(%774) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x8xf32>) -> tensor<8x8xf32>
+    %776 = chlo.square %775 : tensor<8x8xf32> -> tensor<8x8xf32>
     %cst_102 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %691 = stablehlo.reduce(%690 init: %cst_102) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
-    %692 = stablehlo.broadcast_in_dim %691, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %693 = stablehlo.transpose %415, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
-    %694 = stablehlo.reshape %693 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %695 = stablehlo.reshape %694 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
-    %696 = stablehlo.custom_call @Sharding(%695) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
-    %697 = chlo.square %696 : tensor<8x128xf32> -> tensor<8x128xf32>
+    %777 = stablehlo.reduce(%776 init: %cst_102) applies stablehlo.add across dimensions = [1] : (tensor<8x8xf32>, tensor<f32>) -> tensor<8xf32>
+    %778 = stablehlo.broadcast_in_dim %777, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %779 = stablehlo.transpose %501, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
+    %780 = stablehlo.reshape %779 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %781 = stablehlo.reshape %780 : (tensor<8x8x16xf32>) -> tensor<8x128xf32>
+    %782 = stablehlo.custom_call @Sharding(%781) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x128xf32>) -> tensor<8x128xf32>
+    %783 = chlo.square %782 : tensor<8x128xf32> -> tensor<8x128xf32>
     %cst_103 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %698 = stablehlo.reduce(%697 init: %cst_103) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
-    %699 = stablehlo.broadcast_in_dim %698, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %700 = stablehlo.reshape %418 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %701 = stablehlo.reshape %700 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %702 = stablehlo.reshape %701 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %703 = stablehlo.custom_call @Sharding(%702) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %704 = chlo.square %703 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %784 = stablehlo.reduce(%783 init: %cst_103) applies stablehlo.add across dimensions = [1] : (tensor<8x128xf32>, tensor<f32>) -> tensor<8xf32>
+    %785 = stablehlo.broadcast_in_dim %784, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %786 = stablehlo.reshape %504 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %787 = stablehlo.reshape %786 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %788 = stablehlo.reshape %787 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %789 = stablehlo.custom_call @Sharding(%788) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %790 = chlo.square %789 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_104 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %705 = stablehlo.reduce(%704 init: %cst_104) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %706 = stablehlo.broadcast_in_dim %705, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %707 = stablehlo.reshape %402 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %708 = stablehlo.reshape %707 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %709 = stablehlo.reshape %708 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %710 = stablehlo.custom_call @Sharding(%709) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %711 = chlo.square %710 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %791 = stablehlo.reduce(%790 init: %cst_104) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %792 = stablehlo.broadcast_in_dim %791, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %793 = stablehlo.reshape %402 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %794 = stablehlo.reshape %793 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %795 = stablehlo.reshape %794 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %796 = stablehlo.custom_call @Sharding(%795) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %797 = chlo.square %796 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_105 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %712 = stablehlo.reduce(%711 init: %cst_105) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %713 = stablehlo.broadcast_in_dim %712, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %714 = stablehlo.reshape %405 : (tensor<16xf32>) -> tensor<16x1xf32>
-    %715 = stablehlo.reshape %714 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
-    %716 = stablehlo.reshape %715 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
-    %717 = stablehlo.custom_call @Sharding(%716) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
-    %718 = chlo.square %717 : tensor<8x2xf32> -> tensor<8x2xf32>
+    %798 = stablehlo.reduce(%797 init: %cst_105) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %799 = stablehlo.broadcast_in_dim %798, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %800 = stablehlo.reshape %405 : (tensor<16xf32>) -> tensor<16x1xf32>
+    %801 = stablehlo.reshape %800 : (tensor<16x1xf32>) -> tensor<8x2x1xf32>
+    %802 = stablehlo.reshape %801 : (tensor<8x2x1xf32>) -> tensor<8x2xf32>
+    %803 = stablehlo.custom_call @Sharding(%802) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x2xf32>) -> tensor<8x2xf32>
+    %804 = chlo.square %803 : tensor<8x2xf32> -> tensor<8x2xf32>
     %cst_106 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %719 = stablehlo.reduce(%718 init: %cst_106) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
-    %720 = stablehlo.broadcast_in_dim %719, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %721 = stablehlo.reshape %373 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
-    %722 = stablehlo.reshape %721 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
-    %723 = stablehlo.custom_call @Sharding(%722) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x64xf32>) -> tensor<8x64xf32>
-    %724 = chlo.square %723 : tensor<8x64xf32> -> tensor<8x64xf32>
+    %805 = stablehlo.reduce(%804 init: %cst_106) applies stablehlo.add across dimensions = [1] : (tensor<8x2xf32>, tensor<f32>) -> tensor<8xf32>
+    %806 = stablehlo.broadcast_in_dim %805, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %807 = stablehlo.reshape %373 : (tensor<32x16xf32>) -> tensor<8x4x16xf32>
+    %808 = stablehlo.reshape %807 : (tensor<8x4x16xf32>) -> tensor<8x64xf32>
+    %809 = stablehlo.custom_call @Sharding(%808) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x64xf32>) -> tensor<8x64xf32>
+    %810 = chlo.square %809 : tensor<8x64xf32> -> tensor<8x64xf32>
     %cst_107 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %725 = stablehlo.reduce(%724 init: %cst_107) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
-    %726 = stablehlo.broadcast_in_dim %725, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
-    %727 = stablehlo.concatenate %618, %625, %632, %639, %645, %652, %658, %665, %672, %679, %685, %692, %699, %706, %713, %720, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
-    %728 = stablehlo.concatenate %726, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
-    %729 = stablehlo.concatenate %727, %728, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
-    %730 = stablehlo.custom_call @Sharding(%729) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x17xf32>) -> tensor<8x17xf32>
+    %811 = stablehlo.reduce(%810 init: %cst_107) applies stablehlo.add across dimensions = [1] : (tensor<8x64xf32>, tensor<f32>) -> tensor<8xf32>
+    %812 = stablehlo.broadcast_in_dim %811, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %813 = stablehlo.concatenate %704, %711, %718, %725, %731, %738, %744, %751, %758, %765, %771, %778, %785, %792, %799, %806, dim = 1 : (tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>, tensor<8x1xf32>) -> tensor<8x16xf32>
+    %814 = stablehlo.concatenate %812, dim = 1 : (tensor<8x1xf32>) -> tensor<8x1xf32>
+    %815 = stablehlo.concatenate %813, %814, dim = 1 : (tensor<8x16xf32>, tensor<8x1xf32>) -> tensor<8x17xf32>
+    %816 = stablehlo.custom_call @Sharding(%815) {backend_config = "", mhlo.sharding = "{devices=[8,1]<=[8]}"} : (tensor<8x17xf32>) -> tensor<8x17xf32>
     %cst_108 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %731 = stablehlo.reduce(%730 init: %cst_108) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
-    %732 = stablehlo.sqrt %731 : tensor<17xf32>
-    %733 = stablehlo.abs %732 : tensor<17xf32>
-    %734 = stablehlo.multiply %733, %733 : tensor<17xf32>
+    %817 = stablehlo.reduce(%816 init: %cst_108) applies stablehlo.add across dimensions = [0] : (tensor<8x17xf32>, tensor<f32>) -> tensor<17xf32>
+    %818 = stablehlo.sqrt %817 : tensor<17xf32>
+    %819 = stablehlo.abs %818 : tensor<17xf32>
+    %820 = stablehlo.multiply %819, %819 : tensor<17xf32>
     %cst_109 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %735 = stablehlo.reduce(%734 init: %cst_109) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
-    %736 = stablehlo.sqrt %735 : tensor<f32>
-    %737 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
-    %738 = stablehlo.reshape %737 : (tensor<1xf64>) -> tensor<f64>
-    %739 = stablehlo.convert %738 : (tensor<f64>) -> tensor<f32>
-    %740 = stablehlo.add %736, %739 : tensor<f32>
+    %821 = stablehlo.reduce(%820 init: %cst_109) applies stablehlo.add across dimensions = [0] : (tensor<17xf32>, tensor<f32>) -> tensor<f32>
+    %822 = stablehlo.sqrt %821 : tensor<f32>
+    %823 = stablehlo.slice %arg53 [0:1] : (tensor<10xf64>) -> tensor<1xf64>
+    %824 = stablehlo.reshape %823 : (tensor<1xf64>) -> tensor<f64>
+    %825 = stablehlo.convert %824 : (tensor<f64>) -> tensor<f32>
+    %826 = stablehlo.add %822, %825 : tensor<f32>
     %cst_110 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %741 = stablehlo.divide %cst_110, %740 : tensor<f32>
-    %742 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
-    %743 = stablehlo.reshape %742 : (tensor<1xf64>) -> tensor<f64>
-    %744 = stablehlo.convert %743 : (tensor<f64>) -> tensor<f32>
-    %745 = stablehlo.multiply %741, %744 : tensor<f32>
-    %746 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
-    %747 = stablehlo.reshape %746 : (tensor<1xf64>) -> tensor<f64>
-    %748 = stablehlo.convert %747 : (tensor<f64>) -> tensor<f32>
-    %749 = stablehlo.minimum %745, %748 : tensor<f32>
-    %750 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %751 = stablehlo.multiply %612, %750 : tensor<32x16xf32>
-    %752 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %753 = stablehlo.multiply %603, %752 : tensor<8x16xf32>
-    %754 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %755 = stablehlo.multiply %590, %754 : tensor<16xf32>
-    %756 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %757 = stablehlo.multiply %593, %756 : tensor<16xf32>
-    %758 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %759 = stablehlo.multiply %557, %758 : tensor<48x16xf32>
-    %760 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %761 = stablehlo.multiply %560, %760 : tensor<48xf32>
-    %762 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %763 = stablehlo.multiply %501, %762 : tensor<16x16xf32>
-    %764 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %765 = stablehlo.multiply %504, %764 : tensor<16xf32>
-    %766 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %767 = stablehlo.multiply %488, %766 : tensor<16xf32>
-    %768 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %769 = stablehlo.multiply %491, %768 : tensor<16xf32>
-    %770 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %771 = stablehlo.multiply %455, %770 : tensor<64x16xf32>
-    %772 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %773 = stablehlo.multiply %458, %772 : tensor<64xf32>
-    %774 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %775 = stablehlo.multiply %415, %774 : tensor<16x64xf32>
-    %776 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %777 = stablehlo.multiply %418, %776 : tensor<16xf32>
-    %778 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %779 = stablehlo.multiply %402, %778 : tensor<16xf32>
-    %780 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %781 = stablehlo.multiply %405, %780 : tensor<16xf32>
-    %782 = stablehlo.broadcast_in_dim %749, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %783 = stablehlo.multiply %373, %782 : tensor<32x16xf32>
-    %784 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
-    %785 = stablehlo.reshape %784 : (tensor<1xf64>) -> tensor<f64>
-    %786 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %787 = stablehlo.broadcast_in_dim %786, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %788 = stablehlo.multiply %arg0, %787 : tensor<32x16xf32>
-    %789 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %790 = stablehlo.broadcast_in_dim %789, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %791 = stablehlo.multiply %arg1, %790 : tensor<8x16xf32>
-    %792 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %793 = stablehlo.broadcast_in_dim %792, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %794 = stablehlo.multiply %arg6, %793 : tensor<16xf32>
-    %795 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %796 = stablehlo.broadcast_in_dim %795, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %797 = stablehlo.multiply %arg7, %796 : tensor<16xf32>
-    %798 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %799 = stablehlo.broadcast_in_dim %798, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %800 = stablehlo.multiply %arg8, %799 : tensor<48x16xf32>
-    %801 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %802 = stablehlo.broadcast_in_dim %801, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %803 = stablehlo.multiply %arg9, %802 : tensor<48xf32>
-    %804 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %805 = stablehlo.broadcast_in_dim %804, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %806 = stablehlo.multiply %arg10, %805 : tensor<16x16xf32>
-    %807 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %808 = stablehlo.broadcast_in_dim %807, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %809 = stablehlo.multiply %arg11, %808 : tensor<16xf32>
-    %810 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %811 = stablehlo.broadcast_in_dim %810, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %812 = stablehlo.multiply %arg12, %811 : tensor<16xf32>
-    %813 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %814 = stablehlo.broadcast_in_dim %813, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %815 = stablehlo.multiply %arg13, %814 : tensor<16xf32>
-    %816 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %817 = stablehlo.broadcast_in_dim %816, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %818 = stablehlo.multiply %arg14, %817 : tensor<64x16xf32>
-    %819 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %820 = stablehlo.broadcast_in_dim %819, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %821 = stablehlo.multiply %arg15, %820 : tensor<64xf32>
-    %822 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %823 = stablehlo.broadcast_in_dim %822, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %824 = stablehlo.multiply %arg16, %823 : tensor<16x64xf32>
-    %825 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %826 = stablehlo.broadcast_in_dim %825, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %827 = stablehlo.multiply %arg17, %826 : tensor<16xf32>
-    %828 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %829 = stablehlo.broadcast_in_dim %828, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %830 = stablehlo.multiply %arg2, %829 : tensor<16xf32>
-    %831 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %832 = stablehlo.broadcast_in_dim %831, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %833 = stablehlo.multiply %arg3, %832 : tensor<16xf32>
-    %834 = stablehlo.convert %785 : (tensor<f64>) -> tensor<f32>
-    %835 = stablehlo.broadcast_in_dim %834, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %836 = stablehlo.multiply %arg4, %835 : tensor<32x16xf32>
-    %837 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
-    %838 = stablehlo.reshape %837 : (tensor<1xf64>) -> tensor<f64>
-    %839 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %827 = stablehlo.divide %cst_110, %826 : tensor<f32>
+    %828 = stablehlo.slice %arg53 [1:2] : (tensor<10xf64>) -> tensor<1xf64>
+    %829 = stablehlo.reshape %828 : (tensor<1xf64>) -> tensor<f64>
+    %830 = stablehlo.convert %829 : (tensor<f64>) -> tensor<f32>
+    %831 = stablehlo.multiply %827, %830 : tensor<f32>
+    %832 = stablehlo.slice %arg53 [2:3] : (tensor<10xf64>) -> tensor<1xf64>
+    %833 = stablehlo.reshape %832 : (tensor<1xf64>) -> tensor<f64>
+    %834 = stablehlo.convert %833 : (tensor<f64>) -> tensor<f32>
+    %835 = stablehlo.minimum %831, %834 : tensor<f32>
+    %836 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %837 = stablehlo.multiply %698, %836 : tensor<32x16xf32>
+    %838 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %839 = stablehlo.multiply %689, %838 : tensor<8x16xf32>
+    %840 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %841 = stablehlo.multiply %676, %840 : tensor<16xf32>
+    %842 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %843 = stablehlo.multiply %679, %842 : tensor<16xf32>
+    %844 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %845 = stablehlo.multiply %643, %844 : tensor<48x16xf32>
+    %846 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %847 = stablehlo.multiply %646, %846 : tensor<48xf32>
+    %848 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %849 = stablehlo.multiply %587, %848 : tensor<16x16xf32>
+    %850 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %851 = stablehlo.multiply %590, %850 : tensor<16xf32>
+    %852 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %853 = stablehlo.multiply %574, %852 : tensor<16xf32>
+    %854 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %855 = stablehlo.multiply %577, %854 : tensor<16xf32>
+    %856 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %857 = stablehlo.multiply %541, %856 : tensor<64x16xf32>
+    %858 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %859 = stablehlo.multiply %544, %858 : tensor<64xf32>
+    %860 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %861 = stablehlo.multiply %501, %860 : tensor<16x64xf32>
+    %862 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %863 = stablehlo.multiply %504, %862 : tensor<16xf32>
+    %864 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %865 = stablehlo.multiply %402, %864 : tensor<16xf32>
+    %866 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %867 = stablehlo.multiply %405, %866 : tensor<16xf32>
+    %868 = stablehlo.broadcast_in_dim %835, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %869 = stablehlo.multiply %373, %868 : tensor<32x16xf32>
+    %870 = stablehlo.slice %arg53 [3:4] : (tensor<10xf64>) -> tensor<1xf64>
+    %871 = stablehlo.reshape %870 : (tensor<1xf64>) -> tensor<f64>
+    %872 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %873 = stablehlo.broadcast_in_dim %872, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %874 = stablehlo.multiply %arg0, %873 : tensor<32x16xf32>
+    %875 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %876 = stablehlo.broadcast_in_dim %875, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %877 = stablehlo.multiply %arg1, %876 : tensor<8x16xf32>
+    %878 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %879 = stablehlo.broadcast_in_dim %878, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %880 = stablehlo.multiply %arg6, %879 : tensor<16xf32>
+    %881 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %882 = stablehlo.broadcast_in_dim %881, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %883 = stablehlo.multiply %arg7, %882 : tensor<16xf32>
+    %884 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %885 = stablehlo.broadcast_in_dim %884, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %886 = stablehlo.multiply %arg8, %885 : tensor<48x16xf32>
+    %887 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %888 = stablehlo.broadcast_in_dim %887, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %889 = stablehlo.multiply %arg9, %888 : tensor<48xf32>
+    %890 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %891 = stablehlo.broadcast_in_dim %890, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %892 = stablehlo.multiply %arg10, %891 : tensor<16x16xf32>
+    %893 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %894 = stablehlo.broadcast_in_dim %893, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %895 = stablehlo.multiply %arg11, %894 : tensor<16xf32>
+    %896 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %897 = stablehlo.broadcast_in_dim %896, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %898 = stablehlo.multiply %arg12, %897 : tensor<16xf32>
+    %899 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %900 = stablehlo.broadcast_in_dim %899, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %901 = stablehlo.multiply %arg13, %900 : tensor<16xf32>
+    %902 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %903 = stablehlo.broadcast_in_dim %902, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %904 = stablehlo.multiply %arg14, %903 : tensor<64x16xf32>
+    %905 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %906 = stablehlo.broadcast_in_dim %905, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %907 = stablehlo.multiply %arg15, %906 : tensor<64xf32>
+    %908 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %909 = stablehlo.broadcast_in_dim %908, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %910 = stablehlo.multiply %arg16, %909 : tensor<16x64xf32>
+    %911 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %912 = stablehlo.broadcast_in_dim %911, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %913 = stablehlo.multiply %arg17, %912 : tensor<16xf32>
+    %914 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %915 = stablehlo.broadcast_in_dim %914, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %916 = stablehlo.multiply %arg2, %915 : tensor<16xf32>
+    %917 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %918 = stablehlo.broadcast_in_dim %917, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %919 = stablehlo.multiply %arg3, %918 : tensor<16xf32>
+    %920 = stablehlo.convert %871 : (tensor<f64>) -> tensor<f32>
+    %921 = stablehlo.broadcast_in_dim %920, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %922 = stablehlo.multiply %arg4, %921 : tensor<32x16xf32>
+    %923 = stablehlo.slice %arg53 [4:5] : (tensor<10xf64>) -> tensor<1xf64>
+    %924 = stablehlo.reshape %923 : (tensor<1xf64>) -> tensor<f64>
+    %925 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_111 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %840 = stablehlo.compare LT, %839, %cst_111, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %841 = call @_where_9(%840, %arg19, %751) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %926 = stablehlo.compare LT, %925, %cst_111, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %927 = call @_where_9(%926, %arg19, %837) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
     %cst_112 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %842 = stablehlo.subtract %839, %cst_112 : tensor<f32>
-    %843 = call @_where_10(%840, %839, %842) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %844 = stablehlo.subtract %751, %arg19 : tensor<32x16xf32>
-    %845 = stablehlo.broadcast_in_dim %843, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %846 = stablehlo.multiply %845, %844 : tensor<32x16xf32>
-    %847 = stablehlo.add %841, %846 : tensor<32x16xf32>
-    %848 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %928 = stablehlo.subtract %925, %cst_112 : tensor<f32>
+    %929 = call @_where_10(%926, %925, %928) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %930 = stablehlo.subtract %837, %arg19 : tensor<32x16xf32>
+    %931 = stablehlo.broadcast_in_dim %929, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %932 = stablehlo.multiply %931, %930 : tensor<32x16xf32>
+    %933 = stablehlo.add %927, %932 : tensor<32x16xf32>
+    %934 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_113 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %849 = stablehlo.compare LT, %848, %cst_113, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %850 = call @_where_11(%849, %arg20, %753) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %935 = stablehlo.compare LT, %934, %cst_113, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %936 = call @_where_11(%935, %arg20, %839) : (tensor<i1>, tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xf32>
     %cst_114 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %851 = stablehlo.subtract %848, %cst_114 : tensor<f32>
-    %852 = call @_where_10(%849, %848, %851) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %853 = stablehlo.subtract %753, %arg20 : tensor<8x16xf32>
-    %854 = stablehlo.broadcast_in_dim %852, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %855 = stablehlo.multiply %854, %853 : tensor<8x16xf32>
-    %856 = stablehlo.add %850, %855 : tensor<8x16xf32>
-    %857 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %937 = stablehlo.subtract %934, %cst_114 : tensor<f32>
+    %938 = call @_where_10(%935, %934, %937) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %939 = stablehlo.subtract %839, %arg20 : tensor<8x16xf32>
+    %940 = stablehlo.broadcast_in_dim %938, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %941 = stablehlo.multiply %940, %939 : tensor<8x16xf32>
+    %942 = stablehlo.add %936, %941 : tensor<8x16xf32>
+    %943 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_115 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %858 = stablehlo.compare LT, %857, %cst_115, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %859 = call @_where_12(%858, %arg21, %755) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %944 = stablehlo.compare LT, %943, %cst_115, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %945 = call @_where_12(%944, %arg21, %841) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_116 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %860 = stablehlo.subtract %857, %cst_116 : tensor<f32>
-    %861 = call @_where_10(%858, %857, %860) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %862 = stablehlo.subtract %755, %arg21 : tensor<16xf32>
-    %863 = stablehlo.broadcast_in_dim %861, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %864 = stablehlo.multiply %863, %862 : tensor<16xf32>
-    %865 = stablehlo.add %859, %864 : tensor<16xf32>
-    %866 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %946 = stablehlo.subtract %943, %cst_116 : tensor<f32>
+    %947 = call @_where_10(%944, %943, %946) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %948 = stablehlo.subtract %841, %arg21 : tensor<16xf32>
+    %949 = stablehlo.broadcast_in_dim %947, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %950 = stablehlo.multiply %949, %948 : tensor<16xf32>
+    %951 = stablehlo.add %945, %950 : tensor<16xf32>
+    %952 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_117 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %867 = stablehlo.compare LT, %866, %cst_117, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %868 = call @_where_12(%867, %arg22, %757) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %953 = stablehlo.compare LT, %952, %cst_117, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %954 = call @_where_12(%953, %arg22, %843) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_118 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %869 = stablehlo.subtract %866, %cst_118 : tensor<f32>
-    %870 = call @_where_10(%867, %866, %869) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %871 = stablehlo.subtract %757, %arg22 : tensor<16xf32>
-    %872 = stablehlo.broadcast_in_dim %870, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %873 = stablehlo.multiply %872, %871 : tensor<16xf32>
-    %874 = stablehlo.add %868, %873 : tensor<16xf32>
-    %875 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %955 = stablehlo.subtract %952, %cst_118 : tensor<f32>
+    %956 = call @_where_10(%953, %952, %955) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %957 = stablehlo.subtract %843, %arg22 : tensor<16xf32>
+    %958 = stablehlo.broadcast_in_dim %956, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %959 = stablehlo.multiply %958, %957 : tensor<16xf32>
+    %960 = stablehlo.add %954, %959 : tensor<16xf32>
+    %961 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_119 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %876 = stablehlo.compare LT, %875, %cst_119, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %877 = call @_where_13(%876, %arg23, %759) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
+    %962 = stablehlo.compare LT, %961, %cst_119, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %963 = call @_where_13(%962, %arg23, %845) : (tensor<i1>, tensor<48x16xf32>, tensor<48x16xf32>) -> tensor<48x16xf32>
     %cst_120 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %878 = stablehlo.subtract %875, %cst_120 : tensor<f32>
-    %879 = call @_where_10(%876, %875, %878) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %880 = stablehlo.subtract %759, %arg23 : tensor<48x16xf32>
-    %881 = stablehlo.broadcast_in_dim %879, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %882 = stablehlo.multiply %881, %880 : tensor<48x16xf32>
-    %883 = stablehlo.add %877, %882 : tensor<48x16xf32>
-    %884 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %964 = stablehlo.subtract %961, %cst_120 : tensor<f32>
+    %965 = call @_where_10(%962, %961, %964) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %966 = stablehlo.subtract %845, %arg23 : tensor<48x16xf32>
+    %967 = stablehlo.broadcast_in_dim %965, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %968 = stablehlo.multiply %967, %966 : tensor<48x16xf32>
+    %969 = stablehlo.add %963, %968 : tensor<48x16xf32>
+    %970 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_121 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %885 = stablehlo.compare LT, %884, %cst_121, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %886 = call @_where_14(%885, %arg24, %761) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
+    %971 = stablehlo.compare LT, %970, %cst_121, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %972 = call @_where_14(%971, %arg24, %847) : (tensor<i1>, tensor<48xf32>, tensor<48xf32>) -> tensor<48xf32>
     %cst_122 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %887 = stablehlo.subtract %884, %cst_122 : tensor<f32>
-    %888 = call @_where_10(%885, %884, %887) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %889 = stablehlo.subtract %761, %arg24 : tensor<48xf32>
-    %890 = stablehlo.broadcast_in_dim %888, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %891 = stablehlo.multiply %890, %889 : tensor<48xf32>
-    %892 = stablehlo.add %886, %891 : tensor<48xf32>
-    %893 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %973 = stablehlo.subtract %970, %cst_122 : tensor<f32>
+    %974 = call @_where_10(%971, %970, %973) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %975 = stablehlo.subtract %847, %arg24 : tensor<48xf32>
+    %976 = stablehlo.broadcast_in_dim %974, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %977 = stablehlo.multiply %976, %975 : tensor<48xf32>
+    %978 = stablehlo.add %972, %977 : tensor<48xf32>
+    %979 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_123 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %894 = stablehlo.compare LT, %893, %cst_123, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %895 = call @_where_15(%894, %arg25, %763) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
+    %980 = stablehlo.compare LT, %979, %cst_123, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %981 = call @_where_15(%980, %arg25, %849) : (tensor<i1>, tensor<16x16xf32>, tensor<16x16xf32>) -> tensor<16x16xf32>
     %cst_124 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %896 = stablehlo.subtract %893, %cst_124 : tensor<f32>
-    %897 = call @_where_10(%894, %893, %896) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %898 = stablehlo.subtract %763, %arg25 : tensor<16x16xf32>
-    %899 = stablehlo.broadcast_in_dim %897, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %900 = stablehlo.multiply %899, %898 : tensor<16x16xf32>
-    %901 = stablehlo.add %895, %900 : tensor<16x16xf32>
-    %902 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %982 = stablehlo.subtract %979, %cst_124 : tensor<f32>
+    %983 = call @_where_10(%980, %979, %982) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %984 = stablehlo.subtract %849, %arg25 : tensor<16x16xf32>
+    %985 = stablehlo.broadcast_in_dim %983, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %986 = stablehlo.multiply %985, %984 : tensor<16x16xf32>
+    %987 = stablehlo.add %981, %986 : tensor<16x16xf32>
+    %988 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_125 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %903 = stablehlo.compare LT, %902, %cst_125, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %904 = call @_where_12(%903, %arg26, %765) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %989 = stablehlo.compare LT, %988, %cst_125, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %990 = call @_where_12(%989, %arg26, %851) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_126 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %905 = stablehlo.subtract %902, %cst_126 : tensor<f32>
-    %906 = call @_where_10(%903, %902, %905) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %907 = stablehlo.subtract %765, %arg26 : tensor<16xf32>
-    %908 = stablehlo.broadcast_in_dim %906, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %909 = stablehlo.multiply %908, %907 : tensor<16xf32>
-    %910 = stablehlo.add %904, %909 : tensor<16xf32>
-    %911 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %991 = stablehlo.subtract %988, %cst_126 : tensor<f32>
+    %992 = call @_where_10(%989, %988, %991) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %993 = stablehlo.subtract %851, %arg26 : tensor<16xf32>
+    %994 = stablehlo.broadcast_in_dim %992, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %995 = stablehlo.multiply %994, %993 : tensor<16xf32>
+    %996 = stablehlo.add %990, %995 : tensor<16xf32>
+    %997 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_127 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %912 = stablehlo.compare LT, %911, %cst_127, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %913 = call @_where_12(%912, %arg27, %767) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %998 = stablehlo.compare LT, %997, %cst_127, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %999 = call @_where_12(%998, %arg27, %853) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_128 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %914 = stablehlo.subtract %911, %cst_128 : tensor<f32>
-    %915 = call @_where_10(%912, %911, %914) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %916 = stablehlo.subtract %767, %arg27 : tensor<16xf32>
-    %917 = stablehlo.broadcast_in_dim %915, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %918 = stablehlo.multiply %917, %916 : tensor<16xf32>
-    %919 = stablehlo.add %913, %918 : tensor<16xf32>
-    %920 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1000 = stablehlo.subtract %997, %cst_128 : tensor<f32>
+    %1001 = call @_where_10(%998, %997, %1000) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1002 = stablehlo.subtract %853, %arg27 : tensor<16xf32>
+    %1003 = stablehlo.broadcast_in_dim %1001, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1004 = stablehlo.multiply %1003, %1002 : tensor<16xf32>
+    %1005 = stablehlo.add %999, %1004 : tensor<16xf32>
+    %1006 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_129 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %921 = stablehlo.compare LT, %920, %cst_129, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %922 = call @_where_12(%921, %arg28, %769) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %1007 = stablehlo.compare LT, %1006, %cst_129, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1008 = call @_where_12(%1007, %arg28, %855) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_130 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %923 = stablehlo.subtract %920, %cst_130 : tensor<f32>
-    %924 = call @_where_10(%921, %920, %923) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %925 = stablehlo.subtract %769, %arg28 : tensor<16xf32>
-    %926 = stablehlo.broadcast_in_dim %924, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %927 = stablehlo.multiply %926, %925 : tensor<16xf32>
-    %928 = stablehlo.add %922, %927 : tensor<16xf32>
-    %929 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1009 = stablehlo.subtract %1006, %cst_130 : tensor<f32>
+    %1010 = call @_where_10(%1007, %1006, %1009) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1011 = stablehlo.subtract %855, %arg28 : tensor<16xf32>
+    %1012 = stablehlo.broadcast_in_dim %1010, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1013 = stablehlo.multiply %1012, %1011 : tensor<16xf32>
+    %1014 = stablehlo.add %1008, %1013 : tensor<16xf32>
+    %1015 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_131 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %930 = stablehlo.compare LT, %929, %cst_131, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %931 = call @_where_16(%930, %arg29, %771) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
+    %1016 = stablehlo.compare LT, %1015, %cst_131, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1017 = call @_where_16(%1016, %arg29, %857) : (tensor<i1>, tensor<64x16xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
     %cst_132 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %932 = stablehlo.subtract %929, %cst_132 : tensor<f32>
-    %933 = call @_where_10(%930, %929, %932) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %934 = stablehlo.subtract %771, %arg29 : tensor<64x16xf32>
-    %935 = stablehlo.broadcast_in_dim %933, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %936 = stablehlo.multiply %935, %934 : tensor<64x16xf32>
-    %937 = stablehlo.add %931, %936 : tensor<64x16xf32>
-    %938 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1018 = stablehlo.subtract %1015, %cst_132 : tensor<f32>
+    %1019 = call @_where_10(%1016, %1015, %1018) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1020 = stablehlo.subtract %857, %arg29 : tensor<64x16xf32>
+    %1021 = stablehlo.broadcast_in_dim %1019, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1022 = stablehlo.multiply %1021, %1020 : tensor<64x16xf32>
+    %1023 = stablehlo.add %1017, %1022 : tensor<64x16xf32>
+    %1024 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_133 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %939 = stablehlo.compare LT, %938, %cst_133, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %940 = call @_where_17(%939, %arg30, %773) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
+    %1025 = stablehlo.compare LT, %1024, %cst_133, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1026 = call @_where_17(%1025, %arg30, %859) : (tensor<i1>, tensor<64xf32>, tensor<64xf32>) -> tensor<64xf32>
     %cst_134 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %941 = stablehlo.subtract %938, %cst_134 : tensor<f32>
-    %942 = call @_where_10(%939, %938, %941) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %943 = stablehlo.subtract %773, %arg30 : tensor<64xf32>
-    %944 = stablehlo.broadcast_in_dim %942, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %945 = stablehlo.multiply %944, %943 : tensor<64xf32>
-    %946 = stablehlo.add %940, %945 : tensor<64xf32>
-    %947 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1027 = stablehlo.subtract %1024, %cst_134 : tensor<f32>
+    %1028 = call @_where_10(%1025, %1024, %1027) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1029 = stablehlo.subtract %859, %arg30 : tensor<64xf32>
+    %1030 = stablehlo.broadcast_in_dim %1028, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1031 = stablehlo.multiply %1030, %1029 : tensor<64xf32>
+    %1032 = stablehlo.add %1026, %1031 : tensor<64xf32>
+    %1033 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_135 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %948 = stablehlo.compare LT, %947, %cst_135, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %949 = call @_where_18(%948, %arg31, %775) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
+    %1034 = stablehlo.compare LT, %1033, %cst_135, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1035 = call @_where_18(%1034, %arg31, %861) : (tensor<i1>, tensor<16x64xf32>, tensor<16x64xf32>) -> tensor<16x64xf32>
     %cst_136 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %950 = stablehlo.subtract %947, %cst_136 : tensor<f32>
-    %951 = call @_where_10(%948, %947, %950) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %952 = stablehlo.subtract %775, %arg31 : tensor<16x64xf32>
-    %953 = stablehlo.broadcast_in_dim %951, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %954 = stablehlo.multiply %953, %952 : tensor<16x64xf32>
-    %955 = stablehlo.add %949, %954 : tensor<16x64xf32>
-    %956 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1036 = stablehlo.subtract %1033, %cst_136 : tensor<f32>
+    %1037 = call @_where_10(%1034, %1033, %1036) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1038 = stablehlo.subtract %861, %arg31 : tensor<16x64xf32>
+    %1039 = stablehlo.broadcast_in_dim %1037, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1040 = stablehlo.multiply %1039, %1038 : tensor<16x64xf32>
+    %1041 = stablehlo.add %1035, %1040 : tensor<16x64xf32>
+    %1042 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_137 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %957 = stablehlo.compare LT, %956, %cst_137, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %958 = call @_where_12(%957, %arg32, %777) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %1043 = stablehlo.compare LT, %1042, %cst_137, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1044 = call @_where_12(%1043, %arg32, %863) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_138 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %959 = stablehlo.subtract %956, %cst_138 : tensor<f32>
-    %960 = call @_where_10(%957, %956, %959) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %961 = stablehlo.subtract %777, %arg32 : tensor<16xf32>
-    %962 = stablehlo.broadcast_in_dim %960, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %963 = stablehlo.multiply %962, %961 : tensor<16xf32>
-    %964 = stablehlo.add %958, %963 : tensor<16xf32>
-    %965 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1045 = stablehlo.subtract %1042, %cst_138 : tensor<f32>
+    %1046 = call @_where_10(%1043, %1042, %1045) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1047 = stablehlo.subtract %863, %arg32 : tensor<16xf32>
+    %1048 = stablehlo.broadcast_in_dim %1046, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1049 = stablehlo.multiply %1048, %1047 : tensor<16xf32>
+    %1050 = stablehlo.add %1044, %1049 : tensor<16xf32>
+    %1051 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_139 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %966 = stablehlo.compare LT, %965, %cst_139, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %967 = call @_where_12(%966, %arg33, %779) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %1052 = stablehlo.compare LT, %1051, %cst_139, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1053 = call @_where_12(%1052, %arg33, %865) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_140 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %968 = stablehlo.subtract %965, %cst_140 : tensor<f32>
-    %969 = call @_where_10(%966, %965, %968) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %970 = stablehlo.subtract %779, %arg33 : tensor<16xf32>
-    %971 = stablehlo.broadcast_in_dim %969, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %972 = stablehlo.multiply %971, %970 : tensor<16xf32>
-    %973 = stablehlo.add %967, %972 : tensor<16xf32>
-    %974 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1054 = stablehlo.subtract %1051, %cst_140 : tensor<f32>
+    %1055 = call @_where_10(%1052, %1051, %1054) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1056 = stablehlo.subtract %865, %arg33 : tensor<16xf32>
+    %1057 = stablehlo.broadcast_in_dim %1055, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1058 = stablehlo.multiply %1057, %1056 : tensor<16xf32>
+    %1059 = stablehlo.add %1053, %1058 : tensor<16xf32>
+    %1060 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_141 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %975 = stablehlo.compare LT, %974, %cst_141, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %976 = call @_where_12(%975, %arg34, %781) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
+    %1061 = stablehlo.compare LT, %1060, %cst_141, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1062 = call @_where_12(%1061, %arg34, %867) : (tensor<i1>, tensor<16xf32>, tensor<16xf32>) -> tensor<16xf32>
     %cst_142 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %977 = stablehlo.subtract %974, %cst_142 : tensor<f32>
-    %978 = call @_where_10(%975, %974, %977) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %979 = stablehlo.subtract %781, %arg34 : tensor<16xf32>
-    %980 = stablehlo.broadcast_in_dim %978, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %981 = stablehlo.multiply %980, %979 : tensor<16xf32>
-    %982 = stablehlo.add %976, %981 : tensor<16xf32>
-    %983 = stablehlo.convert %838 : (tensor<f64>) -> tensor<f32>
+    %1063 = stablehlo.subtract %1060, %cst_142 : tensor<f32>
+    %1064 = call @_where_10(%1061, %1060, %1063) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1065 = stablehlo.subtract %867, %arg34 : tensor<16xf32>
+    %1066 = stablehlo.broadcast_in_dim %1064, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1067 = stablehlo.multiply %1066, %1065 : tensor<16xf32>
+    %1068 = stablehlo.add %1062, %1067 : tensor<16xf32>
+    %1069 = stablehlo.convert %924 : (tensor<f64>) -> tensor<f32>
     %cst_143 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %984 = stablehlo.compare LT, %983, %cst_143, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
-    %985 = call @_where_9(%984, %arg35, %783) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
+    %1070 = stablehlo.compare LT, %1069, %cst_143, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>
+    %1071 = call @_where_9(%1070, %arg35, %869) : (tensor<i1>, tensor<32x16xf32>, tensor<32x16xf32>) -> tensor<32x16xf32>
     %cst_144 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %986 = stablehlo.subtract %983, %cst_144 : tensor<f32>
-    %987 = call @_where_10(%984, %983, %986) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
-    %988 = stablehlo.subtract %783, %arg35 : tensor<32x16xf32>
-    %989 = stablehlo.broadcast_in_dim %987, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %990 = stablehlo.multiply %989, %988 : tensor<32x16xf32>
-    %991 = stablehlo.add %985, %990 : tensor<32x16xf32>
-    %992 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
-    %993 = stablehlo.reshape %992 : (tensor<1xf64>) -> tensor<f64>
-    %994 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %995 = stablehlo.broadcast_in_dim %994, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %996 = stablehlo.multiply %arg36, %995 : tensor<32x16xf32>
-    %997 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %998 = stablehlo.broadcast_in_dim %997, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %999 = stablehlo.multiply %arg37, %998 : tensor<8x16xf32>
-    %1000 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1001 = stablehlo.broadcast_in_dim %1000, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1002 = stablehlo.multiply %arg38, %1001 : tensor<16xf32>
-    %1003 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1004 = stablehlo.broadcast_in_dim %1003, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1005 = stablehlo.multiply %arg39, %1004 : tensor<16xf32>
-    %1006 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1007 = stablehlo.broadcast_in_dim %1006, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1008 = stablehlo.multiply %arg40, %1007 : tensor<48x16xf32>
-    %1009 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1010 = stablehlo.broadcast_in_dim %1009, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1011 = stablehlo.multiply %arg41, %1010 : tensor<48xf32>
-    %1012 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1013 = stablehlo.broadcast_in_dim %1012, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1014 = stablehlo.multiply %arg42, %1013 : tensor<16x16xf32>
-    %1015 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1016 = stablehlo.broadcast_in_dim %1015, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1017 = stablehlo.multiply %arg43, %1016 : tensor<16xf32>
-    %1018 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1019 = stablehlo.broadcast_in_dim %1018, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1020 = stablehlo.multiply %arg44, %1019 : tensor<16xf32>
-    %1021 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1022 = stablehlo.broadcast_in_dim %1021, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1023 = stablehlo.multiply %arg45, %1022 : tensor<16xf32>
-    %1024 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1025 = stablehlo.broadcast_in_dim %1024, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1026 = stablehlo.multiply %arg46, %1025 : tensor<64x16xf32>
-    %1027 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1028 = stablehlo.broadcast_in_dim %1027, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1029 = stablehlo.multiply %arg47, %1028 : tensor<64xf32>
-    %1030 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1031 = stablehlo.broadcast_in_dim %1030, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1032 = stablehlo.multiply %arg48, %1031 : tensor<16x64xf32>
-    %1033 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1034 = stablehlo.broadcast_in_dim %1033, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1035 = stablehlo.multiply %arg49, %1034 : tensor<16xf32>
-    %1036 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1037 = stablehlo.broadcast_in_dim %1036, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1038 = stablehlo.multiply %arg50, %1037 : tensor<16xf32>
-    %1039 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1040 = stablehlo.broadcast_in_dim %1039, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1041 = stablehlo.multiply %arg51, %1040 : tensor<16xf32>
-    %1042 = stablehlo.convert %993 : (tensor<f64>) -> tensor<f32>
-    %1043 = stablehlo.broadcast_in_dim %1042, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1044 = stablehlo.multiply %arg52, %1043 : tensor<32x16xf32>
-    %1045 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
-    %1046 = stablehlo.reshape %1045 : (tensor<1xf64>) -> tensor<f64>
-    %1047 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1048 = stablehlo.broadcast_in_dim %1047, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1049 = stablehlo.multiply %1048, %751 : tensor<32x16xf32>
-    %1050 = stablehlo.multiply %1049, %751 : tensor<32x16xf32>
-    %1051 = stablehlo.add %996, %1050 : tensor<32x16xf32>
-    %1052 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1053 = stablehlo.broadcast_in_dim %1052, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1054 = stablehlo.multiply %1053, %753 : tensor<8x16xf32>
-    %1055 = stablehlo.multiply %1054, %753 : tensor<8x16xf32>
-    %1056 = stablehlo.add %999, %1055 : tensor<8x16xf32>
-    %1057 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1058 = stablehlo.broadcast_in_dim %1057, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1059 = stablehlo.multiply %1058, %755 : tensor<16xf32>
-    %1060 = stablehlo.multiply %1059, %755 : tensor<16xf32>
-    %1061 = stablehlo.add %1002, %1060 : tensor<16xf32>
-    %1062 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1063 = stablehlo.broadcast_in_dim %1062, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1064 = stablehlo.multiply %1063, %757 : tensor<16xf32>
-    %1065 = stablehlo.multiply %1064, %757 : tensor<16xf32>
-    %1066 = stablehlo.add %1005, %1065 : tensor<16xf32>
-    %1067 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1068 = stablehlo.broadcast_in_dim %1067, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1069 = stablehlo.multiply %1068, %759 : tensor<48x16xf32>
-    %1070 = stablehlo.multiply %1069, %759 : tensor<48x16xf32>
-    %1071 = stablehlo.add %1008, %1070 : tensor<48x16xf32>
-    %1072 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1073 = stablehlo.broadcast_in_dim %1072, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1074 = stablehlo.multiply %1073, %761 : tensor<48xf32>
-    %1075 = stablehlo.multiply %1074, %761 : tensor<48xf32>
-    %1076 = stablehlo.add %1011, %1075 : tensor<48xf32>
-    %1077 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1078 = stablehlo.broadcast_in_dim %1077, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1079 = stablehlo.multiply %1078, %763 : tensor<16x16xf32>
-    %1080 = stablehlo.multiply %1079, %763 : tensor<16x16xf32>
-    %1081 = stablehlo.add %1014, %1080 : tensor<16x16xf32>
-    %1082 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1083 = stablehlo.broadcast_in_dim %1082, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1084 = stablehlo.multiply %1083, %765 : tensor<16xf32>
-    %1085 = stablehlo.multiply %1084, %765 : tensor<16xf32>
-    %1086 = stablehlo.add %1017, %1085 : tensor<16xf32>
-    %1087 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1088 = stablehlo.broadcast_in_dim %1087, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1089 = stablehlo.multiply %1088, %767 : tensor<16xf32>
-    %1090 = stablehlo.multiply %1089, %767 : tensor<16xf32>
-    %1091 = stablehlo.add %1020, %1090 : tensor<16xf32>
-    %1092 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1093 = stablehlo.broadcast_in_dim %1092, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1094 = stablehlo.multiply %1093, %769 : tensor<16xf32>
-    %1095 = stablehlo.multiply %1094, %769 : tensor<16xf32>
-    %1096 = stablehlo.add %1023, %1095 : tensor<16xf32>
-    %1097 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1098 = stablehlo.broadcast_in_dim %1097, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1099 = stablehlo.multiply %1098, %771 : tensor<64x16xf32>
-    %1100 = stablehlo.multiply %1099, %771 : tensor<64x16xf32>
-    %1101 = stablehlo.add %1026, %1100 : tensor<64x16xf32>
-    %1102 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1103 = stablehlo.broadcast_in_dim %1102, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1104 = stablehlo.multiply %1103, %773 : tensor<64xf32>
-    %1105 = stablehlo.multiply %1104, %773 : tensor<64xf32>
-    %1106 = stablehlo.add %1029, %1105 : tensor<64xf32>
-    %1107 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1108 = stablehlo.broadcast_in_dim %1107, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1109 = stablehlo.multiply %1108, %775 : tensor<16x64xf32>
-    %1110 = stablehlo.multiply %1109, %775 : tensor<16x64xf32>
-    %1111 = stablehlo.add %1032, %1110 : tensor<16x64xf32>
-    %1112 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1113 = stablehlo.broadcast_in_dim %1112, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1114 = stablehlo.multiply %1113, %777 : tensor<16xf32>
-    %1115 = stablehlo.multiply %1114, %777 : tensor<16xf32>
-    %1116 = stablehlo.add %1035, %1115 : tensor<16xf32>
-    %1117 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1118 = stablehlo.broadcast_in_dim %1117, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1119 = stablehlo.multiply %1118, %779 : tensor<16xf32>
-    %1120 = stablehlo.multiply %1119, %779 : tensor<16xf32>
-    %1121 = stablehlo.add %1038, %1120 : tensor<16xf32>
-    %1122 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
+    %1072 = stablehlo.subtract %1069, %cst_144 : tensor<f32>
+    %1073 = call @_where_10(%1070, %1069, %1072) : (tensor<i1>, tensor<f32>, tensor<f32>) -> tensor<f32>
+    %1074 = stablehlo.subtract %869, %arg35 : tensor<32x16xf32>
+    %1075 = stablehlo.broadcast_in_dim %1073, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1076 = stablehlo.multiply %1075, %1074 : tensor<32x16xf32>
+    %1077 = stablehlo.add %1071, %1076 : tensor<32x16xf32>
+    %1078 = stablehlo.slice %arg53 [5:6] : (tensor<10xf64>) -> tensor<1xf64>
+    %1079 = stablehlo.reshape %1078 : (tensor<1xf64>) -> tensor<f64>
+    %1080 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1081 = stablehlo.broadcast_in_dim %1080, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1082 = stablehlo.multiply %arg36, %1081 : tensor<32x16xf32>
+    %1083 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1084 = stablehlo.broadcast_in_dim %1083, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1085 = stablehlo.multiply %arg37, %1084 : tensor<8x16xf32>
+    %1086 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1087 = stablehlo.broadcast_in_dim %1086, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1088 = stablehlo.multiply %arg38, %1087 : tensor<16xf32>
+    %1089 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1090 = stablehlo.broadcast_in_dim %1089, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1091 = stablehlo.multiply %arg39, %1090 : tensor<16xf32>
+    %1092 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1093 = stablehlo.broadcast_in_dim %1092, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1094 = stablehlo.multiply %arg40, %1093 : tensor<48x16xf32>
+    %1095 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1096 = stablehlo.broadcast_in_dim %1095, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1097 = stablehlo.multiply %arg41, %1096 : tensor<48xf32>
+    %1098 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1099 = stablehlo.broadcast_in_dim %1098, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1100 = stablehlo.multiply %arg42, %1099 : tensor<16x16xf32>
+    %1101 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1102 = stablehlo.broadcast_in_dim %1101, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1103 = stablehlo.multiply %arg43, %1102 : tensor<16xf32>
+    %1104 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1105 = stablehlo.broadcast_in_dim %1104, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1106 = stablehlo.multiply %arg44, %1105 : tensor<16xf32>
+    %1107 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1108 = stablehlo.broadcast_in_dim %1107, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1109 = stablehlo.multiply %arg45, %1108 : tensor<16xf32>
+    %1110 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1111 = stablehlo.broadcast_in_dim %1110, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1112 = stablehlo.multiply %arg46, %1111 : tensor<64x16xf32>
+    %1113 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1114 = stablehlo.broadcast_in_dim %1113, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1115 = stablehlo.multiply %arg47, %1114 : tensor<64xf32>
+    %1116 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1117 = stablehlo.broadcast_in_dim %1116, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1118 = stablehlo.multiply %arg48, %1117 : tensor<16x64xf32>
+    %1119 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1120 = stablehlo.broadcast_in_dim %1119, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1121 = stablehlo.multiply %arg49, %1120 : tensor<16xf32>
+    %1122 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
     %1123 = stablehlo.broadcast_in_dim %1122, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1124 = stablehlo.multiply %1123, %781 : tensor<16xf32>
-    %1125 = stablehlo.multiply %1124, %781 : tensor<16xf32>
-    %1126 = stablehlo.add %1041, %1125 : tensor<16xf32>
-    %1127 = stablehlo.convert %1046 : (tensor<f64>) -> tensor<f32>
-    %1128 = stablehlo.broadcast_in_dim %1127, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1129 = stablehlo.multiply %1128, %783 : tensor<32x16xf32>
-    %1130 = stablehlo.multiply %1129, %783 : tensor<32x16xf32>
-    %1131 = stablehlo.add %1044, %1130 : tensor<32x16xf32>
-    %1132 = stablehlo.sqrt %1051 : tensor<32x16xf32>
-    %1133 = stablehlo.sqrt %1056 : tensor<8x16xf32>
-    %1134 = stablehlo.sqrt %1061 : tensor<16xf32>
-    %1135 = stablehlo.sqrt %1066 : tensor<16xf32>
-    %1136 = stablehlo.sqrt %1071 : tensor<48x16xf32>
-    %1137 = stablehlo.sqrt %1076 : tensor<48xf32>
-    %1138 = stablehlo.sqrt %1081 : tensor<16x16xf32>
-    %1139 = stablehlo.sqrt %1086 : tensor<16xf32>
-    %1140 = stablehlo.sqrt %1091 : tensor<16xf32>
-    %1141 = stablehlo.sqrt %1096 : tensor<16xf32>
-    %1142 = stablehlo.sqrt %1101 : tensor<64x16xf32>
-    %1143 = stablehlo.sqrt %1106 : tensor<64xf32>
-    %1144 = stablehlo.sqrt %1111 : tensor<16x64xf32>
-    %1145 = stablehlo.sqrt %1116 : tensor<16xf32>
-    %1146 = stablehlo.sqrt %1121 : tensor<16xf32>
-    %1147 = stablehlo.sqrt %1126 : tensor<16xf32>
-    %1148 = stablehlo.sqrt %1131 : tensor<32x16xf32>
-    %1149 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
-    %1150 = stablehlo.reshape %1149 : (tensor<1xf64>) -> tensor<f64>
-    %1151 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1152 = stablehlo.broadcast_in_dim %1151, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1153 = stablehlo.divide %1132, %1152 : tensor<32x16xf32>
-    %1154 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1155 = stablehlo.broadcast_in_dim %1154, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1156 = stablehlo.divide %1133, %1155 : tensor<8x16xf32>
-    %1157 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1158 = stablehlo.broadcast_in_dim %1157, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1159 = stablehlo.divide %1134, %1158 : tensor<16xf32>
-    %1160 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1161 = stablehlo.broadcast_in_dim %1160, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1162 = stablehlo.divide %1135, %1161 : tensor<16xf32>
-    %1163 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1164 = stablehlo.broadcast_in_dim %1163, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1165 = stablehlo.divide %1136, %1164 : tensor<48x16xf32>
-    %1166 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1167 = stablehlo.broadcast_in_dim %1166, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1168 = stablehlo.divide %1137, %1167 : tensor<48xf32>
-    %1169 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1170 = stablehlo.broadcast_in_dim %1169, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1171 = stablehlo.divide %1138, %1170 : tensor<16x16xf32>
-    %1172 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1173 = stablehlo.broadcast_in_dim %1172, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1174 = stablehlo.divide %1139, %1173 : tensor<16xf32>
-    %1175 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1176 = stablehlo.broadcast_in_dim %1175, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1177 = stablehlo.divide %1140, %1176 : tensor<16xf32>
-    %1178 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
+    %1124 = stablehlo.multiply %arg50, %1123 : tensor<16xf32>
+    %1125 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1126 = stablehlo.broadcast_in_dim %1125, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1127 = stablehlo.multiply %arg51, %1126 : tensor<16xf32>
+    %1128 = stablehlo.convert %1079 : (tensor<f64>) -> tensor<f32>
+    %1129 = stablehlo.broadcast_in_dim %1128, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1130 = stablehlo.multiply %arg52, %1129 : tensor<32x16xf32>
+    %1131 = stablehlo.slice %arg53 [6:7] : (tensor<10xf64>) -> tensor<1xf64>
+    %1132 = stablehlo.reshape %1131 : (tensor<1xf64>) -> tensor<f64>
+    %1133 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1134 = stablehlo.broadcast_in_dim %1133, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1135 = stablehlo.multiply %1134, %837 : tensor<32x16xf32>
+    %1136 = stablehlo.multiply %1135, %837 : tensor<32x16xf32>
+    %1137 = stablehlo.add %1082, %1136 : tensor<32x16xf32>
+    %1138 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1139 = stablehlo.broadcast_in_dim %1138, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1140 = stablehlo.multiply %1139, %839 : tensor<8x16xf32>
+    %1141 = stablehlo.multiply %1140, %839 : tensor<8x16xf32>
+    %1142 = stablehlo.add %1085, %1141 : tensor<8x16xf32>
+    %1143 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1144 = stablehlo.broadcast_in_dim %1143, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1145 = stablehlo.multiply %1144, %841 : tensor<16xf32>
+    %1146 = stablehlo.multiply %1145, %841 : tensor<16xf32>
+    %1147 = stablehlo.add %1088, %1146 : tensor<16xf32>
+    %1148 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1149 = stablehlo.broadcast_in_dim %1148, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1150 = stablehlo.multiply %1149, %843 : tensor<16xf32>
+    %1151 = stablehlo.multiply %1150, %843 : tensor<16xf32>
+    %1152 = stablehlo.add %1091, %1151 : tensor<16xf32>
+    %1153 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1154 = stablehlo.broadcast_in_dim %1153, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1155 = stablehlo.multiply %1154, %845 : tensor<48x16xf32>
+    %1156 = stablehlo.multiply %1155, %845 : tensor<48x16xf32>
+    %1157 = stablehlo.add %1094, %1156 : tensor<48x16xf32>
+    %1158 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1159 = stablehlo.broadcast_in_dim %1158, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1160 = stablehlo.multiply %1159, %847 : tensor<48xf32>
+    %1161 = stablehlo.multiply %1160, %847 : tensor<48xf32>
+    %1162 = stablehlo.add %1097, %1161 : tensor<48xf32>
+    %1163 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1164 = stablehlo.broadcast_in_dim %1163, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1165 = stablehlo.multiply %1164, %849 : tensor<16x16xf32>
+    %1166 = stablehlo.multiply %1165, %849 : tensor<16x16xf32>
+    %1167 = stablehlo.add %1100, %1166 : tensor<16x16xf32>
+    %1168 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1169 = stablehlo.broadcast_in_dim %1168, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1170 = stablehlo.multiply %1169, %851 : tensor<16xf32>
+    %1171 = stablehlo.multiply %1170, %851 : tensor<16xf32>
+    %1172 = stablehlo.add %1103, %1171 : tensor<16xf32>
+    %1173 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1174 = stablehlo.broadcast_in_dim %1173, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1175 = stablehlo.multiply %1174, %853 : tensor<16xf32>
+    %1176 = stablehlo.multiply %1175, %853 : tensor<16xf32>
+    %1177 = stablehlo.add %1106, %1176 : tensor<16xf32>
+    %1178 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
     %1179 = stablehlo.broadcast_in_dim %1178, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1180 = stablehlo.divide %1141, %1179 : tensor<16xf32>
-    %1181 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1182 = stablehlo.broadcast_in_dim %1181, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1183 = stablehlo.divide %1142, %1182 : tensor<64x16xf32>
-    %1184 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1185 = stablehlo.broadcast_in_dim %1184, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1186 = stablehlo.divide %1143, %1185 : tensor<64xf32>
-    %1187 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1188 = stablehlo.broadcast_in_dim %1187, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1189 = stablehlo.divide %1144, %1188 : tensor<16x64xf32>
-    %1190 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1191 = stablehlo.broadcast_in_dim %1190, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1192 = stablehlo.divide %1145, %1191 : tensor<16xf32>
-    %1193 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1194 = stablehlo.broadcast_in_dim %1193, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1195 = stablehlo.divide %1146, %1194 : tensor<16xf32>
-    %1196 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1197 = stablehlo.broadcast_in_dim %1196, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1198 = stablehlo.divide %1147, %1197 : tensor<16xf32>
-    %1199 = stablehlo.convert %1150 : (tensor<f64>) -> tensor<f32>
-    %1200 = stablehlo.broadcast_in_dim %1199, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1201 = stablehlo.divide %1148, %1200 : tensor<32x16xf32>
-    %1202 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
-    %1203 = stablehlo.reshape %1202 : (tensor<1xf64>) -> tensor<f64>
-    %1204 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1205 = stablehlo.broadcast_in_dim %1204, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1206 = stablehlo.add %1153, %1205 : tensor<32x16xf32>
-    %1207 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1208 = stablehlo.broadcast_in_dim %1207, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1209 = stablehlo.add %1156, %1208 : tensor<8x16xf32>
-    %1210 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1211 = stablehlo.broadcast_in_dim %1210, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1212 = stablehlo.add %1159, %1211 : tensor<16xf32>
-    %1213 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1214 = stablehlo.broadcast_in_dim %1213, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1215 = stablehlo.add %1162, %1214 : tensor<16xf32>
-    %1216 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1217 = stablehlo.broadcast_in_dim %1216, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1218 = stablehlo.add %1165, %1217 : tensor<48x16xf32>
-    %1219 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1220 = stablehlo.broadcast_in_dim %1219, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1221 = stablehlo.add %1168, %1220 : tensor<48xf32>
-    %1222 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1223 = stablehlo.broadcast_in_dim %1222, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1224 = stablehlo.add %1171, %1223 : tensor<16x16xf32>
-    %1225 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1226 = stablehlo.broadcast_in_dim %1225, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1227 = stablehlo.add %1174, %1226 : tensor<16xf32>
-    %1228 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1229 = stablehlo.broadcast_in_dim %1228, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1230 = stablehlo.add %1177, %1229 : tensor<16xf32>
-    %1231 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1232 = stablehlo.broadcast_in_dim %1231, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1233 = stablehlo.add %1180, %1232 : tensor<16xf32>
-    %1234 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1235 = stablehlo.broadcast_in_dim %1234, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1236 = stablehlo.add %1183, %1235 : tensor<64x16xf32>
-    %1237 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1238 = stablehlo.broadcast_in_dim %1237, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1239 = stablehlo.add %1186, %1238 : tensor<64xf32>
-    %1240 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1241 = stablehlo.broadcast_in_dim %1240, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1242 = stablehlo.add %1189, %1241 : tensor<16x64xf32>
-    %1243 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1180 = stablehlo.multiply %1179, %855 : tensor<16xf32>
+    %1181 = stablehlo.multiply %1180, %855 : tensor<16xf32>
+    %1182 = stablehlo.add %1109, %1181 : tensor<16xf32>
+    %1183 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1184 = stablehlo.broadcast_in_dim %1183, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1185 = stablehlo.multiply %1184, %857 : tensor<64x16xf32>
+    %1186 = stablehlo.multiply %1185, %857 : tensor<64x16xf32>
+    %1187 = stablehlo.add %1112, %1186 : tensor<64x16xf32>
+    %1188 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1189 = stablehlo.broadcast_in_dim %1188, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1190 = stablehlo.multiply %1189, %859 : tensor<64xf32>
+    %1191 = stablehlo.multiply %1190, %859 : tensor<64xf32>
+    %1192 = stablehlo.add %1115, %1191 : tensor<64xf32>
+    %1193 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1194 = stablehlo.broadcast_in_dim %1193, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1195 = stablehlo.multiply %1194, %861 : tensor<16x64xf32>
+    %1196 = stablehlo.multiply %1195, %861 : tensor<16x64xf32>
+    %1197 = stablehlo.add %1118, %1196 : tensor<16x64xf32>
+    %1198 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1199 = stablehlo.broadcast_in_dim %1198, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1200 = stablehlo.multiply %1199, %863 : tensor<16xf32>
+    %1201 = stablehlo.multiply %1200, %863 : tensor<16xf32>
+    %1202 = stablehlo.add %1121, %1201 : tensor<16xf32>
+    %1203 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1204 = stablehlo.broadcast_in_dim %1203, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1205 = stablehlo.multiply %1204, %865 : tensor<16xf32>
+    %1206 = stablehlo.multiply %1205, %865 : tensor<16xf32>
+    %1207 = stablehlo.add %1124, %1206 : tensor<16xf32>
+    %1208 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1209 = stablehlo.broadcast_in_dim %1208, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1210 = stablehlo.multiply %1209, %867 : tensor<16xf32>
+    %1211 = stablehlo.multiply %1210, %867 : tensor<16xf32>
+    %1212 = stablehlo.add %1127, %1211 : tensor<16xf32>
+    %1213 = stablehlo.convert %1132 : (tensor<f64>) -> tensor<f32>
+    %1214 = stablehlo.broadcast_in_dim %1213, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1215 = stablehlo.multiply %1214, %869 : tensor<32x16xf32>
+    %1216 = stablehlo.multiply %1215, %869 : tensor<32x16xf32>
+    %1217 = stablehlo.add %1130, %1216 : tensor<32x16xf32>
+    %1218 = stablehlo.sqrt %1137 : tensor<32x16xf32>
+    %1219 = stablehlo.sqrt %1142 : tensor<8x16xf32>
+    %1220 = stablehlo.sqrt %1147 : tensor<16xf32>
+    %1221 = stablehlo.sqrt %1152 : tensor<16xf32>
+    %1222 = stablehlo.sqrt %1157 : tensor<48x16xf32>
+    %1223 = stablehlo.sqrt %1162 : tensor<48xf32>
+    %1224 = stablehlo.sqrt %1167 : tensor<16x16xf32>
+    %1225 = stablehlo.sqrt %1172 : tensor<16xf32>
+    %1226 = stablehlo.sqrt %1177 : tensor<16xf32>
+    %1227 = stablehlo.sqrt %1182 : tensor<16xf32>
+    %1228 = stablehlo.sqrt %1187 : tensor<64x16xf32>
+    %1229 = stablehlo.sqrt %1192 : tensor<64xf32>
+    %1230 = stablehlo.sqrt %1197 : tensor<16x64xf32>
+    %1231 = stablehlo.sqrt %1202 : tensor<16xf32>
+    %1232 = stablehlo.sqrt %1207 : tensor<16xf32>
+    %1233 = stablehlo.sqrt %1212 : tensor<16xf32>
+    %1234 = stablehlo.sqrt %1217 : tensor<32x16xf32>
+    %1235 = stablehlo.slice %arg53 [7:8] : (tensor<10xf64>) -> tensor<1xf64>
+    %1236 = stablehlo.reshape %1235 : (tensor<1xf64>) -> tensor<f64>
+    %1237 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1238 = stablehlo.broadcast_in_dim %1237, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1239 = stablehlo.divide %1218, %1238 : tensor<32x16xf32>
+    %1240 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1241 = stablehlo.broadcast_in_dim %1240, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1242 = stablehlo.divide %1219, %1241 : tensor<8x16xf32>
+    %1243 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
     %1244 = stablehlo.broadcast_in_dim %1243, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1245 = stablehlo.add %1192, %1244 : tensor<16xf32>
-    %1246 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
+    %1245 = stablehlo.divide %1220, %1244 : tensor<16xf32>
+    %1246 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
     %1247 = stablehlo.broadcast_in_dim %1246, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1248 = stablehlo.add %1195, %1247 : tensor<16xf32>
-    %1249 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1250 = stablehlo.broadcast_in_dim %1249, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1251 = stablehlo.add %1198, %1250 : tensor<16xf32>
-    %1252 = stablehlo.convert %1203 : (tensor<f64>) -> tensor<f32>
-    %1253 = stablehlo.broadcast_in_dim %1252, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1254 = stablehlo.add %1201, %1253 : tensor<32x16xf32>
-    %1255 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
-    %1256 = stablehlo.reshape %1255 : (tensor<1xf64>) -> tensor<f64>
-    %1257 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1258 = stablehlo.broadcast_in_dim %1257, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1259 = stablehlo.multiply %1258, %847 : tensor<32x16xf32>
-    %1260 = stablehlo.divide %1259, %1206 : tensor<32x16xf32>
-    %1261 = stablehlo.add %788, %1260 : tensor<32x16xf32>
-    %1262 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1263 = stablehlo.broadcast_in_dim %1262, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %1264 = stablehlo.multiply %1263, %856 : tensor<8x16xf32>
-    %1265 = stablehlo.divide %1264, %1209 : tensor<8x16xf32>
-    %1266 = stablehlo.add %791, %1265 : tensor<8x16xf32>
-    %1267 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1268 = stablehlo.broadcast_in_dim %1267, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1269 = stablehlo.multiply %1268, %865 : tensor<16xf32>
-    %1270 = stablehlo.divide %1269, %1212 : tensor<16xf32>
-    %1271 = stablehlo.add %794, %1270 : tensor<16xf32>
-    %1272 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1273 = stablehlo.broadcast_in_dim %1272, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1274 = stablehlo.multiply %1273, %874 : tensor<16xf32>
-    %1275 = stablehlo.divide %1274, %1215 : tensor<16xf32>
-    %1276 = stablehlo.add %797, %1275 : tensor<16xf32>
-    %1277 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1278 = stablehlo.broadcast_in_dim %1277, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
-    %1279 = stablehlo.multiply %1278, %883 : tensor<48x16xf32>
-    %1280 = stablehlo.divide %1279, %1218 : tensor<48x16xf32>
-    %1281 = stablehlo.add %800, %1280 : tensor<48x16xf32>
-    %1282 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1283 = stablehlo.broadcast_in_dim %1282, dims = [] : (tensor<f32>) -> tensor<48xf32>
-    %1284 = stablehlo.multiply %1283, %892 : tensor<48xf32>
-    %1285 = stablehlo.divide %1284, %1221 : tensor<48xf32>
-    %1286 = stablehlo.add %803, %1285 : tensor<48xf32>
-    %1287 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1288 = stablehlo.broadcast_in_dim %1287, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
-    %1289 = stablehlo.multiply %1288, %901 : tensor<16x16xf32>
-    %1290 = stablehlo.divide %1289, %1224 : tensor<16x16xf32>
-    %1291 = stablehlo.add %806, %1290 : tensor<16x16xf32>
-    %1292 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1293 = stablehlo.broadcast_in_dim %1292, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1294 = stablehlo.multiply %1293, %910 : tensor<16xf32>
-    %1295 = stablehlo.divide %1294, %1227 : tensor<16xf32>
-    %1296 = stablehlo.add %809, %1295 : tensor<16xf32>
-    %1297 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1298 = stablehlo.broadcast_in_dim %1297, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1299 = stablehlo.multiply %1298, %919 : tensor<16xf32>
-    %1300 = stablehlo.divide %1299, %1230 : tensor<16xf32>
-    %1301 = stablehlo.add %812, %1300 : tensor<16xf32>
-    %1302 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1303 = stablehlo.broadcast_in_dim %1302, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1304 = stablehlo.multiply %1303, %928 : tensor<16xf32>
-    %1305 = stablehlo.divide %1304, %1233 : tensor<16xf32>
-    %1306 = stablehlo.add %815, %1305 : tensor<16xf32>
-    %1307 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1308 = stablehlo.broadcast_in_dim %1307, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
-    %1309 = stablehlo.multiply %1308, %937 : tensor<64x16xf32>
-    %1310 = stablehlo.divide %1309, %1236 : tensor<64x16xf32>
-    %1311 = stablehlo.add %818, %1310 : tensor<64x16xf32>
-    %1312 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1313 = stablehlo.broadcast_in_dim %1312, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %1314 = stablehlo.multiply %1313, %946 : tensor<64xf32>
-    %1315 = stablehlo.divide %1314, %1239 : tensor<64xf32>
-    %1316 = stablehlo.add %821, %1315 : tensor<64xf32>
-    %1317 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1318 = stablehlo.broadcast_in_dim %1317, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
-    %1319 = stablehlo.multiply %1318, %955 : tensor<16x64xf32>
-    %1320 = stablehlo.divide %1319, %1242 : tensor<16x64xf32>
-    %1321 = stablehlo.add %824, %1320 : tensor<16x64xf32>
-    %1322 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1323 = stablehlo.broadcast_in_dim %1322, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1324 = stablehlo.multiply %1323, %964 : tensor<16xf32>
-    %1325 = stablehlo.divide %1324, %1245 : tensor<16xf32>
-    %1326 = stablehlo.add %827, %1325 : tensor<16xf32>
-    %1327 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1328 = stablehlo.broadcast_in_dim %1327, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1329 = stablehlo.multiply %1328, %973 : tensor<16xf32>
-    %1330 = stablehlo.divide %1329, %1248 : tensor<16xf32>
-    %1331 = stablehlo.add %830, %1330 : tensor<16xf32>
-    %1332 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
+    %1248 = stablehlo.divide %1221, %1247 : tensor<16xf32>
+    %1249 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1250 = stablehlo.broadcast_in_dim %1249, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1251 = stablehlo.divide %1222, %1250 : tensor<48x16xf32>
+    %1252 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1253 = stablehlo.broadcast_in_dim %1252, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1254 = stablehlo.divide %1223, %1253 : tensor<48xf32>
+    %1255 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1256 = stablehlo.broadcast_in_dim %1255, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1257 = stablehlo.divide %1224, %1256 : tensor<16x16xf32>
+    %1258 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1259 = stablehlo.broadcast_in_dim %1258, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1260 = stablehlo.divide %1225, %1259 : tensor<16xf32>
+    %1261 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1262 = stablehlo.broadcast_in_dim %1261, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1263 = stablehlo.divide %1226, %1262 : tensor<16xf32>
+    %1264 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1265 = stablehlo.broadcast_in_dim %1264, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1266 = stablehlo.divide %1227, %1265 : tensor<16xf32>
+    %1267 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1268 = stablehlo.broadcast_in_dim %1267, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1269 = stablehlo.divide %1228, %1268 : tensor<64x16xf32>
+    %1270 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1271 = stablehlo.broadcast_in_dim %1270, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1272 = stablehlo.divide %1229, %1271 : tensor<64xf32>
+    %1273 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1274 = stablehlo.broadcast_in_dim %1273, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1275 = stablehlo.divide %1230, %1274 : tensor<16x64xf32>
+    %1276 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1277 = stablehlo.broadcast_in_dim %1276, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1278 = stablehlo.divide %1231, %1277 : tensor<16xf32>
+    %1279 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1280 = stablehlo.broadcast_in_dim %1279, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1281 = stablehlo.divide %1232, %1280 : tensor<16xf32>
+    %1282 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1283 = stablehlo.broadcast_in_dim %1282, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1284 = stablehlo.divide %1233, %1283 : tensor<16xf32>
+    %1285 = stablehlo.convert %1236 : (tensor<f64>) -> tensor<f32>
+    %1286 = stablehlo.broadcast_in_dim %1285, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1287 = stablehlo.divide %1234, %1286 : tensor<32x16xf32>
+    %1288 = stablehlo.slice %arg53 [8:9] : (tensor<10xf64>) -> tensor<1xf64>
+    %1289 = stablehlo.reshape %1288 : (tensor<1xf64>) -> tensor<f64>
+    %1290 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1291 = stablehlo.broadcast_in_dim %1290, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1292 = stablehlo.add %1239, %1291 : tensor<32x16xf32>
+    %1293 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1294 = stablehlo.broadcast_in_dim %1293, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1295 = stablehlo.add %1242, %1294 : tensor<8x16xf32>
+    %1296 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1297 = stablehlo.broadcast_in_dim %1296, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1298 = stablehlo.add %1245, %1297 : tensor<16xf32>
+    %1299 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1300 = stablehlo.broadcast_in_dim %1299, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1301 = stablehlo.add %1248, %1300 : tensor<16xf32>
+    %1302 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1303 = stablehlo.broadcast_in_dim %1302, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1304 = stablehlo.add %1251, %1303 : tensor<48x16xf32>
+    %1305 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1306 = stablehlo.broadcast_in_dim %1305, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1307 = stablehlo.add %1254, %1306 : tensor<48xf32>
+    %1308 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1309 = stablehlo.broadcast_in_dim %1308, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1310 = stablehlo.add %1257, %1309 : tensor<16x16xf32>
+    %1311 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1312 = stablehlo.broadcast_in_dim %1311, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1313 = stablehlo.add %1260, %1312 : tensor<16xf32>
+    %1314 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1315 = stablehlo.broadcast_in_dim %1314, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1316 = stablehlo.add %1263, %1315 : tensor<16xf32>
+    %1317 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1318 = stablehlo.broadcast_in_dim %1317, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1319 = stablehlo.add %1266, %1318 : tensor<16xf32>
+    %1320 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1321 = stablehlo.broadcast_in_dim %1320, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1322 = stablehlo.add %1269, %1321 : tensor<64x16xf32>
+    %1323 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1324 = stablehlo.broadcast_in_dim %1323, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1325 = stablehlo.add %1272, %1324 : tensor<64xf32>
+    %1326 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1327 = stablehlo.broadcast_in_dim %1326, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1328 = stablehlo.add %1275, %1327 : tensor<16x64xf32>
+    %1329 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1330 = stablehlo.broadcast_in_dim %1329, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1331 = stablehlo.add %1278, %1330 : tensor<16xf32>
+    %1332 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
     %1333 = stablehlo.broadcast_in_dim %1332, dims = [] : (tensor<f32>) -> tensor<16xf32>
-    %1334 = stablehlo.multiply %1333, %982 : tensor<16xf32>
-    %1335 = stablehlo.divide %1334, %1251 : tensor<16xf32>
-    %1336 = stablehlo.add %833, %1335 : tensor<16xf32>
-    %1337 = stablehlo.convert %1256 : (tensor<f64>) -> tensor<f32>
-    %1338 = stablehlo.broadcast_in_dim %1337, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
-    %1339 = stablehlo.multiply %1338, %991 : tensor<32x16xf32>
-    %1340 = stablehlo.divide %1339, %1254 : tensor<32x16xf32>
-    %1341 = stablehlo.add %836, %1340 : tensor<32x16xf32>
-    return %338, %847, %856, %865, %874, %883, %892, %901, %910, %919, %928, %937, %946, %955, %964, %973, %982, %991, %1051, %1056, %1061, %1066, %1071, %1076, %1081, %1086, %1091, %1096, %1101, %1106, %1111, %1116, %1121, %1126, %1131, %1261, %1266, %1271, %1276, %1281, %1286, %1291, %1296, %1301, %1306, %1311, %1316, %1321, %1326, %1331, %1336, %1341 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
+    %1334 = stablehlo.add %1281, %1333 : tensor<16xf32>
+    %1335 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1336 = stablehlo.broadcast_in_dim %1335, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1337 = stablehlo.add %1284, %1336 : tensor<16xf32>
+    %1338 = stablehlo.convert %1289 : (tensor<f64>) -> tensor<f32>
+    %1339 = stablehlo.broadcast_in_dim %1338, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1340 = stablehlo.add %1287, %1339 : tensor<32x16xf32>
+    %1341 = stablehlo.slice %arg53 [9:10] : (tensor<10xf64>) -> tensor<1xf64>
+    %1342 = stablehlo.reshape %1341 : (tensor<1xf64>) -> tensor<f64>
+    %1343 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1344 = stablehlo.broadcast_in_dim %1343, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1345 = stablehlo.multiply %1344, %933 : tensor<32x16xf32>
+    %1346 = stablehlo.divide %1345, %1292 : tensor<32x16xf32>
+    %1347 = stablehlo.add %874, %1346 : tensor<32x16xf32>
+    %1348 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1349 = stablehlo.broadcast_in_dim %1348, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %1350 = stablehlo.multiply %1349, %942 : tensor<8x16xf32>
+    %1351 = stablehlo.divide %1350, %1295 : tensor<8x16xf32>
+    %1352 = stablehlo.add %877, %1351 : tensor<8x16xf32>
+    %1353 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1354 = stablehlo.broadcast_in_dim %1353, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1355 = stablehlo.multiply %1354, %951 : tensor<16xf32>
+    %1356 = stablehlo.divide %1355, %1298 : tensor<16xf32>
+    %1357 = stablehlo.add %880, %1356 : tensor<16xf32>
+    %1358 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1359 = stablehlo.broadcast_in_dim %1358, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1360 = stablehlo.multiply %1359, %960 : tensor<16xf32>
+    %1361 = stablehlo.divide %1360, %1301 : tensor<16xf32>
+    %1362 = stablehlo.add %883, %1361 : tensor<16xf32>
+    %1363 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1364 = stablehlo.broadcast_in_dim %1363, dims = [] : (tensor<f32>) -> tensor<48x16xf32>
+    %1365 = stablehlo.multiply %1364, %969 : tensor<48x16xf32>
+    %1366 = stablehlo.divide %1365, %1304 : tensor<48x16xf32>
+    %1367 = stablehlo.add %886, %1366 : tensor<48x16xf32>
+    %1368 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1369 = stablehlo.broadcast_in_dim %1368, dims = [] : (tensor<f32>) -> tensor<48xf32>
+    %1370 = stablehlo.multiply %1369, %978 : tensor<48xf32>
+    %1371 = stablehlo.divide %1370, %1307 : tensor<48xf32>
+    %1372 = stablehlo.add %889, %1371 : tensor<48xf32>
+    %1373 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1374 = stablehlo.broadcast_in_dim %1373, dims = [] : (tensor<f32>) -> tensor<16x16xf32>
+    %1375 = stablehlo.multiply %1374, %987 : tensor<16x16xf32>
+    %1376 = stablehlo.divide %1375, %1310 : tensor<16x16xf32>
+    %1377 = stablehlo.add %892, %1376 : tensor<16x16xf32>
+    %1378 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1379 = stablehlo.broadcast_in_dim %1378, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1380 = stablehlo.multiply %1379, %996 : tensor<16xf32>
+    %1381 = stablehlo.divide %1380, %1313 : tensor<16xf32>
+    %1382 = stablehlo.add %895, %1381 : tensor<16xf32>
+    %1383 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1384 = stablehlo.broadcast_in_dim %1383, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1385 = stablehlo.multiply %1384, %1005 : tensor<16xf32>
+    %1386 = stablehlo.divide %1385, %1316 : tensor<16xf32>
+    %1387 = stablehlo.add %898, %1386 : tensor<16xf32>
+    %1388 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1389 = stablehlo.broadcast_in_dim %1388, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1390 = stablehlo.multiply %1389, %1014 : tensor<16xf32>
+    %1391 = stablehlo.divide %1390, %1319 : tensor<16xf32>
+    %1392 = stablehlo.add %901, %1391 : tensor<16xf32>
+    %1393 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1394 = stablehlo.broadcast_in_dim %1393, dims = [] : (tensor<f32>) -> tensor<64x16xf32>
+    %1395 = stablehlo.multiply %1394, %1023 : tensor<64x16xf32>
+    %1396 = stablehlo.divide %1395, %1322 : tensor<64x16xf32>
+    %1397 = stablehlo.add %904, %1396 : tensor<64x16xf32>
+    %1398 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1399 = stablehlo.broadcast_in_dim %1398, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %1400 = stablehlo.multiply %1399, %1032 : tensor<64xf32>
+    %1401 = stablehlo.divide %1400, %1325 : tensor<64xf32>
+    %1402 = stablehlo.add %907, %1401 : tensor<64xf32>
+    %1403 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1404 = stablehlo.broadcast_in_dim %1403, dims = [] : (tensor<f32>) -> tensor<16x64xf32>
+    %1405 = stablehlo.multiply %1404, %1041 : tensor<16x64xf32>
+    %1406 = stablehlo.divide %1405, %1328 : tensor<16x64xf32>
+    %1407 = stablehlo.add %910, %1406 : tensor<16x64xf32>
+    %1408 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1409 = stablehlo.broadcast_in_dim %1408, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1410 = stablehlo.multiply %1409, %1050 : tensor<16xf32>
+    %1411 = stablehlo.divide %1410, %1331 : tensor<16xf32>
+    %1412 = stablehlo.add %913, %1411 : tensor<16xf32>
+    %1413 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1414 = stablehlo.broadcast_in_dim %1413, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1415 = stablehlo.multiply %1414, %1059 : tensor<16xf32>
+    %1416 = stablehlo.divide %1415, %1334 : tensor<16xf32>
+    %1417 = stablehlo.add %916, %1416 : tensor<16xf32>
+    %1418 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1419 = stablehlo.broadcast_in_dim %1418, dims = [] : (tensor<f32>) -> tensor<16xf32>
+    %1420 = stablehlo.multiply %1419, %1068 : tensor<16xf32>
+    %1421 = stablehlo.divide %1420, %1337 : tensor<16xf32>
+    %1422 = stablehlo.add %919, %1421 : tensor<16xf32>
+    %1423 = stablehlo.convert %1342 : (tensor<f64>) -> tensor<f32>
+    %1424 = stablehlo.broadcast_in_dim %1423, dims = [] : (tensor<f32>) -> tensor<32x16xf32>
+    %1425 = stablehlo.multiply %1424, %1077 : tensor<32x16xf32>
+    %1426 = stablehlo.divide %1425, %1340 : tensor<32x16xf32>
+    %1427 = stablehlo.add %922, %1426 : tensor<32x16xf32>
+    return %338, %933, %942, %951, %960, %969, %978, %987, %996, %1005, %1014, %1023, %1032, %1041, %1050, %1059, %1068, %1077, %1137, %1142, %1147, %1152, %1157, %1162, %1167, %1172, %1177, %1182, %1187, %1192, %1197, %1202, %1207, %1212, %1217, %1347, %1352, %1357, %1362, %1367, %1372, %1377, %1382, %1387, %1392, %1397, %1402, %1407, %1412, %1417, %1422, %1427 : tensor<f32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>, tensor<32x16xf32>, tensor<8x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<48x16xf32>, tensor<48xf32>, tensor<16x16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<64x16xf32>, tensor<64xf32>, tensor<16x64xf32>, tensor<16xf32>, tensor<16xf32>, tensor<16xf32>, tensor<32x16xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<48x16xf32>) -> tensor<48x16xf32> {
     return %arg0 : tensor<48x16xf32>

@@ -28,7 +28,7 @@ from .views import read as value_of
 
 _Part = tuple[Meta, Sharding | None]  # an array, and how it is stored
 
-num_turns = 0  # counts what contexts have entered or renewed: see `next_turn`
+num_turns = 0  # counts contexts entered or renewed, and those left that had others in them: see `next_turn`
 
 
 def next_turn() -> int:
