@@ -60,10 +60,10 @@ CALLS: dict[str, Call] = {
 }
 
 
-def train(kind: type, call: Call, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Tensor]]:
-    """Temporary bytes of one forward and backward pass through eight blocks; the gradients and the output."""
+def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int = 8) -> tuple[int, list[torch.Tensor]]:
+    """Temporary bytes of one forward and backward pass through some blocks; the gradients and the output."""
     torch.manual_seed(0)
-    blocks = nn.ModuleList(kind() for _ in range(8)).to("xla")
+    blocks = nn.ModuleList(kind() for _ in range(layers)).to("xla")
     x = torch.randn(16, 64, 32).to("xla").requires_grad_()
     if mesh is not None:
         spmd.mark_sharding(x, mesh, (mesh.axis_names[0], None, None))
@@ -86,6 +86,11 @@ def plain(kind: type) -> tuple[int, list[torch.Tensor]]:
 
 class TestMemory:
     """The compiled program needs a fraction of the memory; values, masks and gradients stay the same."""
+
+    @pytest.fixture(autouse=True)
+    def unrolled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Rolled layers need less without checkpoint, too: `TestRolled` has them."""
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")
 
     @pytest.mark.parametrize("name", CALLS)
     def test_attention_and_dropout(self, name: str) -> None:
@@ -137,6 +142,20 @@ class TestMemory:
 def both(program: Callable[[str], list[torch.Tensor]]) -> None:
     for actual, expected in zip(program("xla"), program("cpu"), strict=True):
         check(actual, expected)
+
+
+class TestRolled:
+    """Layers in a loop of the program keep their inputs and nothing else."""
+
+    def test_a_layer_more_is_an_input_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "roll_layers", "always")
+        before, _ = train(Block, lambda block, x: block(x), layers=12)
+        fewer, _ = train(Block, CALLS["not reentrant"], layers=8)
+        more, _ = train(Block, CALLS["not reentrant"], layers=12)
+        assert [turns for turns, _ in spmd.metrics.compiles()[-1].loops] == [12, 12]
+        inputs = 4 * 16 * 64 * 32 * 4  # bytes, of four layers
+        assert more - fewer < 1.25 * inputs, f"{fewer:,} B with 8 layers, {more:,} B with 12"
+        assert more < 0.25 * before, f"{more:,} B with checkpoint, {before:,} B without"
 
 
 class TestForms:
