@@ -206,6 +206,7 @@ class TestNumbersThatTheHostKnows:
 
     def test_a_counter_stays_short(self) -> None:
         """What was read is data from then on: a counter that a loop asks about is never long."""
+        spmd.sync()  # what others have recorded before counts for the search for loops, too
         count, state = torch.zeros((), dtype=torch.int64, device="xla"), torch.zeros(3, device="xla")
         before = spmd.metrics.counter("runs")
         for i in range(40):
