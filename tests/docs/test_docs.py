@@ -1,6 +1,7 @@
 """Every code block of the README and the docs runs, and so does every example in a public docstring."""
 
 import doctest
+import gc
 import importlib
 import re
 from pathlib import Path
@@ -30,6 +31,8 @@ class TestPages:
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in blocks(page):
             exec(compile(block, str(page), "exec"), namespace)
+        namespace.clear()
+        gc.collect()  # a page's functions hold each other, and what they have recorded
 
 
 @pytest.mark.parametrize("name", MODULES)
