@@ -55,7 +55,7 @@ FLAGS = (
     Flag(
         "max_pending_ops",
         int,
-        20_000,
+        100_000,
         "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)",
     ),
     Flag(
@@ -68,7 +68,7 @@ FLAGS = (
         "max_program_ops",
         int,
         2_048,
-        "a graph without gradients that is longer is cut at line boundaries into programs of about this many ops",
+        "a graph without gradients that is longer, equal layers counted once, is cut into programs of about this many ops",
     ),
     Flag("program_cache", bool, True, "keep compiled programs on disk, so that a second start compiles nothing"),
     Flag(

@@ -10,10 +10,13 @@ from .. import metrics
 from ..config import config
 from ..ir.graph import Graph, Leaf, Node, Value, origin, topological, value_name
 from ..lazy.cell import Cell, value_serial
-from ..passes import dynamic, turns
+from ..passes import dynamic, roll, turns
 from ..pjrt import devices, processes
 from ..sharding.value import Sharding
 from .placement import crosses, mesh_homes, meshes_met, moved
+
+# So many ops of a training step, equal layers counted once, are one program: more would compile for hours.
+_LONGEST_STEP = 20_000
 
 # What a run computes: a value, and the cell that takes it. A value from a cell's past leaves the cell as it is.
 Root = tuple[Value, Cell]
@@ -97,7 +100,9 @@ def _cuts(graph: Graph, cells: Sequence[Cell]) -> list[int]:
         return []
     # A training step stays whole: what its backward pass reads of its forward pass would have to be stored between.
     is_step = any(node.sequence >= 0 for node in nodes) or any(cell.is_state and cell.past for cell in cells)
-    return [] if is_step and len(nodes) <= config.max_pending_ops else turns.stretches(nodes, config.max_program_ops)
+    longest = _LONGEST_STEP if is_step else config.max_program_ops
+    is_whole = len(nodes) <= longest or roll.num_lowered(graph) <= longest
+    return [] if is_whole else turns.stretches(nodes, config.max_program_ops)
 
 
 def _steps_of(cells: Sequence[Cell], graph: Graph) -> set[Node] | None:

@@ -33,6 +33,11 @@ def rolled(graph: Graph) -> Graph:
         metrics.add_time("roll", metrics.now() - started)
 
 
+def num_lowered(graph: Graph) -> int:
+    """How many ops of a graph are compiled: of a loop one turn."""
+    return len(graph.nodes) - sum((loop.turns - 1) * loop.period for loop in rolled(graph).loops)
+
+
 def _with_loops(graph: Graph) -> Graph:
     loops = [loop for loop in find_loops(graph.nodes, graph.roots) if not any(map(_is_on_host, loop.body()))]
     if config.roll_layers == "auto":
