@@ -194,11 +194,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+    """One element of a list op: its own op, which of the list op's operands and lifted numbers it takes, and which of
+    its results it makes."""
 
     entry: Entry
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
+    results: tuple[int, ...]
 
 
 _alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()

@@ -80,8 +80,9 @@ def _aligned(node: Node, known: dict[Any, _Place]) -> Iterator[dict[int, Any]]:
     """The columns among the operands and results of a list op that follow from those that are known."""
     groups: defaultdict[Hashable, dict[int, list[Any]]] = defaultdict(dict)
     several = len(node.entry.metas) > 1
-    for i, part in enumerate(node.entry.lowering.elements):
-        names = [*(value_name(node.operands[place]) for place in part.operands), (node, i) if several else node]
+    for part in node.entry.lowering.elements:
+        names = [value_name(node.operands[place]) for place in part.operands]
+        names += [(node, result) if several else node for result in part.results]
         first = next(((k, known[name]) for k, name in enumerate(names) if name in known), None)
         if first is not None:
             k, (known_column, row) = first

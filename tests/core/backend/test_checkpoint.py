@@ -88,8 +88,7 @@ def plain(kind: type, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Te
 
 
 class TestMemory:
-    """The compiled program, its layers rolled or not, needs a fraction of the memory; values, masks and gradients stay.
-    """
+    """The compiled program, its layers rolled or not, needs a fraction of the memory; values and gradients stay."""
 
     @pytest.mark.parametrize("mode", ["auto", "never"])
     @pytest.mark.parametrize("name", CALLS)
