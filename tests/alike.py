@@ -10,7 +10,7 @@ from spmd.core.ir.graph import Graph, origin
 WHERE = (launch, "form")
 
 
-def alike(graph: Graph, least: int = 2) -> Graph:
+def alike(graph: Graph, may_roll: bool = True, *, least: int = 2) -> Graph:
     """A family of all leaves that look and lie alike and are overwritten by results of like ops; the same of results
     that are written over nothing."""
     families, stacked = defaultdict(list), defaultdict(list)

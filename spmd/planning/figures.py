@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from ..core import metrics
-from ..core.compile import copies, families
+from ..core.compile import copies
 from ..core.compile.collectives import line_of, rows, source_of
 from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, repeated_flops
@@ -76,7 +76,7 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
             graph = launch.formed(recorded)
             compiled = compile_for(graph)
             if config.roll_layers == "auto" and copies.costs_more(compiled, graph):
-                graph = families.formed(recorded, families.none)[0]
+                graph = launch.formed(recorded, may_roll=False)
                 compiled = compile_for(graph)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):

@@ -86,16 +86,16 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %45 = stablehlo.broadcast_in_dim %c_14, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
     %46 = stablehlo.iota dim = 1 : tensor<7x13xui64>
     %c_15 = stablehlo.constant dense<1> : tensor<ui64>
-    %47 = stablehlo.broadcast_in_dim %c_15, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
-    %48 = stablehlo.multiply %46, %47 : tensor<7x13xui64>
-    %49 = stablehlo.add %45, %48 : tensor<7x13xui64>
-    %50 = stablehlo.iota dim = 0 : tensor<7x13xui64>
+    %47 = stablehlo.multiply %44, %c_15 : tensor<ui64>
+    %48 = stablehlo.broadcast_in_dim %47, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
+    %49 = stablehlo.multiply %46, %48 : tensor<7x13xui64>
+    %50 = stablehlo.add %45, %49 : tensor<7x13xui64>
+    %51 = stablehlo.iota dim = 0 : tensor<7x13xui64>
     %c_16 = stablehlo.constant dense<13> : tensor<ui64>
-    %51 = stablehlo.broadcast_in_dim %c_16, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
-    %52 = stablehlo.multiply %50, %51 : tensor<7x13xui64>
-    %53 = stablehlo.add %49, %52 : tensor<7x13xui64>
-    %54 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
-    %55 = stablehlo.multiply %53, %54 : tensor<7x13xui64>
+    %52 = stablehlo.multiply %44, %c_16 : tensor<ui64>
+    %53 = stablehlo.broadcast_in_dim %52, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
+    %54 = stablehlo.multiply %51, %53 : tensor<7x13xui64>
+    %55 = stablehlo.add %50, %54 : tensor<7x13xui64>
     %56 = stablehlo.broadcast_in_dim %44, dims = [] : (tensor<ui64>) -> tensor<7x13xui64>
     %57 = stablehlo.add %55, %56 : tensor<7x13xui64>
     %58 = stablehlo.multiply %55, %55 : tensor<7x13xui64>

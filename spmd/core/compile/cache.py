@@ -71,7 +71,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     program = _made(formed, name, line, cause + families.told(formed))
     if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
         metrics.add("loops_given_up")
-        formed, single, stores = families.formed(graph, families.none)
+        formed, single, stores = families.formed(graph, form, may_roll=False)
         program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
     with _lock:
         known = _programs.get(key)

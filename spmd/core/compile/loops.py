@@ -56,6 +56,10 @@ def _in_turns(
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(loop.carried)))}
     kept = [result for result in loop.kept if result not in carried]
     entered = [result for result in loop.kept if result in carried]
+    ends = [result in loop.ended for result in entered]
+    # In which row each has what the first turn is given.
+    firsts = [loop.turns - 1 + is_ended if loop.backwards else 0 for is_ended in ends]
+    step = -1 if loop.backwards else 1
     last = [result for result in loop.last if result not in carried]
     # What is known outside of how values are split (`ops.split`) is known inside, and the other way round.
     before_lie, rows_lie = list(map(split.lies, initial)), [split.row_lies(array) for array, _, _ in stretches]
@@ -65,7 +69,7 @@ def _in_turns(
         before, _, buffers, entries = state
         at = loop.turns - 1 - turn if loop.backwards else turn
         rows = [
-            jax.lax.dynamic_index_in_dim(array, first + step * turn, keepdims=False) for array, first, step in stretches
+            jax.lax.dynamic_index_in_dim(array, first + by * turn, keepdims=False) for array, first, by in stretches
         ]
         with split.inside((*before, *rows), (*before_lie, *rows_lie)):
             result = run(turn, before, rows)
@@ -75,8 +79,8 @@ def _in_turns(
             [result(where) for where in last],
             [_set(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
             [
-                _set(entry, before[carried[where]], at + loop.backwards)
-                for entry, where in zip(entries, entered, strict=True)
+                _set(entry, before[carried[where]], first + step * turn)
+                for entry, where, first in zip(entries, entered, firsts, strict=True)
             ],
         )
 
@@ -84,7 +88,7 @@ def _in_turns(
         initial,
         [_empty(loop, where) for where in last],
         [_empty(loop, where, loop.turns) for where in kept],
-        [_empty(loop, where, loop.turns + 1) for where in entered],
+        [_empty(loop, where, loop.turns + is_ended) for where, is_ended in zip(entered, ends, strict=True)],
     )
     after, lasts, buffers, entries = jax.lax.fori_loop(0, loop.turns, turn_of, state)
     entries_lie = [before_lie[carried[where]] for where in entered]
@@ -100,14 +104,15 @@ def _in_turns(
         made[loop.node(loop.turns - 1, place)][index] = array
     for result, buffer in zip(kept, buffers, strict=True):
         _note_rows(loop, result, buffer, made)
-    for (place, index), entry in zip(entered, entries, strict=True):
+    for (place, index), entry, first, is_ended in zip(entered, entries, firsts, ends, strict=True):
         slot = carried[place, index]
-        end = 0 if loop.backwards else loop.turns
-        whole = _set(entry, after[slot], end)
-        for turn in range(loop.turns):
-            row = loop.turns - 1 - turn if loop.backwards else turn + 1
-            made[loop.node(turn, place)][index] = Row(whole, row, after[slot] if row == end else None)
-        _set_value(loop.carried[slot][1], Row(whole, loop.turns - end, initial[slot]), values)
+        end = after[slot]
+        if is_ended:
+            entry = _set(entry, end, first + step * loop.turns)
+        for turn in range(loop.turns - 1):
+            made[loop.node(turn, place)][index] = Row(entry, first + step * (turn + 1))
+        made[loop.node(loop.turns - 1, place)][index] = Row(entry, first + step * loop.turns, end) if is_ended else end
+        _set_value(loop.carried[slot][1], Row(entry, first, initial[slot]), values)
     return made
 
 

@@ -17,7 +17,7 @@ from ..sharding.value import DEVICE, Sharding, report_sharding
 from . import heads
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
-from .rows import Made, Row, as_stack, joined, made_of, plain, rows_on_device, scalars
+from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device, scalars
 
 
 class LoweringError(RuntimeError):
@@ -94,12 +94,16 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
 
 
 def _stack(leaves: Sequence[Leaf], lies: Mapping[Leaf, Sharding], values: Values) -> None:
-    """Makes one array of leaves that are alike, and them its rows."""
+    """Makes one array of leaves that are alike, and them its rows, unless they are neighbouring rows of one already."""
+    given = [values[leaf][0] for leaf in leaves]
+    if find_stretch(given) is not None:
+        return
     lay, shape = lies[leaves[0]], leaves[0].meta.shape
-    stack = joined([values[leaf][0] for leaf in leaves])
+    stack = joined(given)
     if lay.padded_shape(shape) == shape:
         stack = constrain(stack, lay.behind_rows())
-    values.update({leaf: (Row(stack, row, plain(values[leaf][0])),) for row, leaf in enumerate(leaves)})
+    for row, (leaf, one) in enumerate(zip(leaves, given, strict=True)):
+        values[leaf] = (Row(stack, row, one.plain if isinstance(one, Row) else one),)
 
 
 class _Told(NamedTuple):
@@ -202,7 +206,7 @@ def _apply(
                 operands = rows_on_device(operands)
             if lower is not None:
                 made = lower()
-            elif node.entry.lowering.elements:
+            elif node.entry.lowering.takes_rows:
                 made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
             elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
                 made = (scalars(operands),)

@@ -2,7 +2,8 @@
 
 A scan's operands are its constants, its carry as it begins, and rows; the body reads (constants, carry, a row of each)
 and makes (carry, a row of each result). Rows come in one of two ways: as one operand with a dim in front, or as an
-operand for each turn, as the weights of layers do; results leave likewise.
+operand for each turn, as the weights of layers do; results leave likewise. Where the operands of all turns are the rows
+of a stack, the loop runs over it as it is, and so do the results come out as rows of one.
 """
 
 import dataclasses
@@ -16,10 +17,11 @@ import numpy as np
 
 from ..ir.graph import Node, Region, Value, walk
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.op import Arrays, Columns, Entry, Layouts, Lowering
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from .lower import Vectors, lower_region
+from .rows import Made, Row, find_stretch, joined, plain, rows
 
 # How a lifted number of the body changes from turn to turn: by so much each time (0: not), or EACH: it is given for
 # each turn.
@@ -58,10 +60,24 @@ class Scan(Lowering):
     def opaque(self) -> bool:
         return is_opaque(self.regions)
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    @property
+    def takes_rows(self) -> bool:
+        return True
+
+    @property
+    def columns(self) -> Columns:
+        operands = _runs(self.num_constants + self.num_carried, self.xs, self.turns)
+        results = _runs(self.num_carried, self.ys, self.turns)
+        return Columns(
+            [run for run, is_whole in zip(operands, self.xs, strict=True) if not is_whole],
+            [run for run, is_whole in zip(results, self.ys, strict=True) if not is_whole],
+        )
+
+    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         fixed = self.num_constants + self.num_carried
-        constants, carry = operands[: self.num_constants], operands[self.num_constants : fixed]
-        rows, row_layouts = self._rows(operands[fixed:], layouts[fixed:])
+        before = list(map(plain, operands[:fixed]))
+        constants, carry = before[: self.num_constants], before[self.num_constants :]
+        rows, row_layouts = self._rows(operands, layouts)
         leaf_layouts = [*layouts[:fixed], *row_layouts]
 
         def turn(carry: Any, given: Any) -> Any:
@@ -88,24 +104,22 @@ class Scan(Lowering):
             for turn in range(max(counts[seed], counts[count]))
         ]
 
-    def _rows(self, operands: Arrays, layouts: Layouts) -> tuple[list[jax.Array], list[Sharding | None]]:
+    def _rows(self, operands: Sequence[Made], layouts: Layouts) -> tuple[list[jax.Array], list[Sharding | None]]:
         """The rows of each x as one array, and how one row is known to lie."""
         found: list[jax.Array] = []
         row_layouts: list[Sharding | None] = []
-        start = 0
-        for is_whole in self.xs:
-            end = start + (1 if is_whole else self.turns)
+        runs = _runs(self.num_constants + self.num_carried, self.xs, self.turns)
+        for run, is_whole in zip(runs, self.xs, strict=True):
             if is_whole:
-                found.append(operands[start])
+                found.append(plain(operands[run.start]))
                 row_layouts.append(None)
             else:
-                stack, layout = stacked(operands[start:end], layouts[start:end])
+                stack, layout = stacked(operands[run.start : run.stop], layouts[run.start : run.stop])
                 found.append(stack)
                 row_layouts.append(layout)
-            start = end
         return found, row_layouts
 
-    def _results(self, stacks: Sequence[jax.Array]) -> Iterator[jax.Array]:
+    def _results(self, stacks: Sequence[jax.Array]) -> Iterator[Made]:
         roots = self.body.roots[self.num_carried :]
         for stack, is_whole, root in zip(stacks, self.ys, roots, strict=True):
             # A row that is annotated in the body: the stack of them lies so, too.
@@ -114,7 +128,7 @@ class Scan(Lowering):
             if is_whole:
                 yield laid
             else:
-                yield from (jax.lax.index_in_dim(laid, i, keepdims=False) for i in range(self.turns))
+                yield from (Row(laid, i) for i in range(self.turns))
 
 
 def scan_entry(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str = "") -> Entry:
@@ -125,7 +139,8 @@ def scan_entry(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str 
     body, turns = scan.body, scan.turns
     fixed = scan.num_constants + scan.num_carried
     given = [meta.struct for meta in operands[:fixed]]
-    for meta, is_whole in zip(_firsts(operands[fixed:], scan.xs, turns), scan.xs, strict=True):
+    for run, is_whole in zip(_runs(fixed, scan.xs, turns), scan.xs, strict=True):
+        meta = operands[run.start]
         given.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_whole else meta.struct)
     expected = [leaf.meta.struct for leaf in body.leaves]
     if given != expected:
@@ -146,11 +161,12 @@ def scan_entry(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str 
     )  # fmt: skip
 
 
-def _firsts(operands: Sequence[Meta], xs: Sequence[bool], turns: int) -> Iterator[Meta]:
-    start = 0
-    for is_whole in xs:
-        yield operands[start]
-        start += 1 if is_whole else turns
+def _runs(start: int, are_whole: Sequence[bool], turns: int) -> Iterator[range]:
+    """The places of the operands, or results, that are each x, or y: one, or one for each turn."""
+    for is_whole in are_whole:
+        run = range(start, start + (1 if is_whole else turns))
+        yield run
+        start = run.stop
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +267,13 @@ def mesh_in(regions: Sequence[Region]) -> Sharding | None:
     return None
 
 
-def stacked(rows: Arrays, layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
-    """Rows as one array, and the layout that all of them are known to have."""
+def stacked(values: Sequence[Made], layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
+    """Values as one array with a row for each, and the layout that all of them are known to have."""
     layout = layouts[0] if all(other is layouts[0] for other in layouts) else None
-    stack = jnp.stack(rows)
+    found = find_stretch(values)
+    if found is not None:
+        return rows(found, len(values)), layout
+    stack = joined(values)
     return (stack if layout is None else constrain(stack, layout.behind_rows())), layout
 
 

@@ -21,7 +21,7 @@ class _Group(NamedTuple):
 
     elements: list[int]
     part: Part
-    meta: Meta
+    metas: tuple[Meta, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +39,40 @@ class Each(Lowering):
         return any(part.entry.lowering.opaque for part in self.parts)
 
     def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
-        made: list[Any] = [None] * len(self.parts)
+        made: list[Any] = [None] * len(op.metas)
         for group in self._groups(op, operands):
-            if len(group.elements) == 1:
-                made[group.elements[0]] = _one(group, operands, numbers, layouts)
-            else:
-                stack = _together(self.parts, group, operands, numbers, layouts)
-                for row, i in enumerate(group.elements):
-                    made[i] = Row(stack, row)
+            self._lower_group(group, operands, numbers, layouts, made)
         return tuple(made)
+
+    def _lower_group(
+        self, group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts, made: list[Any]
+    ) -> None:
+        """Sets the results of a group's elements among those of all."""
+        if len(group.elements) == 1:
+            for place, array in zip(group.part.results, _one(group, operands, numbers, layouts), strict=True):
+                made[place] = array
+            return
+        stacks = _together(self.parts, group, operands, numbers, layouts)
+        for row, i in enumerate(group.elements):
+            for place, stack in zip(self.parts[i].results, stacks, strict=True):
+                made[place] = Row(stack, row)
 
     def _groups(self, op: Entry, operands: Sequence[Made]) -> Iterator[_Group]:
         """The elements, those of the same op on the same stacks together, row by row."""
         alike: dict[Any, list[int]] = {}
-        for i, (part, meta) in enumerate(zip(self.parts, op.metas, strict=True)):
+        for i, part in enumerate(self.parts):
+            metas = tuple([op.metas[place] for place in part.results])
             taken = [operands[place] for place in part.operands]
             stacks = tuple([id(one.stack if isinstance(one, Row) else one) for one in taken])
-            alike.setdefault((part.entry, meta, stacks, len(part.numbers)), []).append(i)
-        for (_, meta, _, _), members in alike.items():
+            alike.setdefault((part.entry, metas, stacks, len(part.numbers)), []).append(i)
+        for (_, metas, _, _), members in alike.items():
             at = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: at[i])
             start = 0
             for end in range(1, len(members) + 1):
                 if end < len(members) and at[members[end]] and _is_next(at[members[end - 1]], at[members[end]]):
                     continue
-                yield _Group(members[start:end], self.parts[members[start]], meta)
+                yield _Group(members[start:end], self.parts[members[start]], metas)
                 start = end
 
 
@@ -75,29 +84,32 @@ def _is_next(some: list[int], others: list[int]) -> bool:
     return all(b == a + 1 for a, b in zip(some, others, strict=True))
 
 
-def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> jax.Array:
+def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
-    (array,) = part.entry.lower(
+    made = part.entry.lower(
         [plain(operands[place]) for place in part.operands],
         [numbers[place] for place in part.numbers],
         [layouts[place] for place in part.operands],
     )
-    return cast(array, group.meta.struct.dtype)
+    return _cast(made, group)
+
+
+def _cast(arrays: Arrays, group: _Group) -> tuple[jax.Array, ...]:
+    return tuple([cast(array, meta.struct.dtype) for array, meta in zip(arrays, group.metas, strict=True)])
 
 
 def _together(
     parts: Sequence[Part], group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
-) -> jax.Array:
-    """The results of all elements of a group as one array."""
+) -> tuple[jax.Array, ...]:
+    """The results of all elements of a group, each kind as one array."""
     count, part = len(group.elements), group.part
     arrays = [_taken(operands[place], count) for place in part.operands]
     axes = [0 if isinstance(operands[place], Row) else None for place in part.operands]
     lifted = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     known = [layouts[place] for place in part.operands]
 
-    def element(arrays: list[jax.Array], lifted: list[jax.Array]) -> jax.Array:
-        (array,) = part.entry.lower(arrays, lifted, known)
-        return cast(array, group.meta.struct.dtype)
+    def element(arrays: list[jax.Array], lifted: list[jax.Array]) -> tuple[jax.Array, ...]:
+        return _cast(part.entry.lower(arrays, lifted, known), group)
 
     return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in lifted]))(arrays, lifted)
 
@@ -126,12 +138,8 @@ class Norms(Each):
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
-            elif len(group.elements) == 1:
-                made[group.elements[0]] = _one(group, operands, numbers, layouts)
             else:
-                stack = _together(self.parts, group, operands, numbers, layouts)
-                for row, i in enumerate(group.elements):
-                    made[i] = Row(stack, row)
+                self._lower_group(group, operands, numbers, layouts, made)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = sums_of_squares(arrays, [cut for _, cut in members])

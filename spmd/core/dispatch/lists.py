@@ -1,5 +1,9 @@
-"""Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element."""
+"""Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element.
 
+The op of a fused optimizer, of many parameters, becomes one for each of them likewise.
+"""
+
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +19,7 @@ from ..ops import base_name
 from ..ops.lifting import LARGEST, is_one_number
 from .elements import Each, Norms
 from .infer import check_complex, new_entry, run_on_meta
+from .lowerings import Call, Number, Operand, fill
 from .overloads import MUTATION, Plan, is_foreach
 from .resolve import plan_of
 
@@ -23,7 +28,42 @@ aten = torch.ops.aten
 
 def entry_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The Entry (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
-    return _list_entry(plan, args, kwargs) if is_foreach(plan.overload) else new_entry(plan, args, kwargs)
+    if is_foreach(plan.overload):
+        return _list_entry(plan, args, kwargs)
+    made = new_entry(plan, args, kwargs)
+    return _by_parameter(made) if made.name in _FUSED else made
+
+
+_FUSED = frozenset({"aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"})
+
+
+def _by_parameter(entry: Entry) -> Entry:
+    """A fused optimizer's op, whose results are lists one behind the other, as a list op."""
+    call = entry.lowering
+    assert isinstance(call, Call), "a fused op has a rule"
+    count = len(call.arguments[0][1])
+    parts = []
+    for i in range(count):
+        places: list[int] = []
+
+        def operand(place: int, places: list[int] = places) -> Operand:
+            places.append(place)
+            return Operand(len(places) - 1)
+
+        arguments = tuple(
+            (name, fill(value[i : i + 1] if type(value) is list else value, operand, Number))
+            for name, value in call.arguments
+        )
+        results = range(i, len(entry.metas), count)
+        own = Entry.of(
+            entry.name, dataclasses.replace(call, arguments=arguments), tuple([entry.metas[k] for k in results]),
+            tuple([entry.operands[place] for place in places]), numbers=entry.numbers,
+        )  # fmt: skip
+        parts.append(Part(own, tuple(places), tuple(range(len(entry.numbers))), tuple(results)))
+    return Entry.of(
+        entry.name, Each(tuple(parts)), entry.metas, entry.operands, numbers=entry.numbers, statics=entry.statics,
+        layout=entry.layout,
+    )  # fmt: skip
 
 
 def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
@@ -57,7 +97,7 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> En
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
                 f"{list(entry.metas[0].shape)}"
             )
-        parts.append(Part(entry, tuple(operand_index), tuple(number_index)))
+        parts.append(Part(entry, tuple(operand_index), tuple(number_index), (i,)))
         metas.append(target)
     if is_mutation:
         run_on_meta(plan, args, kwargs)  # what an element cannot hold is torch's own error

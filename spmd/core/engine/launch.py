@@ -21,9 +21,9 @@ from . import stacks
 form: families.Form = roll.rolled
 
 
-def formed(graph: Graph) -> Graph:
+def formed(graph: Graph, *, may_roll: bool = True) -> Graph:
     """The graph as it is compiled."""
-    return families.formed(graph, form)[0]
+    return families.formed(graph, form, may_roll=may_roll)[0]
 
 
 def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:

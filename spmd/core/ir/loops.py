@@ -43,7 +43,8 @@ class Loop:
 
     start: the number of nodes before it. period: ops in a turn. sources: for each op of a turn, where its operands come
     from. carried: what a turn hands to the next, with the value that the first turn has instead. kept: the results that
-    are read outside, other than of the last turn alone; last: those of which only the last turn's is. backwards:
+    are read outside, other than of the last turn alone; last: those of which only the last turn's is. ended: of those
+    that are carried and kept, the ones whose last turn's is read as a row, too. backwards:
     whether rows are numbered from the last turn on, as a backward pass goes through the layers.
     """
 
@@ -57,6 +58,7 @@ class Loop:
     rows: tuple[tuple[Value, ...], ...]
     kept: list[Result] = field(default_factory=list)
     last: list[Result] = field(default_factory=list)
+    ended: set[Result] = field(default_factory=set)
     backwards: bool = False
 
     @property
@@ -74,9 +76,13 @@ class Loop:
         """Where what a turn makes stands among what all turns make."""
         return self.turns - 1 - turn if self.backwards else turn
 
+    def name(self, turn: int, result: Result) -> Any:
+        """What a turn makes at one place, as `value_name` says it."""
+        place, index = result
+        node = self.node(turn, place)
+        return node if len(node.entry.metas) == 1 else (node, index)
+
     def names(self, result: Result) -> list[Any]:
         """What every turn makes at one place, by row."""
-        place, index = result
-        made = [self.node(turn, place) for turn in range(self.turns)]
-        named: list[Any] = [node if len(node.entry.metas) == 1 else (node, index) for node in made]
+        named = [self.name(turn, result) for turn in range(self.turns)]
         return named[::-1] if self.backwards else named

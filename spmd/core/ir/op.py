@@ -32,6 +32,13 @@ class Padded(NamedTuple):
     numbers: tuple[int, ...]
 
 
+class Columns(NamedTuple):
+    """Places of operands and of results; those of each run are alike, and belong together in this order."""
+
+    operands: Sequence[range]
+    results: Sequence[range]
+
+
 class Slot:
     """Stands for a tensor result in `Entry.layout`."""
 
@@ -41,13 +48,22 @@ class Lowering:
     """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
 
     regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
-    the floats and the integers, and not one by one. elements: of a list op, each element's own op; its operands may be
-    rows of one array (`compile.rows.Row`), and its results are then.
+    the floats and the integers, and not one by one. elements: of a list op, each element's own op. takes_rows: whether
+    its operands may be rows of one array (`compile.rows.Row`), and its results are then.
     """
 
     @property
     def elements(self) -> "tuple[Part, ...]":
         return ()
+
+    @property
+    def takes_rows(self) -> bool:
+        return bool(self.elements)
+
+    @property
+    def columns(self) -> "Columns":
+        """Of an op that runs in turns: which operands, and which results, are one for each turn."""
+        return Columns((), ())
 
     @property
     def opaque(self) -> bool:
@@ -178,11 +194,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One element of a list op: its own op, and which of the list op's operands and lifted numbers it takes."""
+    """One element of a list op: its own op, which of the list op's operands and lifted numbers it takes, and which of
+    its results it makes."""
 
     entry: Entry
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
+    results: tuple[int, ...]
 
 
 _alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()

@@ -33,12 +33,16 @@ def _key(draw: Draw) -> jax.Array:
     return _mix(_mix(seed + golden) + (counter + np.uint64(1)) * golden) | np.uint64(1)
 
 
-def _positions(shape: tuple[int, ...]) -> jax.Array:
-    """The row-major index of every element, as uint64, built from iotas so that it partitions like its consumer."""
+def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """The row-major index of every element times the key, built from iotas so that it partitions like its consumer.
+
+    Each iota is multiplied by itself: the indices alone are the same in every turn of a loop, and XLA would take them
+    out of it and keep them, eight bytes an element.
+    """
     index = jnp.zeros(shape, jnp.uint64)
     stride = 1
     for dim in reversed(range(len(shape))):
-        index = index + jax.lax.broadcasted_iota(jnp.uint64, shape, dim) * np.uint64(stride)
+        index = index + jax.lax.broadcasted_iota(jnp.uint64, shape, dim) * (key * np.uint64(stride))
         stride *= shape[dim]
     return index
 
@@ -47,7 +51,7 @@ def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
     """Uniform 64-bit words of the given shape."""
     half = np.uint64(32)
     key = _key(draw)
-    x = y = _positions(shape) * key
+    x = y = _counters(key, shape)
     z = y + key
     x = x * x + y
     x = (x >> half) | (x << half)

@@ -1,6 +1,7 @@
 """Which values of a graph stand beside each other, one for each layer: the weights of a kind, moments, gradients.
 
-A loop says so of what it reads and makes in its turns; a list op hands it on, from operands to results and back.
+A loop says so of what it reads and makes in its turns, one that the user wrote (`spmd.scan_layers`) as well; a list op
+hands it on, from operands to results and back.
 """
 
 from collections import defaultdict
@@ -50,11 +51,19 @@ def _places(graph: Graph, loops: Sequence[Loop]) -> dict[Any, _Place]:
         found.update({name: (count, row) for row, name in names.items()})
         count += 1
 
+    def add_new(names: dict[int, Any]) -> None:
+        if found.keys().isdisjoint(names.values()) and len(set(names.values())) == len(names):
+            add(names)
+
+    for node in graph.nodes:
+        operands, results = node.entry.lowering.columns
+        for run in operands:
+            add_new({row: value_name(node.operands[place]) for row, place in enumerate(run)})
+        for run in results:
+            add({row: (node, place) for row, place in enumerate(run)})
     for loop in loops:
         for values in loop.rows:
-            read = list(map(value_name, values))
-            if found.keys().isdisjoint(read) and len(set(read)) == len(read):
-                add({loop.row(turn): name for turn, name in enumerate(read)})
+            add_new({loop.row(turn): value_name(value) for turn, value in enumerate(values)})
         for result in loop.kept:
             add(dict(enumerate(loop.names(result))))
     lists = [node for node in graph.nodes if node.entry.lowering.elements]
@@ -71,8 +80,9 @@ def _aligned(node: Node, known: dict[Any, _Place]) -> Iterator[dict[int, Any]]:
     """The columns among the operands and results of a list op that follow from those that are known."""
     groups: defaultdict[Hashable, dict[int, list[Any]]] = defaultdict(dict)
     several = len(node.entry.metas) > 1
-    for i, part in enumerate(node.entry.lowering.elements):
-        names = [*(value_name(node.operands[place]) for place in part.operands), (node, i) if several else node]
+    for part in node.entry.lowering.elements:
+        names = [value_name(node.operands[place]) for place in part.operands]
+        names += [(node, result) if several else node for result in part.results]
         first = next(((k, known[name]) for k, name in enumerate(names) if name in known), None)
         if first is not None:
             k, (known_column, row) = first

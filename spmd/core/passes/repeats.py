@@ -263,9 +263,15 @@ def _note_readers(
             note(operand, reader)
     for root in roots:
         note(root, None)
+    as_rows = {value_name(value) for loop in loops for values in loop.rows for value in values}
+    as_rows |= {value_name(operand) for node in nodes if node.entry.lowering.takes_rows for operand in node.operands}
+    wanted = set(map(value_name, roots))
     for loop in loops:
         for result, turns in read[id(loop)].items():
             (loop.last if turns == {loop.turns - 1} else loop.kept).append(result)
+            before, end = loop.name(loop.turns - 2, result), loop.name(loop.turns - 1, result)
+            if end in as_rows or wanted.issuperset((before, end)):
+                loop.ended.add(result)
 
 
 def _turn_around(loops: Sequence[Loop]) -> None:

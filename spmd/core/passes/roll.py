@@ -22,13 +22,12 @@ _ENOUGH_ELSEWHERE = 8
 _LARGE = 32
 
 
-def rolled(graph: Graph) -> Graph:
-    """The graph with its loops, where `config.roll_layers` allows them."""
-    if config.roll_layers == "never":
-        return graph
+def rolled(graph: Graph, may_roll: bool = True) -> Graph:
+    """The graph with its loops, where `config.roll_layers` allows them, and with the families of what they and the
+    loops that the user wrote read."""
     started = metrics.now()
     try:
-        return _with_loops(graph)
+        return _formed(graph, _loops_of(graph) if may_roll and config.roll_layers != "never" else [])
     finally:
         metrics.add_time("roll", metrics.now() - started)
 
@@ -38,18 +37,21 @@ def num_lowered(graph: Graph) -> int:
     return len(graph.nodes) - sum((loop.turns - 1) * loop.period for loop in rolled(graph).loops)
 
 
-def _with_loops(graph: Graph) -> Graph:
+def _loops_of(graph: Graph) -> list[Loop]:
     loops = [loop for loop in find_loops(graph.nodes, graph.roots) if not any(map(_is_on_host, loop.body()))]
     if config.roll_layers == "auto":
         enough = _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
         loops = [loop for loop in loops if loop.turns >= enough or (loop.turns - 1) * loop.period >= _LARGE]
         loops = loops if any(loop.turns >= enough for loop in loops) else []
-    if not loops:
-        return graph
+    return loops
+
+
+def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     columns = columns_of(graph, loops)
     families = tuple(family for family in columns.leaves if _stays(graph, family))
-    if config.roll_layers == "auto" and _stacked_bytes(loops, graph, families) > _row_bytes(graph, families):
-        return graph
+    is_dear = _stacked_bytes(loops, graph, families) > _row_bytes(graph, families)
+    if loops and config.roll_layers == "auto" and is_dear:
+        return _formed(graph, [])
     return dataclasses.replace(
         graph,
         loops=loops,
@@ -65,12 +67,12 @@ def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Famil
     for loop in loops:
         rows.update(name for result in loop.kept for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carried)
-    lists = {node for node in graph.nodes if node.entry.lowering.elements}
+    makers = {node for node in graph.nodes if node.entry.lowering.takes_rows}
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.rows}
     return sum(
         sum(value.meta.nbytes for value in values)
         for names, values in read.items()
-        if not all(name in rows or origin(value) in lists for name, value in zip(names, values, strict=True))
+        if not all(name in rows or origin(value) in makers for name, value in zip(names, values, strict=True))
     )
 
 

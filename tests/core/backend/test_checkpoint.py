@@ -80,23 +80,24 @@ def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int 
 
 
 @functools.cache
-def plain(kind: type) -> tuple[int, list[torch.Tensor]]:
-    return train(kind, lambda block, x: block(x))
+def plain(kind: type, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Tensor]]:
+    """Without checkpoint, one layer after the other: rolled, layers need less memory as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spmd.config, "roll_layers", "never")
+        return train(kind, lambda block, x: block(x), mesh)
 
 
 class TestMemory:
-    """The compiled program needs a fraction of the memory; values, masks and gradients stay the same."""
+    """The compiled program, its layers rolled or not, needs a fraction of the memory; values and gradients stay."""
 
-    @pytest.fixture(autouse=True)
-    def unrolled(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Rolled layers need less without checkpoint, too: `TestRolled` has them."""
-        monkeypatch.setattr(spmd.config, "roll_layers", "never")
-
+    @pytest.mark.parametrize("mode", ["auto", "never"])
     @pytest.mark.parametrize("name", CALLS)
-    def test_attention_and_dropout(self, name: str) -> None:
+    def test_attention_and_dropout(self, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "roll_layers", mode)
         before, expected = plain(Block)
         after, actual = train(Block, CALLS[name])
         assert after < 0.25 * before, f"{after:,} B with checkpoint, {before:,} B without"
+        assert bool(spmd.metrics.compiles()[-1].loops) is (mode == "auto")
         for one, other in zip(actual, expected, strict=True):
             check(one, other)
 
@@ -109,7 +110,7 @@ class TestMemory:
             check(one, other)
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
-        before, _ = train(Block, lambda block, x: block(x), mesh8)
+        before, _ = plain(Block, mesh8)
         after, actual = train(Block, CALLS["not reentrant"], mesh8)
         assert after < 0.35 * before, f"{after:,} B with checkpoint, {before:,} B without"
         assert set(spmd.metrics.compiles()[-1].collectives) == {"all-reduce"}

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import fsdp
 import spmd
+from spmd.core.compile import cache
 
 aten = torch.ops.aten
 
@@ -347,3 +348,62 @@ class TestRefusals:
         layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(2)).to("xla")
         with pytest.raises(ValueError, match="scan_layers: "):
             spmd.scan_layers(layers, torch.ones(2, 4, device="xla"), policy="some")
+
+
+class TestStacks:
+    """Weights, gradients and moments of all layers are rows of stacks, as where layers are rolled by themselves."""
+
+    @pytest.mark.parametrize("mode", ["auto", "never"])
+    def test_the_program_is_as_long_for_any_number_of_layers(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "roll_layers", mode)
+
+        def text(count: int) -> str:
+            torch.manual_seed(0)
+            model = Model([Block() for _ in range(count)], rolled=True).to("xla")
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(torch.ones(2, 4, 16, device="xla")).square().sum().backward()
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+                made = spmd.get_stablehlo([*model.parameters()])
+                spmd.sync()
+            return made
+
+        few, many = text(3), text(9)
+        assert len(many.splitlines()) == len(few.splitlines())
+        assert "rows of" in spmd.metrics.compiles()[-1].cause
+
+    def test_state_stays_where_it_is(self) -> None:
+        """A step stacks nothing and takes the memory of all state."""
+        layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(4)).to("xla")
+        optimizer = torch.optim.SGD(layers.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(3):
+            optimizer.zero_grad()
+            spmd.scan_layers(layers, torch.ones(2, 16, device="xla")).square().sum().backward()
+            optimizer.step()
+            spmd.sync()
+        record = spmd.metrics.compiles()[-1]
+        assert record.alias_bytes >= 2 * 4 * (16 * 16 + 16) * 4  # weights and momenta of four layers
+        program = cache.last_program()
+        assert program is not None and "concatenate" not in program.executable.as_text()
+
+    def test_a_part_of_the_layers_backwards(self) -> None:
+        """Rows in another order than those of the stack that they are of."""
+        layers = [nn.Linear(4, 4) for _ in range(5)]
+        x = torch.randn(2, 4)
+        expected = x
+        for layer in [*layers, *layers[3:0:-1]]:
+            expected = layer(expected).sin()
+        expected.square().sum().backward()
+        gradients = [layer.weight.grad.clone() for layer in layers]
+        ours = nn.ModuleList(nn.Sequential(layer, Sine()) for layer in layers).to("xla")
+        ours.zero_grad()
+        y = spmd.scan_layers(list(ours)[3:0:-1], spmd.scan_layers(ours, x.to("xla")))
+        y.square().sum().backward()
+        compare([y.detach().cpu(), *(layer[0].weight.grad.cpu() for layer in ours)], [expected.detach(), *gradients])
+
+
+class Sine(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sin()

@@ -152,6 +152,21 @@ class TestNumbers:
     def test_single_tensor(self) -> None:
         assert both(tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)).turns() == [4, 4, 4]
 
+    @pytest.mark.parametrize(
+        "optimizer",
+        [
+            partial(torch.optim.AdamW, lr=1e-2, fused=True),
+            partial(torch.optim.Adam, lr=1e-2, weight_decay=0.1, amsgrad=True, fused=True),
+            partial(torch.optim.SGD, lr=0.1, momentum=0.9, fused=True),
+        ],
+        ids=["adamw", "adam with amsgrad", "sgd"],
+    )
+    def test_fused(self, optimizer: Callable[..., torch.optim.Optimizer], mesh8: spmd.Mesh) -> None:
+        rolled = both(tower, optimizer=optimizer, clip=0.1, mesh=mesh8, units=True)
+        assert rolled.turns() == [4, 4]
+        state = [name for name in rolled.parameters if "layers" in name]
+        assert int(re.search(r"(\d+) of \d+ inputs are rows", rolled.record.cause)[1]) >= 2 * len(state)
+
     def test_sgd_with_momentum_and_clipping(self) -> None:
         both(tower, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9), clip=0.1)
 
