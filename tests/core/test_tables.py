@@ -125,11 +125,11 @@ class TestLongProcesses:
         codes = [compile(f"x{number} = 1", f"file{number}.py", "exec") for number in range(MANY)]
         for code in codes:
             source.is_library(code)
-            dynamic._moving.keep((code, 1, "aten.select"), True)
+            dynamic._moving.table.keep(((code, 1, "aten.select"), None), True)
         del codes, code
         gc.collect()
         assert len(source._is_library) <= source._is_library.limit
-        assert len(dynamic._moving) <= dynamic._moving.limit
+        assert len(dynamic._moving.table) <= dynamic._moving.table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What a user's function has captured is freed when the table and the programs have dropped the function."""

@@ -57,30 +57,62 @@ class TestSaveAndLoad:
 
 
 class TestGenerate:
-    """With a static cache, tokens are CPU's, twenty are few programs, the next prompt of that length runs the same."""
+    """Unmodified, tokens are CPU's, twenty are few programs, forty as many, the next prompt of that length runs the
+    same."""
 
-    HOW: ClassVar[dict[str, Any]] = {
-        "max_new_tokens": 20,
-        "do_sample": False,
-        "cache_implementation": "static",
-        "pad_token_id": 0,
-    }
+    HOW: ClassVar[dict[str, Any]] = {"do_sample": False, "pad_token_id": 0, "max_new_tokens": 20, "min_new_tokens": 20}
+    CACHES: ClassVar[dict[str, dict[str, Any]]] = {"dynamic": {}, "static": {"cache_implementation": "static"}}
 
-    @pytest.mark.parametrize("padding", [0, 2])
-    def test_static_cache(self, padding: int) -> None:
-        model = ZOO["llama"].build().eval()
+    def pair(self, name: str, mesh: spmd.Mesh | None = None) -> tuple[Any, Any]:
+        """A model on the CPU and one on the device, split where there is a mesh."""
+        model = ZOO[name].build().eval()
         on_xla = copy.deepcopy(model).to("xla")
-        counts = []
-        for _ in range(3):
-            prompt = torch.randint(3, VOCABULARY, (2, 6))
-            mask = torch.ones_like(prompt)
-            mask[0, :padding] = 0
+        for parameter in on_xla.parameters() if mesh is not None else ():
+            spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
+        return model, on_xla
+
+    def programs(self, model: Any, on_xla: Any, padding: int = 0, **how: Any) -> int:
+        """Compares what both make of one prompt; returns the number of programs."""
+        prompt = torch.randint(3, VOCABULARY, (2, 6))
+        mask = torch.ones_like(prompt)
+        mask[0, :padding] = 0
+        before = spmd.metrics.num_compiles()
+        made = on_xla.generate(prompt.to("xla"), attention_mask=mask.to("xla"), **self.HOW | how).cpu()
+        assert torch.equal(made, model.generate(prompt, attention_mask=mask, **self.HOW | how))
+        return spmd.metrics.num_compiles() - before
+
+    @pytest.mark.parametrize(
+        ("name", "cache", "padding"),
+        [("llama", "dynamic", 0), ("llama", "dynamic", 2), ("llama", "static", 2), ("gpt2", "dynamic", 2),
+         ("gpt2", "static", 0)],
+    )  # fmt: skip
+    def test_greedy(self, name: str, cache: str, padding: int) -> None:
+        model, on_xla = self.pair(name)
+        how = self.CACHES[cache] | {"padding": padding}
+        counts = [self.programs(model, on_xla, **how) for _ in range(3)]
+        assert counts[0] <= 13 and counts[2] == 0, (counts, spmd.metrics.report())
+        if cache == "dynamic":  # a static one of another size is another program
+            longer = {"max_new_tokens": 40, "min_new_tokens": 40}
+            assert self.programs(model, on_xla, **how | longer) == 0, spmd.metrics.report()
+
+    @pytest.mark.parametrize(("name", "cache"), [("llama", "dynamic"), ("gpt2", "dynamic"), ("llama", "static")])
+    def test_sharded(self, name: str, cache: str, mesh8: spmd.Mesh) -> None:
+        model, on_xla = self.pair(name, mesh8)
+        counts = [self.programs(model, on_xla, **self.CACHES[cache]) for _ in range(3)]
+        assert counts[0] <= 16 and counts[2] == 0, (counts, spmd.metrics.report())
+
+    def test_sampling(self) -> None:
+        """The device draws other numbers than the CPU: the best token of one is CPU's, a seed gives the same text."""
+        model, on_xla = self.pair("llama")
+        assert self.programs(model, on_xla, do_sample=True, top_k=1) <= 13, spmd.metrics.report()
+        prompt, texts = torch.randint(3, VOCABULARY, (2, 6), device="xla"), []
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
             before = spmd.metrics.num_compiles()
-            made = on_xla.generate(prompt.to("xla"), attention_mask=mask.to("xla"), **self.HOW)
-            assert torch.equal(made.cpu(), model.generate(prompt, attention_mask=mask, **self.HOW))
-            counts.append(spmd.metrics.num_compiles() - before)
-        assert counts[0] <= 13, spmd.metrics.report()
-        assert counts[2] == 0, spmd.metrics.report()
+            how = self.HOW | {"do_sample": True, "temperature": 2.0}
+            texts.append(on_xla.generate(prompt, attention_mask=torch.ones_like(prompt), **how).cpu())
+        assert spmd.metrics.num_compiles() == before, spmd.metrics.report()
+        assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call

@@ -11,6 +11,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointError
 
 from ..checkpoint_policies import Decision, Policy
+from ..ir.graph import is_shown
 from ..lazy.cell import LOCK, Cell
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
@@ -78,4 +79,7 @@ def same(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.detach().clone()
     with LOCK:
         value = read(tensor)
-        return wrap(tensor._meta, Cell(value, tensor._meta))
+        cell = Cell(value, tensor._meta)
+        if is_shown(value):
+            cell.rest(value, tensor._cell.home)
+        return wrap(tensor._meta, cell)

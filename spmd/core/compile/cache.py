@@ -25,11 +25,24 @@ class _Known:
     """The programs of one graph as it is recorded. They differ in which of its leaves are taken as whole stores, as
     they happen to be that: those of a model that was trained are, not those of its average, which runs the same graph.
 
-    single: the places of the leaves that in no program are rows of a stack otherwise.
+    programs: by the places of the leaves that are no rows of a stack otherwise, and by these whole stores. is_given_up:
+    XLA would copy the stacks of one of them, so that no further one is rolled.
     """
 
-    single: list[int]
-    programs: dict[tuple[Family, ...], Program] = field(default_factory=dict)
+    programs: dict[tuple[int, ...], dict[tuple[Family, ...], Program]] = field(default_factory=dict)
+    is_given_up: bool = False
+
+    def program_of(self, graph: Graph) -> Program | None:
+        """The program for a graph whose leaves lie as they do."""
+        for single, programs in self.programs.items():
+            found = programs.get(whole_stores(graph.leaves, single))
+            if found is not None:
+                return found
+        return None
+
+    def all_programs(self) -> list[Program]:
+        """Every one of them."""
+        return [program for programs in self.programs.values() for program in programs.values()]
 
 
 _MOVED = "the same ops, on data that lies in other stores"
@@ -45,7 +58,7 @@ def find(graph: Graph) -> Program | None:
     key = graph.key()
     with _lock:
         known = _programs.get(key)
-        found = None if known is None else known.programs.get(whole_stores(graph.leaves, known.single))
+        found = None if known is None else known.program_of(graph)
         if found is not None:
             _programs.move_to_end(key)
             _last = found
@@ -63,21 +76,23 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     found = find(graph)
     if found is not None:
         return found
-    formed, single, stores = families.formed(graph, form)
     key = graph.key()
-    cause = _cause(graph, line) if key not in _programs else _MOVED
+    known = _programs.get(key)
+    is_given_up = known is not None and known.is_given_up
+    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
+    cause = _cause(graph, line) if known is None else _MOVED
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
     program = _made(formed, name, line, cause + families.told(formed))
     if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
         metrics.add("loops_given_up")
+        is_given_up = True
         formed, single, stores = families.formed(graph, form, may_roll=False)
         program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
     with _lock:
-        known = _programs.get(key)
-        if known is None or known.single != single:  # other leaves are stacked than before: found by these from now on
-            known = _programs[key] = _Known(single)
-        known.programs[stores] = program
+        known = _programs.setdefault(key, _Known())
+        known.is_given_up = is_given_up
+        known.programs.setdefault(tuple(single), {})[stores] = program
         while len(_programs) > config.program_cache_size:
             _programs.popitem(last=False)
             metrics.add("programs_evicted")
@@ -96,7 +111,7 @@ def _made(graph: Graph, name: str, line: Line, cause: str) -> Program:
 
 
 def _all_programs() -> Iterator[Program]:
-    return (program for known in _programs.values() for program in known.programs.values())
+    return (program for known in _programs.values() for program in known.all_programs())
 
 
 def _cause(graph: Graph, line: Line) -> str:

@@ -117,11 +117,11 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             return pieces
         # What is learnt of runs before may differ between processes: with several every graph runs as it is.
         if not processes.several():
-            graph, hosted, why = dynamic.adapt(graph, line)
-            why_not = why_not or why
-            if hosted and not is_forbidden():
-                return beside_host(Piece(graph.nodes, piece.where), hosted)
-        program = cache.find(graph)
+            adapted = dynamic.adapt(graph, line)
+            if adapted.hosted and not is_forbidden():
+                return beside_host(Piece(adapted.graph.nodes, piece.where), adapted.hosted)
+            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program
+        program = program or cache.find(graph)
     if program is None:
         launch.compile_unlocked(graph, "step", line, why_not)
         # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
@@ -151,7 +151,7 @@ def _like(before: Graph, graph: Graph, line: Line, *, is_rolled: bool) -> Graph:
     if is_rolled:
         again = rolling.rolled(graph, line)
         return again if isinstance(again, Graph) else graph
-    return graph if before.roots == graph.roots else dynamic.padded(graph)[0]
+    return graph if before.roots == graph.roots else dynamic.padded(graph).graph
 
 
 def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
@@ -240,7 +240,8 @@ def graph_of(
     ]
     donated = [place is not None for place in onto]
     _donate_passed(donated, leaves, lies, {leaf for leaf in passed if dies(leaf)}, values, pinned)
-    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh, onto=onto)
+    free = {leaf for leaf in leaves if leaf.is_unheld() and dies(leaf) and leaf not in aside}
+    return Graph(nodes, leaves, lies, values, pinned, tuple(donated), mesh, onto=onto, free=free)
 
 
 def _donate_passed(

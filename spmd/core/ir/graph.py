@@ -1,10 +1,10 @@
 """The recorded values: Leaf, Node, Pick; the Graph of one program, and the Region that is the body of an op."""
 
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import numpy as np
@@ -95,6 +95,10 @@ class Leaf:
         """Whether someone outside the graph holds its buffer; of a row they hold copies."""
         return self.shared > 0 and self.store is None
 
+    def is_unheld(self) -> bool:
+        """Whether the tensor whose data it was is gone, and nobody outside the graph holds its buffer."""
+        return self.holder is not None and self.holder() is None and self.buffer is not None and not self.is_held()
+
     def check(self) -> None:
         """Raises LostError when the data was given up in a run that then failed, AbstractError where there is none."""
         if self.is_abstract:
@@ -159,9 +163,12 @@ SHOWN = "spmd.shown"
 
 def is_data(value: Value) -> bool:
     """Whether a value is there, and no run need make it: a leaf, or what is shown of one that has padding."""
-    return type(value) is Leaf or (
-        type(value) is Node and value.entry.name == SHOWN and type(value.operands[0]) is Leaf
-    )
+    return type(value) is Leaf or is_shown(value)
+
+
+def is_shown(value: Value | None) -> TypeGuard[Node]:
+    """Whether a value is what is shown of a leaf that has padding."""
+    return type(value) is Node and value.entry.name == SHOWN and type(value.operands[0]) is Leaf
 
 
 def next_serial() -> int:
@@ -244,9 +251,10 @@ class Graph:
     families: leaves, by their places, that are one argument of the program, the rows of a stack [rows, *shape] in this
     order; all look and lie alike, and are donated together. stacked: the same for results, by their places in the
     roots; ~i stands for leaf i of a donated family, which comes out as it went in. onto: per leaf, the place of the
-    root that is written over it (no part of the key: it only says whose memory serves whom). loops: the stretches
-    (`ir.loops.Loop`) that are loops of the program, too, in order. columns: leaves that are no argument together and
-    that the program stacks for them.
+    root that is written over it (no part of the key: it only says whose memory serves whom). free: data that no tensor
+    holds any more and nobody reads afterwards, so that a pass may have it written over (no part of the key, either).
+    loops: the stretches (`ir.loops.Loop`) that are loops of the program, too, in order. columns: leaves that are no
+    argument together and that the program stacks for them.
     """
 
     nodes: list[Node]
@@ -259,6 +267,7 @@ class Graph:
     families: tuple[Family, ...] = ()
     stacked: tuple[Family, ...] = ()
     onto: Sequence[int | None] = ()
+    free: Collection[Leaf] = ()
     loops: Sequence[Any] = ()
     columns: Sequence[Family] = ()
 

@@ -113,6 +113,9 @@ class Cell:
         self.value = shown
         self.past = self.data = None
         self.home = sharding
+        leaf = shown.operands[0]
+        assert type(leaf) is Leaf, "a result is there"
+        leaf.holder = self.ref
 
 
 class Journal:

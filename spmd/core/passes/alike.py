@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..ir.graph import Leaf, Node, Pick, Value, origin, value_name
 from ..ir.op import Entry
+from ..tables import Bounded
 
 # A loop has at least so many turns.
 FEWEST = 3
@@ -29,11 +30,23 @@ class Run(NamedTuple):
         return self.start + self.period * self.turns
 
 
+# By which of a graph's symbols are equal, the stretches that repeat. Where lengths differ, each run asks for them.
+_known: Bounded[tuple[int, ...], list[Run]] = Bounded(256)
+
+
 def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """The stretches of a graph that repeat, none inside another, by their symbols alone."""
-    symbols = [node.entry.moving[0] if node.entry.moving is not None else node.entry for node in nodes]
+    first: dict[Entry, int] = {}
+    symbols = tuple(
+        [first.setdefault(node.entry.moving[0] if node.entry.moving else node.entry, len(first)) for node in nodes]
+    )
+    known = _known.get(symbols)
+    return _known.keep(symbols, _search(symbols)) if known is None else known
+
+
+def _search(symbols: Sequence[int]) -> list[Run]:
     found: list[Run] = []
-    free = [(0, len(nodes))]
+    free = [(0, len(symbols))]
     while free:
         low, high = free.pop()
         best = _best_run(symbols, low, high)
@@ -43,8 +56,8 @@ def runs_in(nodes: Sequence[Node]) -> list[Run]:
     return sorted(found)
 
 
-def _best_run(symbols: Sequence[Entry], low: int, high: int) -> Run | None:
-    places: defaultdict[Entry, list[int]] = defaultdict(list)
+def _best_run(symbols: Sequence[int], low: int, high: int) -> Run | None:
+    places: defaultdict[int, list[int]] = defaultdict(list)
     for place in range(low, high):
         places[symbols[place]].append(place)
     distances: Counter[int] = Counter()
@@ -55,7 +68,7 @@ def _best_run(symbols: Sequence[Entry], low: int, high: int) -> Run | None:
     for period in sorted(distance for distance, _ in distances.most_common(24)):
         start = low
         for place in range(low, high - period + 1):
-            if place == high - period or symbols[place] is not symbols[place + period]:
+            if place == high - period or symbols[place] != symbols[place + period]:
                 count = (place - start) // period + 1
                 covered = count * period
                 # A multiple of the period covers little more: the shortest is the turn.

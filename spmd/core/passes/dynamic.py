@@ -7,10 +7,9 @@ program, provided it is small and exact, so that no bit depends on who computes 
 differs, too.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-import jax
 import torch
 
 from .. import metrics
@@ -20,16 +19,15 @@ from ..dtypes import is_exact
 from ..ir.graph import Graph, Leaf, Node, Pick, Value, origin, results
 from ..ir.op import Entry
 from ..ir.source import Line
-from ..pjrt import transfer
+from ..pjrt import processes, transfer
 from ..sharding.value import Sharding
-from ..tables import Bounded
 from . import padding
 
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
 
-_moving: Bounded[padding.Place, bool] = Bounded(4096)
-_growing: Bounded[padding.Place, bool] = Bounded(4096)
+_moving: padding.Places[bool] = padding.Places()
+_growing: padding.Places[bool] = padding.Places()
 
 
 class Adapted(NamedTuple):
@@ -39,6 +37,7 @@ class Adapted(NamedTuple):
     graph: Graph
     hosted: set[Node]
     why_not: str = ""
+    program: cache.Program | None = None  # where there is one already
 
 
 def adapt(graph: Graph, line: Line) -> Adapted:
@@ -46,49 +45,51 @@ def adapt(graph: Graph, line: Line) -> Adapted:
 
     The positions of moving ops become lifted numbers in the graph itself; padding makes another graph.
     """
-    hosted = apply(graph)
-    if hosted or cache.find(graph) is not None:
-        return Adapted(graph, hosted)
-    known, why_not = padded(graph)
-    return _learn(graph, line) if known is graph and not why_not else Adapted(known, set(), why_not)
+    is_lifted = lift_positions(graph.nodes)
+    hosted = hosted_in(graph)
+    program = cache.find(graph) if is_lifted and not hosted else None
+    if hosted or program is not None:
+        return Adapted(graph, hosted, program=program)
+    known = padded(graph)
+    return _learn(graph, line) if known.graph is graph and not known.why_not else known
 
 
-def padded(graph: Graph) -> tuple[Graph, str]:
+def padded(graph: Graph) -> Adapted:
     """The graph with what is known to grow taken with padding, where there is a program for that or it reads data that
     has padding; else as it is, and why it cannot be padded where that is so."""
     sources = padding.sources_of(graph) if config.pad_lengths else None
     if sources is None:
-        return graph, ""
+        return Adapted(graph, set())
     found = padding.pad(graph, sources)
     if isinstance(found, padding.Refused):
-        return graph, str(found) if sources.is_settled else ""
-    return (found[0], "") if sources.is_settled or cache.find(found[0]) is not None else (graph, "")
+        return Adapted(graph, set(), str(found) if sources.is_settled else "")
+    program = cache.find(found[0])
+    is_padded = sources.is_settled or program is not None
+    return Adapted(found[0] if is_padded else graph, set(), program=program)
 
 
 def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
     """Learns the positions that differ between two turns of a loop."""
     for one, other in zip(some, others, strict=True):
         if one.entry is not other.entry:
-            _moving.keep(padding.place_of(other), True)
+            _moving.keep(other, True)
 
 
-def apply(graph: Graph) -> set[Node]:
-    """`adapt`, by what has been learnt before."""
-    lift_positions(graph.nodes)
-    hosted = (
-        {node for node in graph.nodes if _growing.get(padding.place_of(node)) and _is_small(node)}
-        if _growing
-        else set()
-    )
-    return hosted | _host_only(graph, hosted)
+def hosted_in(graph: Graph) -> set[Node]:
+    """The ops that the host does, by what has been learnt before."""
+    hosted = {node for node in graph.nodes if _growing.get(node) and _is_small(node)}
+    return hosted | _host_only(hosted)
 
 
-def lift_positions(nodes: Sequence[Node]) -> None:
-    """Makes the positions that are known to move lifted numbers of their ops."""
-    for node in nodes if _moving else ():
-        if node.entry.moving is not None and _moving.get(padding.place_of(node)) and not padding.grows(node):
+def lift_positions(nodes: Sequence[Node]) -> bool:
+    """Makes the positions that are known to move lifted numbers of their ops; whether there are any."""
+    is_lifted = False
+    for node in nodes:
+        if node.entry.moving is not None and _moving.get(node) and not padding.grows(node):
             node.entry, position = node.entry.moving
             node.numbers = (position, *node.numbers)  # those of a random op are its key
+            is_lifted = True
+    return is_lifted
 
 
 def _learn(graph: Graph, line: Line) -> Adapted:
@@ -114,7 +115,8 @@ def _learn(graph: Graph, line: Line) -> Adapted:
         if made.why_not or not made.hosted:
             return made
     _keep_places(moving, small)
-    return Adapted(graph, apply(graph))
+    lift_positions(graph.nodes)
+    return Adapted(graph, hosted_in(graph))
 
 
 def _learn_lengths(
@@ -163,7 +165,7 @@ def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -
 def _keep_places(moving: Sequence[Node], growing: Sequence[Node]) -> None:
     for nodes, table in ((moving, _moving), (growing, _growing)):
         for node in nodes:
-            table.keep(padding.place_of(node), True)
+            table.keep(node, True)
 
 
 def _is_moved(old: Entry, new: Entry) -> bool:
@@ -175,7 +177,7 @@ def _is_moved(old: Entry, new: Entry) -> bool:
 def _is_small(node: Node, largest: int = LARGEST) -> bool:
     return (
         node.entry.on_host is not None
-        and jax.process_count() == 1
+        and not processes.several()
         and all(
             is_exact(meta.dtype) and meta.numel <= largest
             for meta in (*node.entry.metas, *(operand.meta for operand in node.operands))
@@ -183,20 +185,25 @@ def _is_small(node: Node, largest: int = LARGEST) -> bool:
     )
 
 
-def _host_only(graph: Graph, hosted: set[Node]) -> set[Node]:
+def _host_only(hosted: set[Node]) -> set[Node]:
     """What hosted ops read and the host can compute, too, from what is there: it must not wait for a program."""
     can: set[Node] = set()
-    for node in graph.nodes:
-        if _is_small(node) and all(origin(operand) is None or origin(operand) in can for operand in node.operands):
+    for node in sorted(_behind(hosted, _is_small), key=lambda node: node.serial):
+        if all(origin(operand) is None or origin(operand) in can for operand in node.operands):
             can.add(node)
-    needed: set[Node] = set()
-    stack = [operand for node in hosted for operand in node.operands]
+    return _behind(hosted, can.__contains__)
+
+
+def _behind(nodes: Iterable[Node], wanted: Callable[[Node], bool]) -> set[Node]:
+    """The wanted ops that these read, and those that they read in turn."""
+    found: set[Node] = set()
+    stack = [operand for node in nodes for operand in node.operands]
     while stack:
         maker = origin(stack.pop())
-        if maker in can and maker not in needed:
-            needed.add(maker)
+        if maker is not None and maker not in found and wanted(maker):
+            found.add(maker)
             stack.extend(maker.operands)
-    return needed
+    return found
 
 
 def known(value: Value, nodes: Sequence[Node]) -> Leaf:

@@ -4,7 +4,7 @@ Where programs of one barrier differ in the length of a slice from 0 of a buffer
 is taken whole and its length is an operand. From there the padding spreads from op to op until it is gone, as it is
 behind an attention; each op on its way has a rule (`ops.padding_shapes`, `ops.padding_sums`) for giving the same as
 without it. Where one has none, or a result is kept at its own length, everything stays as it was recorded, and the
-ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles, between the runs.
+ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles, between the runs, and its memory.
 """
 
 import dataclasses
@@ -12,14 +12,14 @@ import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..dtypes import is_exact
-from ..ir.graph import SHOWN, Graph, Leaf, Node, Pick, Value, origin, value_name
+from ..ir.graph import SHOWN, Graph, Leaf, Node, Pick, Value, is_shown, origin, value_name
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, Padded
 from ..ir.source import line_number, node_line
@@ -30,11 +30,30 @@ from ..tables import Bounded
 
 # Where an op stands in the user's code, and its name.
 Place = tuple[CodeType | None, int, str]
+Item = TypeVar("Item")
+
+
+class Places(Generic[Item]):
+    """What is known of ops, or of their operands, by where they stand. Of most an op's name says that nothing is."""
+
+    def __init__(self) -> None:
+        self.table: Bounded[tuple[Place, int | None], Item] = Bounded(4096)
+        self.names: set[str] = set()
+
+    def get(self, node: Node, operand: int | None = None) -> Item | None:
+        """What is known of an op, or of the operand with this number."""
+        return self.table.get((place_of(node), operand)) if node.entry.name in self.names else None
+
+    def keep(self, node: Node, item: Item, operand: int | None = None) -> None:
+        """Has this be known from now on."""
+        self.names.add(node.entry.name)
+        self.table.keep((place_of(node), operand), item)
+
 
 # Which dims of its result grow, of the ops at these places.
-_growing: Bounded[Place, tuple[int, ...]] = Bounded(4096)
+_growing: Places[tuple[int, ...]] = Places()
 # The same of the data that ops at these places read, by the number of the operand.
-_grown_data: Bounded[tuple[Place, int], tuple[int, ...]] = Bounded(4096)
+_grown_data: Places[tuple[int, ...]] = Places()
 # What an op becomes, by itself and what is padded of its operands.
 _padded: Bounded[tuple[Entry, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
 
@@ -71,12 +90,12 @@ class Sources(NamedTuple):
 def learn(sources: Sources, graph: Graph) -> None:
     """Has these grow from now on."""
     for node, dims in sources.nodes.items():
-        _growing.keep(place_of(node), tuple(dims))
+        _growing.keep(node, tuple(dims))
     for leaf, dims in sources.leaves.items():
         for node in graph.nodes:
             for index, operand in enumerate(node.operands):
                 if operand is leaf:
-                    _grown_data.keep((place_of(node), index), tuple(dims))
+                    _grown_data.keep(node, tuple(dims), index)
 
 
 def sources_of(graph: Graph) -> Sources | None:
@@ -86,11 +105,12 @@ def sources_of(graph: Graph) -> Sources | None:
     for node in graph.nodes:
         if node.entry.name == SHOWN:
             nodes[node] = node.entry.lowering.dims  # type: ignore[attr-defined]
-        elif grows(node):
-            nodes[node] = _growing.rows[place_of(node)]
-        for index, operand in enumerate(node.operands) if _grown_data else ():
+        dims = _growing.get(node)
+        if dims is not None and grows(node):
+            nodes[node] = dims
+        for index, operand in enumerate(node.operands) if node.entry.name in _grown_data.names else ():
             if type(operand) is Leaf:
-                dims = _grown_data.get((place_of(node), index))
+                dims = _grown_data.get(node, index)
                 if dims is not None and can_grow(operand, dims, graph):
                     leaves[operand] = dims
     return Sources(nodes, leaves) if nodes or leaves else None
@@ -108,7 +128,7 @@ def can_grow(leaf: Leaf, dims: Sequence[int], graph: Graph) -> bool:
 
 def grows(node: Node) -> bool:
     """Whether an op's result is known to grow. A slice from elsewhere in the same line does not: its position moves."""
-    dims = _growing.get(place_of(node)) if _growing else None
+    dims = _growing.get(node)
     moving = node.entry.moving
     return dims is not None and _is_long(node, dims) and (moving is None or moving[1] == 0)
 
@@ -151,7 +171,27 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
             return Refused(maker, "makes what is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]
-    return dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), spread.changed
+    grown = [place for place, root in enumerate(graph.roots) if spread.pads_of(root)]
+    return _in_place(dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), grown), spread.changed
+
+
+def _in_place(graph: Graph, grown: Sequence[int]) -> Graph:
+    """The graph with each cache that grows, by its place in the roots, lying as it did before; and in the same memory,
+    where that has room for what is joined to it and no tensor holds what it was."""
+    donated, onto, pinned = list(graph.donated), list(graph.onto), list(graph.pinned)
+    for place in grown:
+        root = graph.roots[place]
+        before = root.operands[0] if type(root) is Node and root.entry.name == "aten.cat" else None
+        if not is_shown(before):
+            continue
+        leaf = before.operands[0]
+        assert type(leaf) is Leaf, "what is shown of data"
+        index = graph.leaves.index(leaf)
+        lies = graph.lies[index]
+        pinned[place] = pinned[place] or lies
+        if leaf in graph.free and root.meta.struct == leaf.meta.struct and pinned[place] is lies:
+            donated[index], onto[index] = True, place
+    return dataclasses.replace(graph, donated=tuple(donated), onto=onto, pinned=pinned)
 
 
 class Spread:
@@ -194,10 +234,11 @@ class Spread:
             self.made[node] = self.new(node.entry, operands, node.numbers, node)
             return
         pads = [self.pads_of(operand) for operand in node.operands]
+        is_reached = any(pads)
         entry, numbers = _alone(node), node.numbers
-        begins = () if any(pads) else self.sources.nodes.get(node, ())
+        begins = () if is_reached else self.sources.nodes.get(node, ())
         try:
-            made = found(entry, pads, begins) if begins or any(pads) else None
+            made = found(entry, pads, begins) if begins or is_reached else None
         except NoRule:
             if not begins:
                 raise

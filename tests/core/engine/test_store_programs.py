@@ -1,6 +1,7 @@
 """Stores over their life: what frees them, what programs make of them, what fails."""
 
 import copy
+import dataclasses
 import gc
 import pickle
 import weakref
@@ -18,6 +19,7 @@ from torch import nn
 
 import spmd
 from spmd.core.compile import cache, families
+from spmd.core.ir.graph import Graph
 from spmd.core.sharding import rows
 
 pytestmark = pytest.mark.usefixtures("stores")
@@ -223,3 +225,34 @@ class TestFailing:
         layers.step()
         layers.check()
         assert len(layers.stores()) == 1 and None not in layers.stores()
+
+
+class TestOneGraphTwoModels:
+    """Models that share a graph, of which the leaves of one lie in a store more."""
+
+    def test_what_is_given_up_for_one_is_decided_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Each keeps its program, however XLA takes the other's stacks; and no further one is rolled in vain."""
+
+        def rows_of_weights(graph: Graph) -> Graph:
+            found = alike(graph)
+            return dataclasses.replace(
+                found, families=tuple(each for each in found.families if graph.leaves[each[0]].meta.shape == (16, 4))
+            )
+
+        def total(model: tuple[Layers, Layers]) -> int:
+            before = spmd.metrics.num_compiles()
+            check(
+                sum(layer.sum() for each in model for layer in each.layers),
+                sum(twin.sum() for each in model for twin in each.twins),
+            )
+            return spmd.metrics.num_compiles() - before
+
+        models = [(Layers(None, 16, 4), Layers(None, 8, 2)) for _ in range(3)]
+        for _, more in models[::2]:
+            more.step()  # these become rows
+        monkeypatch.setattr(*WHERE, rows_of_weights)
+        monkeypatch.setattr(cache.copies, "costs_more", lambda _, graph: len(graph.families) > 1)
+        before = spmd.metrics.counter("loops_given_up")
+        first = [total(model) for model in models]
+        assert first[0] == 2 and [total(model) for _ in range(2) for model in models] == [0] * 6, first
+        assert spmd.metrics.counter("loops_given_up") == before + 1

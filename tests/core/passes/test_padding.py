@@ -1,9 +1,10 @@
 """A cache that grows is one program for all its lengths; numbers stay CPU's, whatever lies behind the length."""
 
+import copy
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
+from spmd.core.backend import kept
 
 STEPS = 6
 
@@ -299,6 +301,58 @@ class TestGrownByCat:
         )
         torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
         assert grown.step() <= 1
+
+    @pytest.mark.parametrize("spec", [None, (None, "fsdp", None, None)])
+    def test_it_grows_in_place(self, spec: tuple[str | None, ...] | None, mesh8: spmd.Mesh) -> None:
+        """No token moves a cache: while there is room it stays in the same memory, on every device."""
+        grown = Growing(8) if spec is None else Growing(8, mesh8, spec)
+
+        def memory() -> list[int]:
+            buffers = [cache._cell.value.operands[0].buffer for cache in grown.xla]
+            return [shard.data.unsafe_buffer_pointer() for buffer in buffers for shard in buffer.addressable_shards]
+
+        for _ in range(3):
+            grown.step()
+        before = memory()
+        for _ in range(8):
+            assert grown.step() == 0 and memory() == before
+
+    KEEP: ClassVar[dict[str, Callable[[Tensor], Any]]] = {
+        "itself": lambda x: x,
+        "a view": lambda x: x[:, 1:].transpose(1, 2),
+        "detached": lambda x: x.detach(),
+        "data": lambda x: x.data,
+        "what reads it": lambda x: x * 2,
+        "a copy": copy.deepcopy,
+        "a list": lambda x: [x],
+        "held by a checkpoint": lambda x: kept.same(x),
+        "an iterator": lambda x: iter([x]),
+    }
+
+    @pytest.mark.parametrize("name", KEEP)
+    def test_what_is_kept_is_not_written_over(self, name: str) -> None:
+        grown = Growing(8)
+        for _ in range(4):
+            grown.step()
+        mine, expected = ([self.KEEP[name](cache) for cache in caches] for caches in (grown.xla, grown.cpu))
+        grown.step()
+        for one, other in zip(mine, expected, strict=True):
+            if not isinstance(one, Tensor):
+                one, other = next(iter(one)), next(iter(other))
+            torch.testing.assert_close(one.cpu(), other)
+        grown.step()
+        torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
+
+    def test_what_waits_is_not_written_over(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where reads run only what they need, what reads the cache as it was waits behind them."""
+        grown = Growing(8)
+        for _ in range(4):
+            grown.step()
+        monkeypatch.setattr(spmd.config, "sync_on_read", "needed")
+        waiting, expected = grown.xla[0] * 2, grown.cpu[0] * 2
+        for _ in range(3):
+            grown.step()
+        torch.testing.assert_close(waiting.cpu(), expected)
 
     def test_marked_while_it_grows(self, mesh8: spmd.Mesh) -> None:
         grown = Growing(7)
