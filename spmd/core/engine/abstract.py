@@ -102,6 +102,7 @@ def _forsake(refs: list[Any], first: int) -> None:
         cell.listed = False
         maker = origin(cell.value)
         if maker is not None and maker.serial >= first:
-            cell.value = Leaf(cell.meta, sharding=cell.sharding or devices.default_sharding(), is_abstract=True)
+            lies = (cell.sharding or devices.default_sharding()).closed()
+            cell.value = Leaf(cell.meta, sharding=lies, is_abstract=True)
             cell.value.holder = cell.ref
             cell.past = cell.data = None

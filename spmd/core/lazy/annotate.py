@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .. import forking
-from ..ir.graph import Leaf, Node, origin
+from ..ir.graph import Leaf, Node, Value, origin
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Padded
 from ..ops.padding import NoRule, Pads
@@ -83,8 +83,8 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             return
         if cells.JOURNAL is not None:
             cells.JOURNAL.note(cell)
-        cell.sharding = sharding
         value = cell.value
+        cell.sharding = sharding = sharding.closed() if type(value) is Leaf else sharding
         if type(value) is Node and value.entry.name == "mark_sharding" and via is None and may_change(value):
             value.entry = mark_entry(cell.meta, sharding)  # marked again: also for what has read the value since
             take_up(lambda nodes, _: value in nodes)
@@ -100,6 +100,19 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
         elif value.sharding is not sharding:
             _lay_out(cell, value, sharding)
+
+
+def ask_again(cell: Cell) -> Value:
+    """The recorded value of a cell that is about to run, its last op an annotation where one leaves dims open.
+
+    What is asked in full of a result is asked of the program (`pinned`), which takes no open dim.
+    """
+    sharding, value = cell.sharding, cell.value
+    if sharding is not None and sharding.is_open and not (type(value) is Node and value.entry.sharding is sharding):
+        source = origin(value)
+        assert source is not None, "data is not about to run"
+        cell.write(record(mark_entry(cell.meta, sharding), (value,), (), (source.code, source.instruction, -1)))
+    return cell.value
 
 
 def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:

@@ -105,14 +105,20 @@ class Cell:
         self.stamp += 1
         self.value = leaf
         self.past = self.data = None
-        self.home = leaf.sharding
+        self.lie(leaf.sharding)
 
     def rest(self, shown: Node, sharding: Sharding | None) -> None:
         """Takes what is shown of a result that has padding: no barrier waits for it."""
         self.stamp += 1
         self.value = shown
         self.past = self.data = None
+        self.lie(sharding)
+
+    def lie(self, sharding: Sharding | None) -> None:
+        """Learns how its value lies; an annotation that left dims to the partitioner becomes what that chose."""
         self.home = sharding
+        if self.sharding is not None and self.sharding.is_open:
+            self.sharding = sharding
 
 
 class Journal:
