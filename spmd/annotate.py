@@ -37,7 +37,8 @@ def mark_sharding(
 
     Args:
         tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's.
-        partition_spec: a `PartitionSpec` or tuple, one entry per dim.
+        partition_spec: a `PartitionSpec` or tuple, one entry per dim. A dim that is `P.UNCONSTRAINED` is left to the
+            partitioner, and the annotation becomes what that chose when the value has run; data is whole in it.
         memory_kind: "device", or "pinned_host" for the memory of each device's host. Ops read what lies there on the
             device; what is written in place goes back.
 

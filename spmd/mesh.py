@@ -10,6 +10,7 @@ import numpy as np
 
 from .core.pjrt import processes
 from .core.pjrt.devices import devices
+from .core.sharding.spec import OPEN, UNCONSTRAINED, Dim, Spec
 from .core.sharding.topology import num_devices
 from .core.sharding.value import Sharding
 from .partition_spec import Axis, PartitionSpec
@@ -136,8 +137,11 @@ class Mesh:
                 "None where it is not split"
             )
         used: dict[str, Axis] = {}
-        entries = []
+        dims = []
         for entry in spec:
+            if entry is UNCONSTRAINED:
+                dims.append(OPEN)
+                continue
             axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
             names = tuple(self._axis(axis, spec, caller) for axis in axes)
             for name in names:
@@ -147,9 +151,8 @@ class Mesh:
                         + _point_at(spec, name, last=True)
                     )
                 used[name] = name
-            entries.append(names)
-        spec_axes = tuple(entries)
-        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec_axes, target=self.target)
+            dims.append(Dim(names))
+        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, Spec(tuple(dims)), target=self.target)
 
     def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
         if isinstance(axis, int):

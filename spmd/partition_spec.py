@@ -1,14 +1,17 @@
 """PartitionSpec: which mesh axes each dim of a tensor is split over, as the user writes it."""
 
-from typing import Any
+from typing import Any, ClassVar
+
+from .core.sharding.spec import UNCONSTRAINED
 
 Axis = str | int
-SpecEntry = Axis | tuple[Axis, ...] | None
+SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: what jax calls UNCONSTRAINED
 
 
 class PartitionSpec(tuple[SpecEntry, ...]):
     """One entry per tensor dim: a mesh axis (by name or index), a tuple of axes (split over all of them, the first the
-    slowest), or None (not split). A plain tuple means the same everywhere a spec is taken.
+    slowest), None (not split), or `P.UNCONSTRAINED` (jax's own: the partitioner chooses). A plain tuple means the same
+    everywhere a spec is taken.
 
     Raises TypeError where an entry is none of these. Source: `jax.sharding.PartitionSpec`,
     `torch_xla.distributed.spmd`.
@@ -19,15 +22,19 @@ class PartitionSpec(tuple[SpecEntry, ...]):
     """
 
     __slots__ = ()
+    UNCONSTRAINED: ClassVar[Any] = UNCONSTRAINED
 
     def __new__(cls, *entries: Any) -> "PartitionSpec":
         for entry in entries:
+            if entry is UNCONSTRAINED:
+                continue
             axes = entry if isinstance(entry, tuple) else (entry,)
             for axis in axes:
                 is_none = axis is None and not isinstance(entry, tuple)
                 if not is_none and (not isinstance(axis, (str, int)) or isinstance(axis, bool)):
                     raise TypeError(
-                        f"PartitionSpec: expected an axis name, an axis index, a tuple of them or None, got {entry!r}"
+                        "PartitionSpec: expected an axis name, an axis index, a tuple of them, None or UNCONSTRAINED, "
+                        f"got {entry!r}"
                     )
         return super().__new__(cls, entries)
 

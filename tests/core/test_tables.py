@@ -103,7 +103,7 @@ class TestLongProcesses:
         kept = annotate.mark_entry(meta.dense_meta((8,), torch.float32), target)
         for size in range(1, MANY // 2):
             annotate.mark_entry(meta.dense_meta((size,), torch.float32), target)
-            value.Sharding.of((size,), (1,), (f"axis{size}",), ())
+            value.Sharding.of((size,), (1,), (f"axis{size}",))
         gc.collect()
         for table, others in ((annotate._MARKS, marks), (shardings, num_shardings)):
             assert len(table) <= table.limit and table.num_alive() <= table.limit + others

@@ -13,7 +13,7 @@ from ..config import config
 from ..ir.graph import Graph
 from ..ir.source import Line
 from ..ir.store import Family, whole_stores
-from ..sharding.value import compiler_context
+from ..sharding.partitioner import compiler_context
 from . import copies, families, notice, stored
 from .compiler import compile_graph
 from .families import Form

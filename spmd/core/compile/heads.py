@@ -21,6 +21,7 @@ from ..ops import linear_cross_entropy as ops
 from ..ops.floats import wide
 from ..ops.shape import aten_slice
 from ..sharding.constrain import constrain
+from ..sharding.spec import Spec
 
 Arrays = tuple[jax.Array, ...]
 Get = Callable[[Value], jax.Array]
@@ -119,7 +120,7 @@ class Head:
             if _name(node) == "aten.slice.Tensor":
                 input = aten_slice(input, **{name: x for name, x in _arguments(node).items() if name != "self"})
             elif node.entry.sharding is not None:
-                spec = node.entry.sharding.spec[: input.ndim - 1]
+                spec = Spec(node.entry.sharding.spec.dims[: input.ndim - 1])
                 input = constrain(input, node.entry.sharding.with_spec(spec))
             else:
                 input = input.reshape(*node.meta.shape[:-1], input.shape[-1])
@@ -129,8 +130,8 @@ class Head:
         """The weight, its classes split as an annotation of the logits wants them."""
         for node in self.rows:
             asked = node.entry.sharding
-            if asked is not None and len(asked.spec) == len(node.meta.shape):
-                weight = constrain(weight, asked.with_spec(asked.spec[-1:]))
+            if asked is not None and len(asked.spec.dims) == len(node.meta.shape):
+                weight = constrain(weight, asked.with_spec(Spec(asked.spec.dims[-1:])))
         return weight
 
 

@@ -13,7 +13,8 @@ from ..ir.loops import Loop
 from ..ir.op import Layouts
 from ..ops import split
 from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
-from ..sharding.value import DEVICE, Sharding, report_sharding
+from ..sharding.partitioner import report_sharding
+from ..sharding.value import DEVICE, Sharding
 from . import heads
 from .loops import lower_loop
 from .numbers import Numbers, Vectors
@@ -233,10 +234,11 @@ def _is_of_scalars(node: Node) -> bool:
 
 
 def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:
-    """How a value is known to lie: a buffer as it does, an annotated value as asked."""
+    """How a value is known to lie: a buffer as it does, an annotated value as asked, if in all dims."""
     if isinstance(value, Leaf):
         return lies[value]
-    return value.entry.sharding if isinstance(value, Node) and not value.entry.lowering.regions else None
+    asked = value.entry.sharding if isinstance(value, Node) and not value.entry.lowering.regions else None
+    return None if asked is None or asked.is_open else asked
 
 
 def _reported(node: Node, array: jax.Array, chosen: list[tuple[Node, Any]]) -> jax.Array:

@@ -16,7 +16,7 @@ from jax._src.lib import xla_client
 
 from ..config import compiler_flags, config
 from ..ir.encode import digest
-from ..sharding.value import compiler_context
+from ..sharding.partitioner import compiler_context
 
 _PLAIN = (bool, int, str, Enum, NoneType)
 _PACKAGE = Path(__file__).resolve().parents[2]

@@ -18,8 +18,10 @@ from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
 from ..pjrt import processes
+from ..sharding.partitioner import compiler_context
+from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
-from ..sharding.value import Sharding, compiler_context
+from ..sharding.value import Sharding
 from . import disk, notice
 from .program import Program
 from .setting import setting
@@ -110,4 +112,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
 def _sharding(parts: Any) -> Sharding:
     """A sharding of its parts, which JSON has made lists."""
     ids, shape, names, spec, *rest = parts
-    return Sharding.of(tuple(ids), tuple(shape), tuple(names), tuple(map(tuple, spec)), *rest)
+    return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *rest)
+
+
+def _spec(dims: Any, unreduced: Any) -> Spec:
+    return Spec(tuple(Dim(tuple(axes), is_open) for axes, is_open in dims), tuple(unreduced))

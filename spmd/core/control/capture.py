@@ -16,7 +16,7 @@ from ..dispatch.call import dispatch
 from ..ir.graph import Leaf, Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta
 from ..lazy import body
-from ..lazy.cell import BARRIER, LIVE, LOCK, WRITES, Cell, Write
+from ..lazy.cell import BARRIER, LIVE, LOCK, UNDO, Cell, UndoLog
 from ..lazy.reads import next_turn, operand
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.threads import enter_thread
@@ -52,10 +52,10 @@ class Capture:
             stack.enter_context(BARRIER)
             stack.enter_context(LOCK)
             stack.enter_context(_unwatched(self.name, self._see))
-            self._writes: list[Write] = []
+            self._log = UndoLog()
             self._num_live = len(LIVE)
             stack.callback(self._leave)
-            WRITES.append(self._writes)
+            UNDO.append(self._log)
             self._outer = _innermost[-1] if _innermost else None
             _innermost.append(self)
             self.draws = stack.enter_context(seed.turn())
@@ -111,12 +111,11 @@ class Capture:
 
     def _leave(self) -> None:
         """Takes back what was written outside; what the user has kept of the body has no value."""
-        WRITES.pop()
+        UNDO.remove(self._log)
         _innermost.pop()
         if self._outer is not None:
             self._outer.note(self._seen.values())
-        for write in reversed(self._writes):
-            write.take_back()
+        self._log.undo()
         next_turn()
         known: dict[Node, bool] = {}
         for ref in LIVE[self._num_live :]:
@@ -128,10 +127,7 @@ class Capture:
 
     def written(self) -> dict[Cell, tuple[Value, Value]]:
         """The cells from outside that the body has written: what they hold outside, and what it gave them."""
-        before: dict[Cell, Value] = {}
-        for write in self._writes:
-            if write.cell not in self._own and self.is_outside(write.value):
-                before.setdefault(write.cell, write.value)
+        before = self._log.values()
         return {cell: (value, cell.value) for cell, value in before.items() if not self.passes_on(cell.value, value)}
 
     def is_unwritten(self, stand_in: XlaTensor) -> bool:

@@ -22,6 +22,7 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
 from ..seed import Draw
+from ..sharding.spec import WHOLE, Spec
 from ..sharding.value import Sharding
 from .capture import Capture
 from .numbers import by_turn
@@ -52,7 +53,8 @@ class Rows:
         sharding = self.tensors[0]._cell.sharding if self.tensors[0]._view is None else None
         if sharding is None or not self.is_whole:
             return sharding
-        return sharding.with_spec(sharding.spec[1:]) if not sharding.spec or not sharding.spec[0] else None
+        first, *rest = sharding.spec.dims or (WHOLE,)
+        return sharding.with_spec(Spec(tuple(rest))) if first == WHOLE else None
 
     def needs_grad(self) -> bool:
         return any(tensor.requires_grad for tensor in self.tensors)

@@ -10,8 +10,7 @@ from typing import Any
 
 from .. import metrics, pace
 from ..ir.graph import Graph, Leaf, Node, origin, topological
-from ..lazy import cell as cells
-from ..lazy.cell import ASIDE, BARRIER, LIVE, LOCK, READ, Journal, forget_reads
+from ..lazy.cell import ASIDE, BARRIER, LIVE, LOCK, READ, UNDO, UndoLog, forget_reads
 from ..pjrt import devices, runs
 from ..sharding.value import Sharding
 
@@ -62,19 +61,21 @@ def recorded(into: Recording) -> Iterator[None]:
         if _active is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
         live, aside, read = LIVE[:], ASIDE[:], [(view, view.value, view.stamp, ref) for view, ref in READ]
-        cells.JOURNAL = journal = Journal()
-        before = _noted([*live, *aside], journal)
+        log = UndoLog(is_step=True)
+        UNDO.append(log)
+        before = _noted([*live, *aside], log)
         READ.clear()
         _active = into
         try:
             yield
         finally:
-            _active = cells.JOURNAL = None
+            _active = None
+            UNDO.remove(log)
             forget_reads()
-            journal.undo()
+            log.undo()
             for node, entry, operands, numbers in before:
                 node.entry, node.operands, node.numbers = entry, operands, numbers
-            _forsake([*LIVE, *ASIDE], journal.first)
+            _forsake([*LIVE, *ASIDE], log.first)
             LIVE[:], ASIDE[:] = live, aside
             for ref in live:
                 if (cell := ref()) is not None:
@@ -84,11 +85,11 @@ def recorded(into: Recording) -> Iterator[None]:
                 READ.append((view, ref))
 
 
-def _noted(refs: list[Any], journal: Journal) -> list[tuple[Node, Any, Any, Any]]:
-    """Has the journal know these cells; returns the ops behind them as they are."""
+def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:
+    """Has the log know these cells; returns the ops behind them as they are."""
     found = [cell for ref in refs if (cell := ref()) is not None]
     for cell in found:
-        journal.note(cell)
+        log.note(cell)
     nodes = topological([value for cell in found for value in (*(cell.past or ()), cell.value)])[0]
     return [(node, node.entry, node.operands, node.numbers) for node in nodes]
 
@@ -102,6 +103,7 @@ def _forsake(refs: list[Any], first: int) -> None:
         cell.listed = False
         maker = origin(cell.value)
         if maker is not None and maker.serial >= first:
-            cell.value = Leaf(cell.meta, sharding=cell.sharding or devices.default_sharding(), is_abstract=True)
+            lies = (cell.sharding or devices.default_sharding()).closed()
+            cell.value = Leaf(cell.meta, sharding=lies, is_abstract=True)
             cell.value.holder = cell.ref
             cell.past = cell.data = None

@@ -1,6 +1,5 @@
 """Runs a schedule: one program for each piece of the graph; what nobody reads any more gives its memory to results."""
 
-import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -9,6 +8,7 @@ import numpy as np
 from ..compile import cache
 from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
 from ..ir.source import Line
+from ..lazy.annotate import ask_again
 from ..lazy.cell import ASIDE, LIVE, Cell
 from ..passes import dynamic, nans, padding, rolling
 from ..pjrt import processes
@@ -34,7 +34,7 @@ def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
 
 def roots_of(cells: Iterable[Cell]) -> list[Root]:
     """What is to be computed of these cells, as they are now."""
-    return [(cell.value, cell) for cell in cells if type(cell.value) is not Leaf]
+    return [(ask_again(cell), cell) for cell in cells if type(cell.value) is not Leaf]
 
 
 def run_schedule(
@@ -171,7 +171,7 @@ def _take(cell: Cell, value: Value, made: Leaf | Node, lies: Sharding | None = N
     if cell.value is value:
         cell.settle(made)
     elif type(cell.value) is not Leaf:
-        cell.home, cell.data, made.holder = made.sharding, made, weakref.ref(cell)
+        cell.home, cell.data, made.holder = made.sharding, made, cell.ref
 
 
 def _run_program(program: cache.Program, graph: Graph, line: Line) -> list[Leaf]:

@@ -44,7 +44,7 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
             if constant is None:
                 rest.append((cell, node))
                 continue
-            sharding = cell.sharding or mesh
+            sharding = (cell.sharding or mesh).closed()
             if abstractly is not None:
                 born[node] = Leaf(node.meta, sharding=sharding, is_abstract=True)
                 continue
@@ -63,7 +63,7 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
         if node not in born:
             continue  # nothing says on which of several meshes
         leaf = born[node]
-        cell.home = leaf.sharding
+        cell.lie(leaf.sharding)
         if cell.value is node:
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None

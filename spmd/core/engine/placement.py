@@ -6,6 +6,7 @@ from ..ir.graph import AbstractError, Leaf, Node, Value, origin
 from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer
+from ..sharding.spec import Spec
 from ..sharding.value import DEVICE, HOST, Sharding
 from .abstract import recording
 
@@ -105,7 +106,9 @@ def wanted(leaf: Leaf) -> Sharding | None:
     if leaf.host is None:
         return leaf.sharding
     cell = leaf.holder() if leaf.holder is not None else None
-    return (cell.sharding or cell.home) if cell is not None else leaf.sharding
+    if cell is None:
+        return leaf.sharding
+    return cell.home if cell.sharding is None else cell.sharding.closed()
 
 
 def lies_in(leaf: Leaf, mesh: Sharding) -> Sharding:
@@ -114,7 +117,7 @@ def lies_in(leaf: Leaf, mesh: Sharding) -> Sharding:
     asked = wanted(leaf)
     if asked is None:
         return mesh
-    return asked if asked.devices == mesh.devices else mesh.with_spec((), asked.memory)
+    return asked if asked.devices == mesh.devices else mesh.with_spec(Spec(), asked.memory)
 
 
 def bring(leaves: Iterable[Leaf], lies: Iterable[Sharding]) -> None:
@@ -133,15 +136,15 @@ def bring(leaves: Iterable[Leaf], lies: Iterable[Sharding]) -> None:
         leaf.take(buffer, sharding)
         cell = leaf.holder() if leaf.holder is not None else None
         if cell is not None and cell.value is leaf:
-            cell.home = sharding
+            cell.lie(sharding)
 
 
 def pinned_sharding(cell: Cell, mesh: Sharding, *, joins: bool = False) -> Sharding | None:
     """How a result must lie; None where the compiler may choose. joins: its data comes from other devices."""
     if cell.sharding is not None:
-        return cell.sharding
+        return None if cell.sharding.is_open else cell.sharding  # its last op asks for what is asked (see `roots_of`)
     if len(mesh.device_ids) == 1 or joins:
-        return mesh.with_spec((), _memory_of(cell))
+        return mesh.with_spec(Spec(), _memory_of(cell))
     # State written in place stays where the last run left it, so that a step's output fits its next input.
     return cell.home if cell.home is not None and cell.home.devices == mesh.devices else None
 

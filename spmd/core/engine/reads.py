@@ -150,7 +150,7 @@ def _lease(cell: Cell, call: str, *, on_device: bool) -> Lease | None:
         if on_device and leaf.host is not None:
             lies = wanted(leaf) or devices.default_sharding()
             leaf.take(transfer.upload(leaf.host, lies), lies)
-            cell.home = lies
+            cell.lie(lies)
         leaf.shared += 1
         return Lease(leaf, leaf.host, None if leaf.host is not None else leaf.placed()[0], leaf.sharding)
 

@@ -25,7 +25,7 @@ from ..lazy.tensor import XlaTensor, tensors_of
 from ..lazy.threads import enter_thread
 from ..ops import Promote
 from ..ops.registry import lower
-from ..sharding.value import compiler_context
+from ..sharding.partitioner import compiler_context
 from ..tables import Interned
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 
 from .. import forking
-from ..ir.graph import Leaf, Node, origin
+from ..ir.graph import Leaf, Node, Value, origin
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Padded
 from ..ops.padding import NoRule, Pads
@@ -15,8 +15,7 @@ from ..pjrt import transfer
 from ..sharding.constrain import barrier, constrain
 from ..sharding.value import Sharding
 from ..tables import Interned
-from . import cell as cells
-from .cell import LOCK, Cell, may_change, take_up
+from .cell import LOCK, Cell, may_change, note_layout, take_up
 from .record import record
 
 # --- sharding ---------------------------------------------------------------------------------------------------------
@@ -81,10 +80,9 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             view.sharding = sharding
             view.stamp = -1  # the cached value is read anew, with the annotation
             return
-        if cells.JOURNAL is not None:
-            cells.JOURNAL.note(cell)
-        cell.sharding = sharding
+        note_layout(cell)
         value = cell.value
+        cell.sharding = sharding = sharding.closed() if type(value) is Leaf else sharding
         if type(value) is Node and value.entry.name == "mark_sharding" and via is None and may_change(value):
             value.entry = mark_entry(cell.meta, sharding)  # marked again: also for what has read the value since
             take_up(lambda nodes, _: value in nodes)
@@ -95,16 +93,28 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             place = (source.code, source.instruction, -1)
             cell.write(record(mark_entry(cell.meta, sharding, via), (value,), (), place))
         elif value.host is not None:
-            if cells.JOURNAL is not None:
-                cells.JOURNAL.note_leaf(value)
+            note_layout(cell, value)
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
         elif value.sharding is not sharding:
             _lay_out(cell, value, sharding)
 
 
+def ask_again(cell: Cell) -> Value:
+    """The recorded value of a cell that is about to run, its last op an annotation where one leaves dims open.
+
+    What is asked in full of a result is asked of the program (`pinned`), which takes no open dim.
+    """
+    sharding, value = cell.sharding, cell.value
+    if sharding is not None and sharding.is_open and not (type(value) is Node and value.entry.sharding is sharding):
+        source = origin(value)
+        assert source is not None, "data is not about to run"
+        cell.write(record(mark_entry(cell.meta, sharding), (value,), (), (source.code, source.instruction, -1)))
+    return cell.value
+
+
 def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
     """Lays data on devices out anew, also for what has read it and not run yet; an equal layout only takes the name."""
-    if cells.JOURNAL is not None or leaf.is_abstract:
+    if note_layout(cell, leaf) or leaf.is_abstract:
         _lay_out_abstractly(cell, leaf, sharding)
         return
     leaf.check()
@@ -119,9 +129,6 @@ def _lay_out(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
 
 def _lay_out_abstractly(cell: Cell, leaf: Leaf, sharding: Sharding) -> None:
     """The same where no data moves: the leaf is abstract, or it is not and another takes its place for a while."""
-    if cells.JOURNAL is not None:
-        cells.JOURNAL.note(cell)
-        cells.JOURNAL.note_leaf(leaf)
     if leaf.is_abstract:
         leaf.sharding = sharding
     else:
@@ -138,8 +145,7 @@ def clear_annotation(tensor: Any) -> None:
             tensor._view.stamp = -1
             return
         cell = tensor._cell
-        if cells.JOURNAL is not None:
-            cells.JOURNAL.note(cell)
+        note_layout(cell)
         cell.sharding = cell.home = None
         value = cell.value
         if type(value) is Node and value.entry.name == "mark_sharding" and not may_change(value):

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import forking
 from ..ir.graph import Leaf, Node, Pick, Value, is_data, next_serial, topological
@@ -77,11 +77,10 @@ class Cell:
 
     def write(self, value: Value) -> None:
         """Replaces the value, as an in-place op does."""
-        if JOURNAL is not None:
-            JOURNAL.note(self)
+        if UNDO:
+            for log in UNDO:
+                log.note(self)
         old = self.value
-        if WRITES:
-            WRITES[-1].append(Write(self, old, None if self.past is None else list(self.past), self.data))
         if type(old) is Leaf:
             self.data = old
         elif self.past is None:
@@ -99,30 +98,41 @@ class Cell:
 
     def settle(self, leaf: Leaf) -> None:
         """Takes the result of a run."""
-        if JOURNAL is not None:
-            JOURNAL.note(self)
+        if UNDO:
+            note_layout(self)
         leaf.holder = self.ref
         self.stamp += 1
         self.value = leaf
         self.past = self.data = None
-        self.home = leaf.sharding
+        self.lie(leaf.sharding)
 
     def rest(self, shown: Node, sharding: Sharding | None) -> None:
         """Takes what is shown of a result that has padding: no barrier waits for it."""
         self.stamp += 1
         self.value = shown
         self.past = self.data = None
-        self.home = sharding
+        self.lie(sharding)
         leaf = shown.operands[0]
         assert type(leaf) is Leaf, "a result is there"
         leaf.holder = self.ref
 
+    def lie(self, sharding: Sharding | None) -> None:
+        """Learns how its value lies; an annotation that left dims to the partitioner becomes what that chose."""
+        self.home = sharding
+        if self.sharding is not None and self.sharding.is_open:
+            self.sharding = sharding
 
-class Journal:
-    """What cells and leaves were before a step that is recorded and never run (see `engine.abstract`)."""
 
-    def __init__(self) -> None:
+class UndoLog:
+    """What cells and leaves were when something began to be recorded that is taken back at its end.
+
+    That is the body of a loop, of which the values are taken back, or a whole step that never runs (`is_step`), which
+    leaves nothing behind, layouts included. A cell or leaf that is made meanwhile is nobody's concern: it is not noted.
+    """
+
+    def __init__(self, *, is_step: bool = False) -> None:
         self.first = next_serial()
+        self.is_step = is_step
         self.cells: dict[weakref.ref[Cell], tuple[Any, ...]] = {}  # what dies meanwhile must not live on here
         self.leaves: dict[Leaf, Sharding | None] = {}
 
@@ -130,49 +140,45 @@ class Journal:
         """Remembers a cell as it is, unless it is known already, or new."""
         if cell.ref not in self.cells and value_serial(cell.value)[0] < self.first:
             past = None if cell.past is None else list(cell.past)
-            self.cells[cell.ref] = (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, past, cell.data)
+            self.cells[cell.ref] = (cell.value, past, cell.data, cell.stamp, cell.sharding, cell.home, cell.is_state)
 
-    def note_leaf(self, leaf: Leaf) -> None:
-        """Remembers how a leaf lies, or is to lie."""
-        self.leaves.setdefault(leaf, leaf.sharding)
+    def values(self) -> dict[Cell, Value]:
+        """The cells that were noted and are still there, with what they held, in the order of their first writes."""
+        return {cell: before[0] for ref, before in self.cells.items() if (cell := ref()) is not None}
 
     def undo(self) -> None:
-        """Makes cells and leaves what they were."""
-        for ref, before in self.cells.items():
+        """Gives cells and leaves back what they had."""
+        for ref, (value, past, data, *lay) in self.cells.items():
             cell = ref()
             if cell is None:
                 continue
-            (cell.value, cell.stamp, cell.sharding, cell.home, cell.is_state, cell.past, cell.data) = before
-            if type(cell.value) is Leaf:
-                cell.value.holder = cell.ref
+            cell.value, cell.past, cell.data = value, past, data
+            if self.is_step:
+                cell.stamp, cell.sharding, cell.home, cell.is_state = lay
+            else:
+                cell.stamp += 1  # what views of it have kept meanwhile is read anew
+            if type(value) is Leaf:
+                value.holder = ref
+            elif not cell.listed:
+                LIVE.append(ref)
+                cell.listed = True
         for leaf, sharding in self.leaves.items():
             leaf.sharding = sharding
 
 
-# Set while a step is recorded that is never to run.
-JOURNAL: Journal | None = None
+# Those of what is being recorded now, the innermost last.
+UNDO: list[UndoLog] = []
 
 
-class Write(NamedTuple):
-    """What a cell held before it was written."""
+def note_layout(cell: Cell, leaf: Leaf | None = None) -> bool:
+    """A cell, or a leaf, is about to be laid out otherwise; whether that is part of a step that never runs."""
+    steps = [log for log in UNDO if log.is_step]
+    for log in steps:
+        log.note(cell)
+        if leaf is not None:
+            log.leaves.setdefault(leaf, leaf.sharding)
+    return bool(steps)
 
-    cell: Cell
-    value: Value
-    past: list[Value] | None
-    data: Leaf | None
-
-    def take_back(self) -> None:
-        """Gives the cell what it held; what views of it have kept meanwhile is read anew."""
-        cell = self.cell
-        cell.value, cell.past, cell.data = self.value, self.past, self.data
-        cell.stamp += 1
-        if type(self.value) is not Leaf and not cell.listed:
-            LIVE.append(cell.ref)
-            cell.listed = True
-
-
-# While a function is recorded as the body of a loop: what it writes, to be taken back; a list for each body.
-WRITES: list[list[Write]] = []
 
 # Cells whose value is a recorded op, in the order in which they became so; dead ones are dropped at the barrier.
 LIVE: list["weakref.ref[Cell]"] = []

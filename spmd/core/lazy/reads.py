@@ -126,7 +126,7 @@ class Reads:
 
     def move(self, old: Cell, new: Cell) -> None:
         """Has a cell that takes another's place read as that one was, in the layouts that fit it."""
-        fitting = [read for read in self.known.values() if len(read.layout.spec) <= len(new.meta.shape)]
+        fitting = [read for read in self.known.values() if len(read.layout.spec.dims) <= len(new.meta.shape)]
         if new.reads is not None or not fitting:
             return
         moved = {read: read_in(new, read.layout) for read in fitting}

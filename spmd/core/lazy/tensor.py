@@ -71,7 +71,7 @@ class XlaTensor(torch.Tensor):
         if before.reads is not None and self._view is None:
             before.reads.move(before, self._cell)
         unmarked = self._view is None and self._cell.sharding is None
-        if unmarked and kept is not None and len(kept.spec) <= len(self._meta.shape):
+        if unmarked and kept is not None and len(kept.spec.dims) <= len(self._meta.shape):
             annotate(self, kept)
 
     as_strided_, resize_, resize_as_, squeeze_, swapaxes_, swapdims_, t_, transpose_, unsqueeze_ = map(

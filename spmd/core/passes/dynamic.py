@@ -268,7 +268,7 @@ def _sharding(node: Node, operands: Sequence[Leaf]) -> Sharding | None:
     for operand in operands:
         sharding, shape = operand.sharding, operand.meta.shape
         if sharding is not None and len(shape) == len(node.meta.shape):
-            split = [dim for dim, axes in enumerate(sharding.spec) if axes]
+            split = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
             if all(shape[dim] == node.meta.shape[dim] for dim in split):
                 return sharding
     return None

@@ -87,7 +87,7 @@ def default_sharding() -> Sharding:
 @functools.cache
 def _everywhere() -> Sharding:
     ids = tuple(range(len(all_devices())))
-    return Sharding.of(ids, (len(ids),), ("devices",), ())
+    return Sharding.of(ids, (len(ids),), ("devices",))
 
 
 @functools.cache

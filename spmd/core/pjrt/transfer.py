@@ -18,7 +18,8 @@ from ..dtypes import to_numpy_dtype, to_torch_dtype
 from ..ir.graph import AbstractError
 from ..ir.source import user_line
 from ..sharding.constrain import cut, pad
-from ..sharding.value import Sharding, compiler_context, program_devices
+from ..sharding.partitioner import compiler_context
+from ..sharding.value import Sharding, program_devices
 from . import agreement, processes
 
 

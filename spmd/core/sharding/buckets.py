@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from einops import rearrange
 
 from .constrain import constrain
+from .spec import Spec
 from .value import DEVICE, Sharding
 
 
@@ -23,12 +24,12 @@ class Cut:
 
 def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> Cut | None:
     """The cut of an array of this shape stored so, or None where it is whole, cut along several dims, or unevenly."""
-    if sharding is None or sharding.memory != DEVICE or sharding.padded_shape(shape) != shape:
+    if sharding is None or sharding.memory != DEVICE or sharding.is_open or sharding.padded_shape(shape) != shape:
         return None
-    dims = [dim for dim, axes in enumerate(sharding.spec) if axes]
+    dims = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
     if len(dims) != 1:
         return None
-    return Cut(dims[0], len(shape), sharding.with_spec((sharding.spec[dims[0]],)))
+    return Cut(dims[0], len(shape), sharding.with_spec(Spec((sharding.spec.dims[dims[0]],))))
 
 
 def to_rows(array: jax.Array, cut: Cut) -> jax.Array:

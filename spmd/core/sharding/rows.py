@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .value import DEVICE, Sharding, compiler_context
+from .partitioner import compiler_context
+from .value import DEVICE, Sharding
 
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:

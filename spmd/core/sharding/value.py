@@ -5,30 +5,17 @@ import itertools
 import math
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
-from jax._src import config as jax_config  # the partitioner as a context: the public switch is process-wide
-from jax._src.lib import xla_client  # the partitioner's own report of what it chose (see `report_sharding`)
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import hlo
-from jax._src.sharding_impls import GSPMDSharding
-from jax.extend.core import Primitive
-from jax.interpreters import mlir
-from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from jax._src.lib import xla_client
+from jax.sharding import AxisType, NamedSharding
 
-from ..config import config
 from ..tables import Interned
+from .spec import Dim, Spec, jax_spec
 from .topology import Target, grid, ordinal, stand_in
-
-# None in a jax that knows one partitioner only, which is Shardy.
-_SWITCH = getattr(jax_config, "use_shardy_partitioner", None)
-if _SWITCH is None:
-    config.partitioner = "shardy"
-
-Spec = tuple[tuple[str, ...], ...]
 
 DEVICE = "device"  # the memory in which programs compute
 HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
@@ -45,19 +32,21 @@ class Sharding:
     Attributes:
         device_ids: the mesh's devices by ordinal (see `topology`), row-major; `mesh_shape` and `axis_names`: its shape
             and axes.
-        spec: per tensor dim the tuple of axis names it is split over; trailing unsplit dims left out.
+        spec: how each dim lies (see `spec`); trailing unsplit dims left out. is_open: whether it leaves a dim to the
+            partitioner.
         memory: "device", "pinned_host" or "unpinned_host".
         target: whose devices these are; None: those here (see `topology`).
         devices: the mesh's devices as a set, those of different targets different. jax: the same as a
             `jax.sharding.NamedSharding` over the mesh itself.
 
     >>> from spmd.core.sharding.value import Sharding
-    >>> Sharding.of((0,), (1,), ("x",), ((),)).text(2)
+    >>> Sharding.of((0,), (1,), ("x",)).text(2)
     '{replicated}'
     """
 
     __slots__ = (
-        "__weakref__", "_jax", "_over", "axis_names", "device_ids", "devices", "memory", "mesh_shape", "spec", "target",
+        "__weakref__", "_jax", "_over", "axis_names", "device_ids", "devices", "is_open", "memory", "mesh_shape",
+        "spec", "target",
     )  # fmt: skip
 
     def __init__(
@@ -73,6 +62,7 @@ class Sharding:
         self.mesh_shape = mesh_shape
         self.axis_names = axis_names
         self.spec = spec
+        self.is_open = spec.is_open
         self.memory = memory
         self.target = target
         self.devices = frozenset[Any](device_ids if target is None else [f"{target}/{i}" for i in device_ids])
@@ -84,15 +74,12 @@ class Sharding:
         device_ids: tuple[int, ...],
         mesh_shape: tuple[int, ...],
         axis_names: tuple[str, ...],
-        spec: Spec,
+        spec: Spec = Spec(),
         memory: str = DEVICE,
         target: Target = None,
     ) -> "Sharding":
         """The interned sharding of these parts; axes of size 1 and trailing unsplit dims do not make a difference."""
-        size = dict(zip(axis_names, mesh_shape, strict=True))
-        spec = tuple(tuple(axis for axis in axes if size[axis] > 1) for axes in spec)
-        while spec and not spec[-1]:
-            spec = spec[:-1]
+        spec = spec.over(dict(zip(axis_names, mesh_shape, strict=True)))
         key = (device_ids, mesh_shape, axis_names, spec, memory, target)
         found = _INTERNED.get(key)
         return found if found is not None else _INTERNED.of(key, lambda: Sharding(*key))
@@ -100,7 +87,7 @@ class Sharding:
     @staticmethod
     def single(device_id: int, memory: str = DEVICE, target: Target = None) -> "Sharding":
         """Whole on one device."""
-        return Sharding.of((device_id,), (1,), ("device",), (), memory, target)
+        return Sharding.of((device_id,), (1,), ("device",), Spec(), memory, target)
 
     def with_spec(self, spec: Spec, memory: str = DEVICE) -> "Sharding":
         """Another layout on the same mesh."""
@@ -108,11 +95,15 @@ class Sharding:
 
     def behind_rows(self) -> "Sharding":
         """How a stack of arrays that lie so lies: each row so, the rows not split."""
-        return self.with_spec(((), *self.spec), self.memory)
+        return self.with_spec(Spec((Dim(), *self.spec.dims), self.spec.unreduced), self.memory)
 
     def replicated(self) -> "Sharding":
         """Whole in the memory of every device of the same mesh."""
-        return self.with_spec(())
+        return self.with_spec(Spec())
+
+    def closed(self) -> "Sharding":
+        """How data lies that is placed so: whole in the dims that are left to the partitioner."""
+        return self.with_spec(self.spec.closed(), self.memory) if self.is_open else self
 
     @staticmethod
     def from_jax(chosen: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()) -> "Sharding":
@@ -131,27 +122,25 @@ class Sharding:
         order = tuple(ordinal(device, there) for device in chosen._device_assignment)
         tiling = chosen._to_xla_hlo_sharding(rank)
         if tiling.is_replicated():
-            return (known or Sharding.of(order, (len(order),), ("devices",), ())).with_spec((), memory)
-        if not tiling.is_tiled() or tiling.is_manual():
-            raise NotImplementedError(f"a result came back with a sharding that is no tiling of its mesh: {chosen}")
-        tiles = tuple(tiling.tile_assignment_dimensions())
-        ids = np.array(order)[np.array(tiling.tile_assignment_devices())].reshape(*tiles[:rank], -1)
-        groups = tuple(np.sort(ids.reshape(math.prod(tiles[:rank]), -1), axis=1).reshape(-1).tolist())
+            return (known or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
+        tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
+        groups = _in_order(np.array(order)[numbers], sums, copies)
         for mesh in meshes:
-            for spec in mesh._specs(tiles[:rank]):
-                named = mesh.with_spec(spec, memory)
+            for *axes, unreduced in mesh._specs((*tiles, sums)):
+                named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
                 if named._groups() == groups:
                     return named
-        copies = len(order) // math.prod(tiles[:rank])
-        cut = {f"dim{i}": size for i, size in enumerate(tiles[:rank]) if size > 1}
-        spec = tuple((f"dim{i}",) if size > 1 else () for i, size in enumerate(tiles[:rank]))
-        return Sharding.of(groups, (*cut.values(), copies), (*cut, "copies"), spec, memory, target)
+        sizes = {f"dim{i}": size for i, size in enumerate(tiles)} | {"sums": sums}
+        cut = {axis: size for axis, size in sizes.items() if size > 1} | {"copies": copies}
+        dims = tuple(Dim((f"dim{i}",) if size > 1 else ()) for i, size in enumerate(tiles))
+        spec = Spec(dims, ("sums",) if sums > 1 else ())
+        return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
 
-    def _specs(self, tiles: tuple[int, ...]) -> "Iterator[Spec]":
-        """Every spec over this mesh that cuts the dims of an array into so many pieces."""
+    def _specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
+        """The axes of this mesh that cut the dims of an array into so many pieces, in every way."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
-        def split(dims: tuple[int, ...], left: tuple[str, ...]) -> "Iterator[Spec]":
+        def split(dims: tuple[int, ...], left: tuple[str, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
             if not dims:
                 yield ()
                 return
@@ -170,8 +159,17 @@ class Sharding:
         if self._jax is None:
             devices = grid(self.device_ids, self.mesh_shape, self.target)
             mesh = jax.sharding.Mesh(devices, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
-            self._jax = NamedSharding(mesh, PartitionSpec(*_entries(self.spec)), memory_kind=self._kind())
+            self._jax = NamedSharding(mesh, jax_spec(self._asked()), memory_kind=self._kind())
         return self._jax
+
+    def _asked(self) -> tuple[Dim, ...]:
+        """The dims, of a spec that can be asked for."""
+        if self.spec.unreduced:
+            raise NotImplementedError(
+                f"{self!r}: a sum that is left to do over a mesh axis cannot be asked for: jax {jax.__version__} takes "
+                "unreduced axes only where the user, not the partitioner, says how each value lies (AxisType.Explicit)"
+            )
+        return self.spec.dims
 
     def _stand_in(self) -> "Sharding":
         """The same over the devices that stand for those here (see `topology.standing_in`)."""
@@ -208,12 +206,12 @@ class Sharding:
             tuple(f"factor{i}" for i in range(len(sizes))),
             axis_types=(AxisType.Auto,) * len(sizes),
         )
-        spec = tuple(tuple(factor for axis in axes for factor in names[axis]) for axes in self.spec)
+        dims = [Dim(tuple(name for axis in dim.axes for name in names[axis]), dim.is_open) for dim in self._asked()]
         is_in_order = logical == tuple(range(len(order)))
         # jax's own way to say that an array on a mesh lies on its devices in another order.
         made = NamedSharding(
             mesh,
-            PartitionSpec(*_entries(spec)),
+            jax_spec(dims),
             memory_kind=self._kind(),
             _logical_device_ids=None if is_in_order else logical,
         )
@@ -236,6 +234,14 @@ class Sharding:
             and (self.is_replicated() or self._groups() == other._groups())
         )
 
+    def allows(self, chosen: Any, rank: int) -> bool:
+        """Whether the compiler chose for an array of `rank` dims what this asks in the program that is being traced."""
+        asked = self.in_program()
+        if not self.is_open:
+            return asked.is_equivalent_to(chosen, rank)
+        fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
+        return _pieces(asked, rank, fixed) == _pieces(chosen, rank, fixed)
+
     def mesh_axes(self) -> "OrderedDict[str, int]":
         """Axis name -> size."""
         return OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
@@ -243,7 +249,7 @@ class Sharding:
     def tiles(self, rank: int) -> tuple[int, ...]:
         """Into how many pieces each of `rank` dims is cut."""
         size = self.mesh_axes()
-        cut = tuple(math.prod(size[axis] for axis in axes) for axes in self.spec)
+        cut = tuple(math.prod(size[axis] for axis in dim.axes) for dim in self.spec.dims)
         return cut + (1,) * (rank - len(cut))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -255,45 +261,90 @@ class Sharding:
         return tuple(-(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
 
     def is_replicated(self) -> bool:
-        return not self.spec
+        return self.spec == Spec()
 
-    def partition_spec(self, rank: int) -> tuple[str | tuple[str, ...] | None, ...]:
-        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, or None."""
-        entries = tuple(None if not axes else axes[0] if len(axes) == 1 else axes for axes in self.spec)
-        return entries + (None,) * (rank - len(entries))
+    def partition_spec(self, rank: int) -> tuple[Any, ...]:
+        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
+        return self.spec.entries(rank)
 
     def text(self, rank: int) -> str:
         """The sharding of a tensor of `rank` dims as GSPMD text with device lists, as PyTorch/XLA printed it.
 
-        Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`).
+        A dim that is left to the partitioner is named behind it, as in the `backend_config` of `@Sharding`.
+        Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
-        if not self.spec:
-            return "{replicated}"
-        copies = len(self.device_ids) // math.prod(self.tiles(rank))
+        left = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
+        free = f" unspecified_dims=[{','.join(map(str, left))}]" if left else ""
+        sums, copies = self._last_tiles()
+        tiles = self.tiles(rank)
+        if copies == len(self.device_ids):
+            return "{replicated}" + free
+        if sums == len(self.device_ids):
+            return "{unreduced}" + free
         devices = ",".join(map(str, self._groups()))
-        tiles = [*self.tiles(rank), *([copies] if copies > 1 else [])]
-        tail = " last_tile_dim_replicate" if copies > 1 else ""
-        return f"{{devices=[{','.join(map(str, tiles))}]{devices}{tail}}}"
+        last = {"unreduced": sums, "replicated": copies}
+        last = {kind: size for kind, size in last.items() if size > 1}
+        tail = f" last_tile_dims={{{', '.join(last)}}}" if sums > 1 else " last_tile_dim_replicate" if last else ""
+        return f"{{devices=[{','.join(map(str, (*tiles, *last.values())))}]{devices}{tail}}}{free}"
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices tile by tile; those that hold copies of one tile stand together, in order."""
-        used = [self.axis_names.index(axis) for axes in self.spec for axis in axes]
+        """The devices tile by tile; those that hold copies of one tile, or of one summand of it, stand together."""
+        named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
+        used = [self.axis_names.index(axis) for axis in named]
         rest = [i for i in range(len(self.axis_names)) if i not in used]
-        copies = math.prod(self.mesh_shape[i] for i in rest)
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        groups = ids.transpose(used + rest).reshape(-1, copies)
-        return tuple(np.sort(groups, axis=1).reshape(-1).tolist())
+        return _in_order(ids.transpose(used + rest), *self._last_tiles())
+
+    def _last_tiles(self) -> tuple[int, int]:
+        """Of how many summands a tile is the sum that is left to do, and how many devices hold each of them."""
+        size = self.mesh_axes()
+        sums = math.prod(size[axis] for axis in self.spec.unreduced)
+        return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))
 
     def __repr__(self) -> str:
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh_axes().items())
         where = "" if self.memory == DEVICE else f", {self.memory}"
+        where += f", unreduced={self.spec.unreduced}" if self.spec.unreduced else ""
         where += "" if self.target is None else f", target={self.target!r}"
-        return f"Sharding(({axes}), {self.partition_spec(len(self.spec))}{where})"
+        return f"Sharding(({axes}), {self.partition_spec(len(self.spec.dims))}{where})"
 
     def __reduce__(self) -> tuple:
         return Sharding.of, (
             self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, self.target
         )  # fmt: skip
+
+
+def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...], int, int, np.ndarray]:
+    """A tiling of the compiler's: the pieces of each dim, the summands and the copies of a piece; the devices so."""
+    if tiling.is_unreduced():
+        return (1,) * rank, num_devices, 1, np.arange(num_devices)
+    if not tiling.is_tiled() or tiling.is_manual():
+        raise NotImplementedError(f"a result came back with a sharding that is no tiling of its mesh: {tiling}")
+    tiles = tuple(tiling.tile_assignment_dimensions())
+    kinds = tiling.subgroup_types()  # of the dims behind the array's; none where they are one, of copies
+    sums_at = [rank + i for i, kind in enumerate(kinds) if kind == _UNREDUCED]
+    sums = math.prod(tiles[i] for i in sums_at)
+    copies = num_devices // (sums * math.prod(tiles[:rank]))
+    numbers = np.array(tiling.tile_assignment_devices()).reshape(tiles)
+    return tiles[:rank], sums, copies, np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at)))
+
+
+def _pieces(lies: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[Any, tuple[int, ...]]:
+    """Which piece of each of these dims each device has, and of how many."""
+    order = lies._device_assignment
+    tiling = lies._to_xla_hlo_sharding(rank)
+    if tiling.is_replicated():
+        return dict.fromkeys(order, (0, 1) * len(dims))
+    tiles, *_, numbers = _tiles_of(tiling, rank, len(order))
+    at = np.indices((*tiles, len(order) // math.prod(tiles)))[dims].reshape(len(dims), len(order)).T.tolist()
+    cuts = [tiles[dim] for dim in dims]
+    return {
+        order[number]: tuple(n for pair in zip(place, cuts, strict=True) for n in pair)
+        for number, place in zip(numbers.reshape(-1).tolist(), at, strict=True)
+    }
+
+
+_UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
 
 
 def memory_of(chosen: jax.sharding.Sharding) -> str:
@@ -303,9 +354,10 @@ def memory_of(chosen: jax.sharding.Sharding) -> str:
     return DEVICE if kind is None or kind == device.default_memory().kind else kind
 
 
-def _entries(spec: Spec) -> list[Any]:
-    """A spec as jax writes it."""
-    return [None if not axes else axes[0] if len(axes) == 1 else axes for axes in spec]
+def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
+    """Devices by tile, summand and copy: those of one summand in order, and the summands of a tile by their first."""
+    tiles = np.sort(ids.reshape(-1, sums, copies), axis=2)
+    return tuple(device for tile in tiles.tolist() for summand in sorted(tile) for device in summand)
 
 
 def _primes(number: int) -> list[int]:
@@ -330,58 +382,3 @@ def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
         yield
     finally:
         _program.order = before
-
-
-@contextlib.contextmanager
-def compiler_context() -> Iterator[None]:
-    """What our own tracing needs, whatever is set for the user's own JAX code: 64-bit types, the chosen partitioner,
-    operands of different ranks and dtypes."""
-    is_shardy = config.partitioner == "shardy"
-    if _SWITCH is None and not is_shardy:
-        raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
-    with (
-        jax.enable_x64(True),
-        jax.numpy_rank_promotion("allow"),
-        jax.numpy_dtype_promotion("standard"),
-        contextlib.nullcontext() if _SWITCH is None else _SWITCH(is_shardy),
-    ):
-        yield
-
-
-# --- what the partitioner chose ---------------------------------------------------------------------------------------
-
-_report_p = Primitive("spmd_report_sharding")
-_report_p.def_impl(lambda value, *, tell: value)
-_report_p.def_abstract_eval(lambda value, *, tell: value)
-
-
-def report_sharding(value: jax.Array, tell: Callable[[Any], None]) -> jax.Array:
-    """The value itself; while the program is compiled, the partitioner tells the `HloSharding` that it gave it.
-
-    As `jax.debug.inspect_array_sharding`, which must name the layout by the axes of one mesh and has an effect at each
-    run; this has neither.
-    """
-    return _report_p.bind(value, tell=tell)
-
-
-def _lower_report(context: Any, value: Any, *, tell: Callable[[Any], None]) -> list[Any]:
-    key = xla_client.encode_inspect_sharding_callback(tell)
-    context.module_context.add_keepalive(tell)  # as long as the program, which has only its address
-    hlo.CustomCallOp(
-        [value.type],
-        [value],
-        call_target_name=ir.StringAttr.get("InspectSharding"),
-        has_side_effect=ir.BoolAttr.get(True),
-        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
-        called_computations=ir.ArrayAttr.get([]),
-        backend_config=ir.StringAttr.get(key),
-    )
-    return [value]
-
-
-mlir.register_lowering(_report_p, _lower_report)
-
-
-def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
-    """What the partitioner reported of a value in a program over this mesh."""
-    return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)

@@ -205,6 +205,30 @@ class TestWrites:
         for ours, theirs in zip(*made, strict=True):
             check(ours, theirs)
 
+    @pytest.mark.parametrize("is_marked", [False, True])
+    def test_data_made_inside_is_new_each_turn(self, mesh2x4: spmd.Mesh, is_marked: bool) -> None:
+        """What the body writes into data of its own making is no write outside."""
+
+        def of(device: str) -> Callable[..., Any]:
+            def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+                own = torch.ones(4).to(device)
+                if is_marked and device == "xla":
+                    spmd.mark_sharding(own, mesh2x4, ("fsdp",))
+                own += row
+                own *= 2
+                return carry + own, own * carry
+
+            return turn
+
+        results = []
+        for device in ("xla", "cpu"):
+            rows = data(3, 4).to(device).requires_grad_()
+            last, ys = spmd.scan(of(device), torch.zeros(4, device=device), rows)
+            (last.square().sum() + ys.sum()).backward()
+            results.append([last, ys, rows.grad])
+        for ours, theirs in zip(*results, strict=True):
+            check(ours, theirs)
+
     def test_a_list_of_tensors_kept_by_the_body_has_no_values(self) -> None:
         kept: list[torch.Tensor] = []
 

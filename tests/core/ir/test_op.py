@@ -18,6 +18,7 @@ from spmd.core.ir.graph import Graph, Node, origin, walk
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.op import Entry, Lowering
 from spmd.core.lazy.annotate import mark_entry
+from spmd.core.sharding.spec import Spec
 from spmd.core.sharding.value import Sharding
 
 aten = torch.ops.aten
@@ -39,8 +40,8 @@ class TestEncode:
         "None", (), (1,), [1], ((1,),), (1, 2), ("1,2",), ("1", "2"), torch.float32, torch.float64, np.dtype("float32"),
         torch.strided, torch.contiguous_format, torch.device("cpu"), torch.device("meta"), aten.add.Tensor,
         aten.add.Scalar, "aten.add.Tensor", FLOATS, dense_meta((4,), torch.int32), Sharding.single(0),
-        Sharding.of((0, 1), (2,), ("a",), (("a",),)), Sharding.of((0, 1), (2,), ("a",), ()),
-        Sharding.of((1, 0), (2,), ("a",), ()), int, float,
+        Sharding.of((0, 1), (2,), ("a",), Spec.of(("a",))), Sharding.of((0, 1), (2,), ("a",)),
+        Sharding.of((1, 0), (2,), ("a",)), int, float,
     )  # fmt: skip
 
     def test_no_two_alike(self) -> None:
@@ -70,7 +71,7 @@ class TestInterned:
         assert entry(x * 2) is entry(y * 3) is not entry(x * 2j)
 
     def test_freed_and_made_again(self) -> None:
-        mesh = Sharding.of((0, 1), (2,), ("freed",), (("freed",),))
+        mesh = Sharding.of((0, 1), (2,), ("freed",), Spec.of(("freed",)))
         text = mark_entry(dense_meta((2,), torch.float32), mesh).encoded
         gc.collect()
         assert mark_entry(dense_meta((2,), torch.float32), mesh).encoded == text

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import spmd
 from spmd.core.compile import cache
 from spmd.core.ops import attention, flash
-from spmd.core.sharding.value import compiler_context
+from spmd.core.sharding.partitioner import compiler_context
 
 sdpa = F.scaled_dot_product_attention
 BATCH, HEADS, LENGTH = ("fsdp", None, None, None), (None, "fsdp", None, None), (None, None, "fsdp", None)
@@ -285,7 +285,7 @@ class TestGPU:
             spmd.simulate(8)
             import jax, jax.numpy as jnp
             from spmd.core.ops import attention
-            from spmd.core.sharding.value import compiler_context
+            from spmd.core.sharding.partitioner import compiler_context
 
             def both(q, k, v, grad):
                 rest = None, 0.0, True

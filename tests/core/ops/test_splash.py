@@ -18,7 +18,7 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.compile.lower import split
 from spmd.core.ops import attention, splash
-from spmd.core.sharding.value import compiler_context
+from spmd.core.sharding.partitioner import compiler_context
 
 CASES: dict[str, dict[str, Any]] = {
     "causal": {"is_causal": True},

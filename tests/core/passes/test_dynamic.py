@@ -11,7 +11,7 @@ from torch import Tensor
 
 import spmd
 from spmd.core.ops.random import integers
-from spmd.core.sharding.value import compiler_context
+from spmd.core.sharding.partitioner import compiler_context
 
 STEPS = 7
 
