@@ -116,7 +116,7 @@ FLAGS = (
     Flag(
         "max_logits_bytes",
         int,
-        1 << 30,
+        4 << 30,
         "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
     ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),

@@ -4,9 +4,11 @@ from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from ..ir.graph import Node, Pick, Value
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
+from ..ops import split
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from .numbers import Numbers
@@ -55,6 +57,9 @@ def _in_turns(
     kept = [result for result in loop.kept if result not in carried]
     entered = [result for result in loop.kept if result in carried]
     last = [result for result in loop.last if result not in carried]
+    # What is known outside of how values are split (`ops.split`) is known inside, and the other way round.
+    before_lie, rows_lie = list(map(split.lies, initial)), [split.row_lies(array) for array, _, _ in stretches]
+    found: dict[Result, NamedSharding | None] = {}
 
     def turn_of(turn: jax.Array, state: tuple[list[jax.Array], ...]) -> tuple[list[jax.Array], ...]:
         before, _, buffers, entries = state
@@ -62,7 +67,9 @@ def _in_turns(
         rows = [
             jax.lax.dynamic_index_in_dim(array, first + step * turn, keepdims=False) for array, first, step in stretches
         ]
-        result = run(turn, before, rows)
+        with split.inside((*before, *rows), (*before_lie, *rows_lie)):
+            result = run(turn, before, rows)
+            found.update({where: split.lies(result(where)) for where in (*last, *kept)})
         return (
             [result(where).astype(start.dtype) for (where, _), start in zip(loop.carried, before, strict=True)],
             [result(where) for where in last],
@@ -80,6 +87,11 @@ def _in_turns(
         [_empty(loop, where, loop.turns + 1) for where in entered],
     )
     after, lasts, buffers, entries = jax.lax.fori_loop(0, loop.turns, turn_of, state)
+    entries_lie = [before_lie[carried[where]] for where in entered]
+    for array, lies in zip((*after, *lasts), (*before_lie, *(found[where] for where in last)), strict=True):
+        split.note(array, lies)
+    for array, lies in zip((*buffers, *entries), (*(found[where] for where in kept), *entries_lie), strict=True):
+        split.note(array, split.behind_rows(lies))
 
     made = _nothing(loop)
     for (place, index), slot in carried.items():

@@ -63,8 +63,9 @@ def build(
 
 def _known_to_lie(arrays: Sequence[tuple[jax.Array, Sharding | None]]) -> contextlib.AbstractContextManager[None]:
     """For the rules that ask how an array is split (`ops.split`)."""
-    known = [(array, lies.in_program()) for array, lies in arrays if lies is not None]
-    return split.inputs_lie([array for array, _ in known], [lies for _, lies in known])
+    return split.inside(
+        [array for array, _ in arrays], [None if lies is None else lies.in_program() for _, lies in arrays]
+    )
 
 
 def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax.Array:

@@ -22,10 +22,11 @@ _known = threading.local()  # .inputs: by the array's id, the array (which keeps
 
 
 @contextlib.contextmanager
-def inputs_lie(arrays: Sequence[Any], shardings: Sequence[NamedSharding]) -> Iterator[None]:
-    """While a program, or a region of it, is traced inside: its inputs lie so."""
+def inside(arrays: Sequence[Any], shardings: Sequence[NamedSharding | None]) -> Iterator[None]:
+    """While a program, or a region of it, is traced inside: its inputs lie so. None: nothing is known."""
     before = getattr(_known, "inputs", {})
-    _known.inputs = before | {id(array): (array, lies) for array, lies in zip(arrays, shardings, strict=True)}
+    known = ((array, lies) for array, lies in zip(arrays, shardings, strict=True) if lies is not None)
+    _known.inputs = before | {id(array): (array, lies) for array, lies in known}
     try:
         yield
     finally:
@@ -49,6 +50,29 @@ def layout(*asked: tuple[jax.Array, int], uneven: int | None = None) -> tuple[An
         split.append(axes if fits and taken.isdisjoint(axes) else ())
         taken.update(split[-1])
     return mesh, split
+
+
+def lies(array: jax.Array) -> NamedSharding | None:
+    """How all of an array is split, as far as it is known here."""
+    known = layout(*((array, dim) for dim in range(array.ndim)))
+    return NamedSharding(known[0], spec(*known[1])) if known is not None else None
+
+
+def row_lies(stack: jax.Array) -> NamedSharding | None:
+    """How one row of a stack is split."""
+    whole = lies(stack)
+    return NamedSharding(whole.mesh, PartitionSpec(*whole.spec[1:])) if whole is not None else None
+
+
+def behind_rows(lies: NamedSharding | None) -> NamedSharding | None:
+    """How a stack of rows that are split so is."""
+    return NamedSharding(lies.mesh, PartitionSpec(None, *lies.spec)) if lies is not None else None
+
+
+def note(array: jax.Array, lies: NamedSharding | None) -> None:
+    """From here to the end of what is traced: the array, which no way back leads from, lies so."""
+    if lies is not None and hasattr(_known, "inputs"):
+        _known.inputs[id(array)] = array, lies
 
 
 def num_devices() -> int:

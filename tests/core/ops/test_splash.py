@@ -1,5 +1,6 @@
 """jax's attention kernel for TPUs: its numbers, interpreted, against torch on CPU, and where a TPU's program has it."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +11,11 @@ import torch
 from jax.sharding import PartitionSpec
 from support import TOLERANCE
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
+import fsdp
+import spmd
+from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.compile.lower import split
 from spmd.core.ops import attention, splash
 from spmd.core.sharding.value import compiler_context
@@ -80,7 +85,7 @@ def text(mesh: jax.sharding.Mesh | None, spec: PartitionSpec, kv_heads: int = 8,
 
     def both(*arrays: jax.Array) -> Any:
         q, k, v, grad = arrays
-        with split.inputs_lie([] if sharding is None else arrays, [] if sharding is None else [sharding] * 4):
+        with split.inside([] if sharding is None else arrays, [] if sharding is None else [sharding] * 4):
             out, logsumexp, seed = attention.aten_attention(q, k, v, None, 0.0, True, draw=(jnp.int64(1), jnp.int64(2)))
             return attention.aten_attention_backward(
                 grad, q, k, v, None, [True, True, True, False], out, logsumexp, None, None, length, length, 0.0, True,
@@ -118,3 +123,27 @@ class TestTPU:
     def test_blocks_where_the_length_has_no_block(self, mesh: jax.sharding.Mesh) -> None:
         made = text(mesh, PartitionSpec("data"), length=1000)
         assert "@tpu_custom_call" not in made and made.count("stablehlo.while") == 2
+
+
+class TestInLoops:
+    """In layers that are rolled by themselves it is known how values are split, forward, backward and recomputed."""
+
+    @pytest.mark.parametrize("checkpointed", [False, True])
+    def test_batch_is_found(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch, checkpointed: bool) -> None:
+        places: list[splash.Place | None] = []
+        find = splash.Place.of
+        monkeypatch.setattr(splash.Place, "of", lambda *arrays: places.append(find(*arrays)) or places[-1])
+        config = GPTConfig(layers=4, width=16, heads=2, sequence=512, vocabulary=16)
+        model = GPT(config)
+        if checkpointed:
+            for block in model.blocks:
+                block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+        policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        wrapped = fsdp.FullyShardedDataParallel(model, mesh8, auto_wrap_policy=policy)
+        spmd.sync()
+        tokens = torch.zeros(8, config.sequence, dtype=torch.int64)
+        monkeypatch.setattr(spmd.config, "roll_layers", "always")
+        cross_entropy(wrapped(tokens.to("xla")), tokens.to("xla")).backward()
+        assert "stablehlo.while" in spmd.get_stablehlo([parameter.grad for parameter in wrapped.parameters()])
+        assert len(places) == (3 if checkpointed else 2)
+        assert [place and place.batch for place in places] == [("fsdp",)] * len(places)
