@@ -22,16 +22,26 @@ def cycles(module: Module) -> tuple[int, int]:
     return total, once
 
 
+# What the author of a kernel says that it takes (Pallas' `CostEstimate`).
+_KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
+
+
 def repeated_flops(module: Module) -> int:
-    """The floating-point operations of matrix products and convolutions in the turns of loops behind the first, which
-    XLA's own count leaves out."""
+    """The floating-point operations of matrix products, convolutions and kernels that tell theirs in the turns of loops
+    behind the first, which XLA's own count leaves out."""
     return sum(
-        (computation.count - 1) * product_flops(computation, line)
+        (computation.count - 1) * _line_flops(computation, line)
         for computation in module.computations.values()
         if computation.count > 1
         for line in computation.lines
-        if line.opcode in ("dot", "convolution")
     )
+
+
+def _line_flops(computation: Computation, line: Instruction) -> int:
+    if line.opcode in ("dot", "convolution"):
+        return product_flops(computation, line)
+    found = _KERNEL_FLOPS.search(line.rest) if line.opcode == "custom-call" else None
+    return 0 if found is None else int(found[1])
 
 
 def product_flops(computation: Computation, line: Instruction) -> int:

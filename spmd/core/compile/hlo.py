@@ -101,7 +101,7 @@ class Module:
                     self.computations[current.name] = current
                     if line.startswith("ENTRY"):
                         self.entry = current.name
-            elif line.rstrip() == "}":  # a kernel's own configuration has lines that begin so
+            elif _CLOSED.fullmatch(line):  # a kernel's own configuration has lines that begin so
                 current = None
             else:
                 instruction = _instruction(line)
@@ -159,6 +159,8 @@ def _closing(text: str) -> int:
 
 
 _PARENTHESIS = re.compile(r"[()]")
+# The last line of a computation; one that runs on a TPU's other cores says so there.
+_CLOSED = re.compile(r"\}(?:, execution_thread=\"\w+\")?\s*")
 
 
 def _instruction(line: str) -> Instruction | None:

@@ -68,9 +68,30 @@ def _scatter(self, dim, index, src, reduce=None):
     if src.shape != index.shape:
         src = lax.slice(src, [0] * src.ndim, index.shape)
     wide = self.dtype if reduce is None else _accumulator(self.dtype)
-    target = at(self.astype(wide), _grid(index, dim))
-    result = getattr(target, _COMBINE[reduce])(src.astype(wide), mode=_IN_BOUNDS, wrap_negative_indices=False)
-    return result.astype(self.dtype).reshape(shape)
+    return _write(self.astype(wide), dim, index, src.astype(wide), _COMBINE[reduce]).astype(self.dtype).reshape(shape)
+
+
+_SCATTERS = {
+    "set": lax.scatter,
+    "add": lax.scatter_add,
+    "multiply": lax.scatter_mul,
+    "max": lax.scatter_max,
+    "min": lax.scatter_min,
+}
+
+
+def _write(self, dim, index, src, method):
+    others = tuple(axis for axis in range(self.ndim) if axis != dim)
+    if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in others):
+        target = at(self, _grid(index, dim))
+        return getattr(target, method)(src, mode=_IN_BOUNDS, wrap_negative_indices=False)
+    # The other dims are said to be those of a batch: no partitioner sees that computed positions stay in the piece of
+    # their own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
+        operand_batching_dims=others, scatter_indices_batching_dims=others,
+    )  # fmt: skip
+    return _SCATTERS[method](self, index[..., None], src, numbers, mode=_IN_BOUNDS)
 
 
 @lower(aten.scatter.src)
@@ -135,11 +156,10 @@ def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     if index.size == 0:
         return self.reshape(shape)
     src = lax.slice(src, [0] * src.ndim, index.shape)
-    grid = _grid(index, dim % self.ndim)
 
     def write(array, value, method):
         values = (src if value is None else jnp.full(src.shape, value)).astype(array.dtype)
-        return getattr(at(array, grid), method)(values, mode=_IN_BOUNDS, wrap_negative_indices=False)
+        return _write(array, dim % self.ndim, index, values, method)
 
     return _reduce_into(self, write, reduce, include_self).reshape(shape)
 

@@ -28,6 +28,31 @@ def step(carry: Any, _: Any) -> Any:
     return jnp.tanh(carry @ carry), None
 
 
+# What a TPU's compiler writes and the CPU's does not: computations of its other cores, kernels with what they take.
+ON_A_TPU = """HloModule step
+
+%add (one: s32[], two: s32[]) -> s32[] {
+  %one = s32[] parameter(0)
+  ROOT %sum = s32[] add(%one, %one)
+}, execution_thread="sparsecore"
+
+%body (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %state = (s32[], f32[8]) parameter(0)
+  %rows = f32[8] custom-call(%state), custom_call_target="tpu_custom_call", backend_config={"custom_call_config":{"body":"","cost_estimate":{"flops":"1000","transcendentals":"0"}}}
+}
+
+%condition (state: (s32[], f32[8])) -> pred[] {
+  %state = (s32[], f32[8]) parameter(0)
+}
+
+ENTRY %main (state: (s32[], f32[8])) -> (s32[], f32[8]) {
+  %state = (s32[], f32[8]) parameter(0)
+  %turn = s32[] call-start(%state), to_apply=%add
+  ROOT %loop = (s32[], f32[8]) while(%state), condition=%condition, body=%body, backend_config={"known_trip_count":{"n":"3"}}
+}
+"""  # noqa: E501
+
+
 class TestTurns:
     """Each computation counts once for every turn of the loops around it."""
 
@@ -135,6 +160,12 @@ class TestCosts:
         parsed = Module(lowered.compile().as_text())
         found = [(c, line) for c in parsed.computations.values() for line in c.lines if line.opcode == "convolution"]
         assert found and product_flops(*found[0]) == lowered.cost_analysis()["flops"]
+
+    def test_kernel_that_tells_its_own(self) -> None:
+        parsed = Module(ON_A_TPU)
+        assert parsed.computations["body"].count == 3 and "%" not in "".join(parsed.computations)
+        assert [line.name for line in parsed.computations["add"].lines] == ["one", "sum"]
+        assert repeated_flops(parsed) == 2 * 1000
 
     def test_bytes_of_a_shape(self) -> None:
         assert num_bytes("f32[8,4]{1,0:T(8,128)}") == 128

@@ -1,10 +1,14 @@
 """Gathers, scatters and advanced indexing against torch on CPU."""
 
+import re
+
 import pytest
 import torch
 from support import Batch, check, distinct
 
 import spmd
+from spmd import config
+from spmd.core.compile import cache
 
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
 
@@ -117,3 +121,23 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         indexing(batch, torch.float32)
         batch.check()
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    @pytest.mark.parametrize("reduce", [None, "sum", "prod", "amax", "amin"])
+    def test_rows_apart(self, partitioner, reduce, mesh8, monkeypatch):
+        """What is written along a row stays on the device that has the row."""
+        monkeypatch.setattr(config, "partitioner", partitioner)
+        x, values = distinct(64, 6), distinct(64, 2)
+        places = torch.rand(64, 6).argsort(1)[:, :2] if reduce is None else torch.randint(6, (64, 2))
+
+        def write(x: torch.Tensor, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            return x.scatter(1, places, values) if reduce is None else x.scatter_reduce(1, places, values, reduce)
+
+        moved = [tensor.to("xla") for tensor in (x, places, values)]
+        for tensor in moved:
+            spmd.mark_sharding(tensor, mesh8, ("fsdp", None))
+        written = write(*moved)
+        check(written, write(x, places, values))
+        program = cache.last_program()
+        assert program is not None
+        assert not re.search(r" (all|collective)-[\w-]+\(", program.executable.as_text())
