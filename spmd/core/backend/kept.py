@@ -14,7 +14,7 @@ from ..checkpoint_policies import Decision, Policy
 from ..lazy.cell import LOCK, Cell
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
-from ..ops.memory import CHECKPOINT_NAME, TO_HOST
+from ..ops.offload import CHECKPOINT_NAME, TO_HOST
 
 
 @dataclass(frozen=True, slots=True)

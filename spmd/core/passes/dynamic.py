@@ -23,13 +23,13 @@ from ..ir.source import Line
 from ..pjrt import transfer
 from ..sharding.value import Sharding
 from ..tables import Bounded
-from . import padding
+from . import lengths
 
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
 
-_moving: Bounded[padding.Place, bool] = Bounded(4096)
-_growing: Bounded[padding.Place, bool] = Bounded(4096)
+_moving: Bounded[lengths.Place, bool] = Bounded(4096)
+_growing: Bounded[lengths.Place, bool] = Bounded(4096)
 
 
 class Adapted(NamedTuple):
@@ -56,11 +56,11 @@ def adapt(graph: Graph, line: Line) -> Adapted:
 def padded(graph: Graph) -> tuple[Graph, str]:
     """The graph with what is known to grow taken with padding, where there is a program for that or it reads data that
     has padding; else as it is, and why it cannot be padded where that is so."""
-    sources = padding.sources_of(graph) if config.pad_lengths else None
+    sources = lengths.sources_of(graph) if config.pad_lengths else None
     if sources is None:
         return graph, ""
-    found = padding.pad(graph, sources)
-    if isinstance(found, padding.Refused):
+    found = lengths.pad(graph, sources)
+    if isinstance(found, lengths.Refused):
         return graph, str(found) if sources.is_settled else ""
     return (found[0], "") if sources.is_settled or cache.find(found[0]) is not None else (graph, "")
 
@@ -69,14 +69,14 @@ def note_moving(some: Sequence[Node], others: Sequence[Node]) -> None:
     """Learns the positions that differ between two turns of a loop."""
     for one, other in zip(some, others, strict=True):
         if one.entry is not other.entry:
-            _moving.keep(padding.place_of(other), True)
+            _moving.keep(lengths.place_of(other), True)
 
 
 def apply(graph: Graph) -> set[Node]:
     """`adapt`, by what has been learnt before."""
     lift_positions(graph.nodes)
     hosted = (
-        {node for node in graph.nodes if _growing.get(padding.place_of(node)) and _is_small(node)}
+        {node for node in graph.nodes if _growing.get(lengths.place_of(node)) and _is_small(node)}
         if _growing
         else set()
     )
@@ -86,7 +86,7 @@ def apply(graph: Graph) -> set[Node]:
 def lift_positions(nodes: Sequence[Node]) -> None:
     """Makes the positions that are known to move lifted numbers of their ops."""
     for node in nodes if _moving else ():
-        if node.entry.moving is not None and _moving.get(padding.place_of(node)) and not padding.grows(node):
+        if node.entry.moving is not None and _moving.get(lengths.place_of(node)) and not lengths.grows(node):
             node.entry, position = node.entry.moving
             node.numbers = (position, *node.numbers)  # those of a random op are its key
 
@@ -125,24 +125,24 @@ def _learn_lengths(
     hosted: Collection[Node],
 ) -> Adapted:
     """The graph padded, where that explains all that differs beside positions and what the host would do."""
-    made = {node: padding.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
-    nodes = {node: dims for old, node in others if node not in made and (dims := padding.grown(old, node)) is not None}
+    made = {node: lengths.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
+    nodes = {node: dims for old, node in others if node not in made and (dims := lengths.grown(old, node)) is not None}
     leaves = _grown_data(before, graph, hosted)
     if leaves is None or not (nodes or leaves or made) or not config.pad_lengths:
         return Adapted(graph, set())
-    sources = padding.Sources(nodes, leaves, made)
-    found = padding.pad(graph, sources)
-    if isinstance(found, padding.Refused):
+    sources = lengths.Sources(nodes, leaves, made)
+    found = lengths.pad(graph, sources)
+    if isinstance(found, lengths.Refused):
         return Adapted(graph, set(), str(found))
     if any(node not in found[1] for _, node in others):
         return Adapted(graph, set())
     if made:
         return Adapted(graph, set(made))
-    padding.learn(sources, graph)
+    lengths.learn(sources, graph)
     _keep_places(moving, ())
     lift_positions(graph.nodes)
-    found = padding.pad(graph, sources)
-    return Adapted(graph, set(), str(found)) if isinstance(found, padding.Refused) else Adapted(found[0], set())
+    found = lengths.pad(graph, sources)
+    return Adapted(graph, set(), str(found)) if isinstance(found, lengths.Refused) else Adapted(found[0], set())
 
 
 def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:
@@ -153,8 +153,8 @@ def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -
     found: dict[Leaf, Sequence[int]] = {}
     for (meta, _), leaf in zip(before.leaves, graph.leaves, strict=True):
         if meta is not leaf.meta and not all(node in hosted for node in graph.nodes if leaf in node.operands):
-            dims = padding.grown_dims(meta, leaf.meta)
-            if not dims or not padding.can_grow(leaf, dims, graph):
+            dims = lengths.grown_dims(meta, leaf.meta)
+            if not dims or not lengths.can_grow(leaf, dims, graph):
                 return None
             found[leaf] = dims
     return found
@@ -163,7 +163,7 @@ def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -
 def _keep_places(moving: Sequence[Node], growing: Sequence[Node]) -> None:
     for nodes, table in ((moving, _moving), (growing, _growing)):
         for node in nodes:
-            table.keep(padding.place_of(node), True)
+            table.keep(lengths.place_of(node), True)
 
 
 def _is_moved(old: Entry, new: Entry) -> bool:
