@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ..ir.graph import Leaf, Node, Pick, Value, origin, value_name
 from ..ir.op import Entry
+from .turns import symbol
 
 # A loop has at least so many turns.
 FEWEST = 3
@@ -31,7 +32,7 @@ class Run(NamedTuple):
 
 def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """The stretches of a graph that repeat, none inside another, by their symbols alone."""
-    symbols = [node.entry.moving[0] if node.entry.moving is not None else node.entry for node in nodes]
+    symbols = list(map(symbol, nodes))
     found: list[Run] = []
     free = [(0, len(nodes))]
     while free:
