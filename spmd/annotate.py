@@ -57,7 +57,7 @@ def mark_sharding(
     if memory_kind not in (DEVICE, HOST):
         raise ValueError(f"mark_sharding: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
     layout = mesh.sharding(partition_spec, tensor.dim(), "mark_sharding")
-    annotate.annotate(target, layout.with_spec(layout.spec, memory_kind))
+    annotate.annotate(target, layout if memory_kind == DEVICE else layout.with_spec(layout.spec, memory_kind))
     _watch_gradient(target)
     return tensor
 

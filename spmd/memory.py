@@ -7,7 +7,7 @@ import torch
 from .annotate import on_device
 from .core.lazy.annotate import annotate, current_sharding
 from .core.lazy.tensor import XlaTensor
-from .core.ops.memory import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
+from .core.ops.offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
 from .core.pjrt.devices import default_sharding
 from .core.sharding.value import HOST
 

@@ -232,7 +232,7 @@ class TestOneOwner:
         assert makers - {"spmd.core.ir.graph"} == {
             "spmd.core.lazy.record",
             "spmd.core.passes.nans",
-            "spmd.core.passes.padding",
+            "spmd.core.passes.lengths",
         }
 
     def test_only_one_file_makes_plans(self) -> None:

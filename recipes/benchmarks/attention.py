@@ -26,7 +26,7 @@ from torch.nn import functional as F
 
 import spmd
 from spmd.core.ops import attention as rules
-from spmd.core.sharding.value import compiler_context
+from spmd.core.sharding.partitioner import compiler_context
 
 import jax  # isort: skip  # after spmd, so that its log settings hold
 import jax.numpy as jnp  # isort: skip

@@ -37,7 +37,7 @@ from jax import lax
 
 from spmd.core.compile import cache
 from spmd.core.pjrt.transfer import host_array
-from spmd.core.sharding.value import compiler_context
+from spmd.core.sharding.partitioner import compiler_context
 
 EPS = 1e-5
 

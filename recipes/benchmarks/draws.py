@@ -20,7 +20,7 @@ from rich.console import Console  # isort: skip
 from rich.table import Table  # isort: skip
 
 from spmd.core.ops.random import normal  # isort: skip
-from spmd.core.sharding.value import compiler_context  # isort: skip
+from spmd.core.sharding.partitioner import compiler_context  # isort: skip
 
 
 def parse() -> argparse.Namespace:

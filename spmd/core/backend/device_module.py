@@ -15,7 +15,7 @@ from .. import seed as seeds
 from ..dtypes import TORCH_TO_NUMPY
 from ..engine import barrier
 from ..naming import check_index, unseen
-from ..pjrt import memory
+from ..pjrt import held
 from ..pjrt.devices import devices
 from .streams import Event, Stream, StreamContext
 
@@ -107,7 +107,7 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
     found, (major, minor) = devices(), get_device_capability(device)
     cores = [getattr(physical, "core_count", None) or 1 for physical in found]
     return DeviceProperties(
-        get_device_name(), found[0].platform, len(found), memory.mem_get_info()[1], major, minor, sum(cores)
+        get_device_name(), found[0].platform, len(found), held.mem_get_info()[1], major, minor, sum(cores)
     )
 
 
@@ -201,13 +201,13 @@ _OFFERED: dict[str, Any] = {
     "is_current_stream_capturing": is_current_stream_capturing, "manual_seed": manual_seed,
     "manual_seed_all": manual_seed, "seed": seed, "seed_all": seed, "initial_seed": initial_seed,
     "get_rng_state": get_rng_state, "set_rng_state": set_rng_state, "get_rng_state_all": get_rng_state_all,
-    "set_rng_state_all": set_rng_state_all, "memory_allocated": memory.memory_allocated,
-    "max_memory_allocated": memory.max_memory_allocated, "memory_reserved": memory.memory_reserved,
-    "max_memory_reserved": memory.max_memory_reserved, "memory_stats": memory.memory_stats,
-    "memory_summary": memory.memory_summary, "mem_get_info": memory.mem_get_info,
-    "reset_peak_memory_stats": memory.reset_peak_memory_stats,
-    "reset_accumulated_memory_stats": memory.reset_accumulated_memory_stats, "empty_cache": memory.empty_cache,
-    "ipc_collect": memory.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
+    "set_rng_state_all": set_rng_state_all, "memory_allocated": held.memory_allocated,
+    "max_memory_allocated": held.max_memory_allocated, "memory_reserved": held.memory_reserved,
+    "max_memory_reserved": held.max_memory_reserved, "memory_stats": held.memory_stats,
+    "memory_summary": held.memory_summary, "mem_get_info": held.mem_get_info,
+    "reset_peak_memory_stats": held.reset_peak_memory_stats,
+    "reset_accumulated_memory_stats": held.reset_accumulated_memory_stats, "empty_cache": held.empty_cache,
+    "ipc_collect": held.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
     "_initialized": True,  # torch.utils.checkpoint asks before it saves the random state
     "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
 }  # fmt: skip
@@ -242,12 +242,12 @@ _ACCELERATOR: dict[str, Any] = {
     "setStream": set_stream,
     "synchronizeDevice": synchronize,
     "isAllocatorInitialized": lambda: True,
-    "emptyCache": memory.empty_cache,
-    "emptyHostCache": memory.empty_cache,
-    "getDeviceStats": lambda index: memory.nested_stats(),
-    "resetAccumulatedStats": memory.reset_accumulated_memory_stats,
-    "resetPeakStats": memory.reset_peak_memory_stats,
-    "getMemoryInfo": memory.mem_get_info,
+    "emptyCache": held.empty_cache,
+    "emptyHostCache": held.empty_cache,
+    "getDeviceStats": lambda index: held.nested_stats(),
+    "resetAccumulatedStats": held.reset_accumulated_memory_stats,
+    "resetPeakStats": held.reset_peak_memory_stats,
+    "getMemoryInfo": held.mem_get_info,
 }
 
 

@@ -15,7 +15,7 @@ from ..ir.graph import is_shown
 from ..lazy.cell import LOCK, Cell
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
-from ..ops.memory import CHECKPOINT_NAME, TO_HOST
+from ..ops.offload import CHECKPOINT_NAME, TO_HOST
 
 
 @dataclass(frozen=True, slots=True)

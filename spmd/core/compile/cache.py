@@ -70,7 +70,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     """The compiled program of a graph: from the cache, from the disk, or made now.
 
     form: before the graph is compiled, puts leaves and results together that are to be rows of a stack. why_not: why a
-    length that differs has a program of its own (see `passes.padding`), for the ledger.
+    length that differs has a program of its own (see `passes.lengths`), for the ledger.
     """
     global _last
     found = find(graph)

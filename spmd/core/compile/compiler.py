@@ -131,7 +131,7 @@ def compile_for(graph: Graph) -> Any:
         return compile_for(_evenly(graph))
 
 
-# Where the partitioner's report goes is an address of this process (see `sharding.value.report_sharding`).
+# Where the partitioner's report goes is an address of this process (see `sharding.partitioner.report_sharding`).
 _ADDRESS = re.compile(r"(@InspectSharding\(.*?backend_config = )\"[^\"]*\"")
 
 

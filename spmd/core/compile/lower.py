@@ -16,7 +16,7 @@ from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, Sharding
 from . import heads
-from .loops import lower_loop
+from .fori_loop import lower_loop
 from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device, scalars
 

@@ -1,6 +1,6 @@
 """A function is recorded once, on stand-ins, as the body of an op: what it computes, closes over, writes and draws.
 
-Not here: what becomes of it (`split`, `scan`, `loops`).
+Not here: what becomes of it (`saved`, `loop`, `scan`).
 """
 
 import contextlib

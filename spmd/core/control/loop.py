@@ -25,8 +25,8 @@ from ..seed import Draw
 from ..sharding.spec import WHOLE, Spec
 from ..sharding.value import Sharding
 from .capture import Capture
-from .numbers import by_turn
-from .split import saved
+from .saved import saved
+from .series import by_turn
 
 Tensors = list[XlaTensor]
 

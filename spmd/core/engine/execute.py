@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topol
 from ..ir.source import Line
 from ..lazy.annotate import ask_again
 from ..lazy.cell import ASIDE, LIVE, Cell
-from ..passes import dynamic, nans, padding, rolling
+from ..passes import dynamic, lengths, nans, rolling
 from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
@@ -140,7 +140,7 @@ def _watches() -> bool:
 
 def _take_all(roots: Sequence[Root], leaves: Sequence[Leaf], flow: Flow) -> None:
     """Gives cells and later pieces the results of a run."""
-    made = [padding.unpadded(leaf, value) for (value, _), leaf in zip(roots, leaves, strict=True)]
+    made = [lengths.unpadded(leaf, value) for (value, _), leaf in zip(roots, leaves, strict=True)]
     flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
     for (value, cell), data, leaf in zip(roots, made, leaves, strict=True):
         _take(cell, value, data, leaf.sharding)

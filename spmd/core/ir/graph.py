@@ -157,7 +157,7 @@ class Pick:
 
 Value = Node | Pick | Leaf
 
-# The op that shows data without its padding (see `passes.padding`).
+# The op that shows data without its padding (see `passes.lengths`).
 SHOWN = "spmd.shown"
 
 

@@ -172,6 +172,8 @@ UNDO: list[UndoLog] = []
 
 def note_layout(cell: Cell, leaf: Leaf | None = None) -> bool:
     """A cell, or a leaf, is about to be laid out otherwise; whether that is part of a step that never runs."""
+    if not UNDO:
+        return False
     steps = [log for log in UNDO if log.is_step]
     for log in steps:
         log.note(cell)

@@ -21,8 +21,8 @@ from . import linalg as linalg
 from . import linear_cross_entropy as linear_cross_entropy
 from . import loss as loss
 from . import matmul as matmul
-from . import memory as memory
 from . import norm as norm
+from . import offload as offload
 from . import optim as optim
 from . import order as order
 from . import order_checks as order_checks

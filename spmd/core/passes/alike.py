@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from ..ir.graph import Leaf, Node, Pick, Value, origin, value_name
 from ..ir.op import Entry
 from ..tables import Bounded
+from .turns import symbol
 
 # A loop has at least so many turns.
 FEWEST = 3
@@ -38,7 +39,7 @@ def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """The stretches of a graph that repeat, none inside another, by their symbols alone."""
     first: dict[Entry, int] = {}
     symbols = tuple(
-        [first.setdefault(node.entry.moving[0] if node.entry.moving else node.entry, len(first)) for node in nodes]
+        [first.setdefault(symbol(node), len(first)) for node in nodes]
     )
     known = _known.get(symbols)
     return _known.keep(symbols, _search(symbols)) if known is None else known

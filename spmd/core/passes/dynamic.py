@@ -21,13 +21,13 @@ from ..ir.op import Entry
 from ..ir.source import Line
 from ..pjrt import processes, transfer
 from ..sharding.value import Sharding
-from . import padding
+from . import lengths
 
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
 
-_moving: padding.Places[bool] = padding.Places()
-_growing: padding.Places[bool] = padding.Places()
+_moving: lengths.Places[bool] = lengths.Places()
+_growing: lengths.Places[bool] = lengths.Places()
 
 
 class Adapted(NamedTuple):
@@ -57,11 +57,11 @@ def adapt(graph: Graph, line: Line) -> Adapted:
 def padded(graph: Graph) -> Adapted:
     """The graph with what is known to grow taken with padding, where there is a program for that or it reads data that
     has padding; else as it is, and why it cannot be padded where that is so."""
-    sources = padding.sources_of(graph) if config.pad_lengths else None
+    sources = lengths.sources_of(graph) if config.pad_lengths else None
     if sources is None:
         return Adapted(graph, set())
-    found = padding.pad(graph, sources)
-    if isinstance(found, padding.Refused):
+    found = lengths.pad(graph, sources)
+    if isinstance(found, lengths.Refused):
         return Adapted(graph, set(), str(found) if sources.is_settled else "")
     program = cache.find(found[0])
     is_padded = sources.is_settled or program is not None
@@ -127,24 +127,24 @@ def _learn_lengths(
     hosted: Collection[Node],
 ) -> Adapted:
     """The graph padded, where that explains all that differs beside positions and what the host would do."""
-    made = {node: padding.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
-    nodes = {node: dims for old, node in others if node not in made and (dims := padding.grown(old, node)) is not None}
+    made = {node: lengths.grown_dims(old.metas[0], node.meta) for old, node in others if node in hosted}
+    nodes = {node: dims for old, node in others if node not in made and (dims := lengths.grown(old, node)) is not None}
     leaves = _grown_data(before, graph, hosted)
     if leaves is None or not (nodes or leaves or made) or not config.pad_lengths:
         return Adapted(graph, set())
-    sources = padding.Sources(nodes, leaves, made)
-    found = padding.pad(graph, sources)
-    if isinstance(found, padding.Refused):
+    sources = lengths.Sources(nodes, leaves, made)
+    found = lengths.pad(graph, sources)
+    if isinstance(found, lengths.Refused):
         return Adapted(graph, set(), str(found))
     if any(node not in found[1] for _, node in others):
         return Adapted(graph, set())
     if made:
         return Adapted(graph, set(made))
-    padding.learn(sources, graph)
+    lengths.learn(sources, graph)
     _keep_places(moving, ())
     lift_positions(graph.nodes)
-    found = padding.pad(graph, sources)
-    return Adapted(graph, set(), str(found)) if isinstance(found, padding.Refused) else Adapted(found[0], set())
+    found = lengths.pad(graph, sources)
+    return Adapted(graph, set(), str(found)) if isinstance(found, lengths.Refused) else Adapted(found[0], set())
 
 
 def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:
@@ -155,8 +155,8 @@ def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -
     found: dict[Leaf, Sequence[int]] = {}
     for (meta, _), leaf in zip(before.leaves, graph.leaves, strict=True):
         if meta is not leaf.meta and not all(node in hosted for node in graph.nodes if leaf in node.operands):
-            dims = padding.grown_dims(meta, leaf.meta)
-            if not dims or not padding.can_grow(leaf, dims, graph):
+            dims = lengths.grown_dims(meta, leaf.meta)
+            if not dims or not lengths.can_grow(leaf, dims, graph):
                 return None
             found[leaf] = dims
     return found

@@ -3,7 +3,7 @@
 Where a barrier's graph repeats a stretch of ops, each turn reading what the one before has made, and another run of the
 barrier had another number of turns, the turns become one op: a loop whose number of turns is an operand. What others
 read of a turn is kept as rows, padded to a capacity that doubles; a backward pass is a loop of its own, which reads the
-rows of the forward one from behind. Outside the loops padding spreads as in `padding`.
+rows of the forward one from behind. Outside the loops padding spreads as in `lengths`.
 """
 
 import dataclasses
@@ -23,9 +23,9 @@ from ..ops.padding import NoRule, Pads
 from ..ops.padding_shapes import LEAST_TURNS, capacity_of
 from ..tables import Bounded
 from .alike import CARRIED, FEWEST, INNER, ROW, SAME, Turns, Wire, alike_in, is_state
+from .lengths import Refused, Sources, Spread
+from .lengths import found as found_entry
 from .looping import Join, Loop, Op, Stack, TakeRow
-from .padding import Refused, Sources, Spread
-from .padding import found as found_entry
 
 # So many turns at most are left out of a loop, as they do not read like the others.
 _BESIDE = 4

@@ -52,7 +52,7 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
     Positions that differ between its turns are operands from now on.
     """
     position = {node: i for i, node in enumerate(nodes)}
-    symbols = [_symbol(node) for node in nodes]
+    symbols = [symbol(node) for node in nodes]
     start = stop = period = 0
     shares = False
     for likely in _periods(symbols):
@@ -91,7 +91,7 @@ def cuts(nodes: Sequence[Node], *, written: set[Node] | None, goes_on: bool) -> 
     What the last turn made is still in the user's hands, so that it is another program than those before: while the
     loop `goes_on` it waits until it is not the last; else it goes with what follows it, unless that is long.
     """
-    symbols = [_symbol(node) for node in nodes]
+    symbols = [symbol(node) for node in nodes]
     for loop in _known:
         found = loop.turns(symbols)
         if found:
@@ -122,7 +122,8 @@ def stretches(nodes: Sequence[Node], length: int) -> list[int]:
     return found
 
 
-def _symbol(node: Node) -> Entry:
+def symbol(node: Node) -> Entry:
+    """What an op is in a turn: a moving one stands for all its positions."""
     return node.entry.moving[0] if node.entry.moving is not None else node.entry
 
 
