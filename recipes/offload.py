@@ -5,7 +5,8 @@
 
 A table of MiB per device: parameters and optimizer state in the device's memory and in the host's between steps, and
 the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that offloads
-activations shows what one that saves them shows, and only state moves. Nothing here asserts.
+activations shows what one that saves them shows, and only state moves. Of a target: the most that a chip holds at any
+time, and what lies on the host. Nothing here asserts.
 """
 
 import argparse
@@ -99,7 +100,8 @@ def main(arguments: list[str] | None = None) -> None:
     spmd.simulate(8)
     spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
     table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
-    headings = ["step", "state: device", "host", "temporaries (CPU)", *([args.target] if args.target else [])]
+    targets = [f"{args.target}: peak", "host"] if args.target else []
+    headings = ["step", "state: device", "host", "temporaries (CPU)", *targets]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "step" else "right")
     batch = torch.randn(args.batch, args.width)
@@ -111,7 +113,8 @@ def main(arguments: list[str] | None = None) -> None:
         temporary = spmd.metrics.compiles()[-1].temp_bytes
         found = [bytes_in("device", state), bytes_in("pinned_host", state), temporary]
         if args.target:
-            found.append(spmd.plan(step, batch, target=args.target).temporaries)
+            plan = spmd.plan(step, batch, target=args.target)
+            found += [plan.peak, plan.host]
         table.add_row(name, *(f"{size / MIB:.1f}" for size in found))
     Console().print(table)
 

@@ -520,3 +520,42 @@ class TestTpu:
             PYTHONPATH=f"{ROOT}/tests:{ROOT}/tests/spmd:{os.environ.get('PYTHONPATH', ROOT)}",
         )
         assert "utilisation = " in printed and "does not fit" in printed and "What would shrink it" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_offloaded_activations_take_less(self) -> None:
+        """Equal layers that offload a wide value are one loop, and a chip holds less than if it kept them."""
+        run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            from functools import partial
+            import torch, spmd, fsdp
+            from torch import nn
+
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+                def forward(self, x):
+                    return x + self.down(torch.tanh(spmd.checkpoint_name(self.up(x), "wide")))
+
+            policies = spmd.checkpoint_policies
+            saved = policies.save_only_these_names("wide")
+            offloaded = policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"])
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
+            plans = []
+            for policy in (saved, offloaded):
+                with torch.device("meta"):
+                    layers = nn.Sequential(*(spmd.remat(Layer(), policy=policy) for _ in range(6)))
+                wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+                model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap)
+                step = lambda x: model(x.to("xla")).square().mean().backward()
+                plans.append(spmd.plan(step, torch.empty(8192, 256, device="meta"), target="v5e:2x4"))
+            kept, away = plans
+            wide = 8192 // 8 * 1024 * 4
+            print(kept.peak, away.peak, kept.host, away.host)
+            assert kept.host == 0 and away.host >= 3 * wide, (kept.host, away.host)
+            assert away.peak <= kept.peak - 2 * wide, (kept.peak, away.peak)
+            """,
+            timeout=300,
+            PYTHONPATH=os.environ.get("PYTHONPATH", str(ROOT)),
+        )

@@ -23,6 +23,7 @@ from .guard import GUARD, keep_errors_of_backward
 from .loaders import join_loaders
 from .modules import keep_identity
 from .replicas import join_data_parallel
+from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
 from .staging import join_staging
 from .streams import join_streams
@@ -122,6 +123,7 @@ AT_IMPORT = (
     Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", _OURS, register_refusals),
     Patch("`torch.autocast`, its kernels", "bfloat16 where nobody names a dtype", "the device type", register_autocast),
     Patch("pickling, copying, dlpack, `torch.load`", 'map_location="xla"', "the type of a tensor", join_saving),
+    Patch("`save_on_cpu`", "saved values stay in the program", "the type of a tensor", join_save_on_cpu),
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
 )  # fmt: skip

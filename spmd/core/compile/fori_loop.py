@@ -9,8 +9,8 @@ from jax.sharding import NamedSharding
 from ..ir.graph import Node, Pick, Value
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
 from ..ops import split
-from ..sharding.constrain import constrain
-from ..sharding.value import Sharding
+from ..sharding.constrain import constrain, in_memory
+from ..sharding.value import DEVICE, HOST, Sharding
 from .numbers import Numbers
 from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
 
@@ -19,6 +19,8 @@ Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None]], Seq
 Layout = Callable[[Value], Sharding | None]
 # One turn of (its number, carried values, rows read), lowered: what it makes.
 Run = Callable[[jax.Array, Sequence[jax.Array], Sequence[jax.Array]], Callable[[Result], jax.Array]]
+# Between two turns: its number, what is carried, the last turn's results, rows made so far, and those read at entries.
+State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list[jax.Array]]
 
 
 def lower_loop(
@@ -54,8 +56,10 @@ def _in_turns(
 ) -> dict[Node, list[Made | None]]:
     """The loop as a loop of the program."""
     carried = {result: slot for slot, (result, _) in reversed(list(enumerate(loop.carried)))}
-    kept = [result for result in loop.kept if result not in carried]
-    entered = [result for result in loop.kept if result in carried]
+    away = [result for result in loop.kept if result not in carried and _memory(loop, result) == HOST]
+    kept = [result for result in loop.kept if result not in carried and result not in away]
+    entered = [result for result in loop.kept if result in carried and _memory(loop, result) == DEVICE]
+    entered_away = [result for result in loop.kept if result in carried and result not in entered]
     ends = [result in loop.ended for result in entered]
     # In which row each has what the first turn is given.
     firsts = [loop.turns - 1 + is_ended if loop.backwards else 0 for is_ended in ends]
@@ -65,36 +69,45 @@ def _in_turns(
     before_lie, rows_lie = list(map(split.lies, initial)), [split.row_lies(array) for array, _, _ in stretches]
     found: dict[Result, NamedSharding | None] = {}
 
-    def turn_of(turn: jax.Array, state: tuple[list[jax.Array], ...]) -> tuple[list[jax.Array], ...]:
-        before, _, buffers, entries = state
+    def turn_of(state: State, _: None) -> tuple[State, list[jax.Array]]:
+        turn, before, lasts, buffers, entries = state
         at = loop.turns - 1 - turn if loop.backwards else turn
         rows = [
             jax.lax.dynamic_index_in_dim(array, first + by * turn, keepdims=False) for array, first, by in stretches
         ]
         with split.inside((*before, *rows), (*before_lie, *rows_lie)):
             result = run(turn, before, rows)
-            found.update({where: split.lies(result(where)) for where in (*last, *kept)})
-        return (
-            [result(where).astype(start.dtype) for (where, _), start in zip(loop.carried, before, strict=True)],
-            [result(where) for where in last],
+            found.update({where: split.lies(result(where)) for where in (*last, *kept, *away)})
+        after = (
+            turn + 1,
+            [_like(result(where), start) for (where, _), start in zip(loop.carried, before, strict=True)],
+            [_like(result(where), empty) for where, empty in zip(last, lasts, strict=True)],
             [_set(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
             [
                 _set(entry, before[carried[where]], first + step * turn)
                 for entry, where, first in zip(entries, entered, firsts, strict=True)
             ],
         )
+        return after, [*(result(where) for where in away), *(before[carried[where]] for where in entered_away)]
 
-    state = (
+    initial = [in_memory(start, _memory(loop, where)) for start, (where, _) in zip(initial, loop.carried, strict=True)]
+    state: State = (
+        jnp.zeros((), jnp.int64),
         initial,
-        [_empty(loop, where) for where in last],
+        [in_memory(_empty(loop, where), _memory(loop, where)) for where in last],
         [_empty(loop, where, loop.turns) for where in kept],
         [_empty(loop, where, loop.turns + is_ended) for where, is_ended in zip(entered, ends, strict=True)],
     )
-    after, lasts, buffers, entries = jax.lax.fori_loop(0, loop.turns, turn_of, state)
-    entries_lie = [before_lie[carried[where]] for where in entered]
+    # What is kept in the host's memory is stacked by the scan: a buffer of our own would first be made on the device.
+    (_, after, lasts, buffers, entries), stacks = jax.lax.scan(
+        turn_of, state, length=loop.turns, reverse=loop.backwards
+    )
+    entered_lie = [before_lie[carried[where]] for where in (*entered, *entered_away)]
     for array, lies in zip((*after, *lasts), (*before_lie, *(found[where] for where in last)), strict=True):
         split.note(array, lies)
-    for array, lies in zip((*buffers, *entries), (*(found[where] for where in kept), *entries_lie), strict=True):
+    kept_lie = [found[where] for where in (*kept, *away)]
+    rows_made = (*buffers, *stacks[: len(away)], *entries, *stacks[len(away) :])
+    for array, lies in zip(rows_made, (*kept_lie, *entered_lie), strict=True):
         split.note(array, split.behind_rows(lies))
 
     made = _nothing(loop)
@@ -102,8 +115,13 @@ def _in_turns(
         made[loop.node(loop.turns - 1, place)][index] = after[slot]
     for (place, index), array in zip(last, lasts, strict=True):
         made[loop.node(loop.turns - 1, place)][index] = array
-    for result, buffer in zip(kept, buffers, strict=True):
+    for result, buffer in zip([*kept, *away], [*buffers, *stacks[: len(away)]], strict=True):
         _note_rows(loop, result, buffer, made)
+    for (place, index), stack in zip(entered_away, stacks[len(away) :], strict=True):
+        slot = carried[place, index]
+        for turn in range(loop.turns - 1):
+            made[loop.node(turn, place)][index] = Row(stack, loop.row(turn + 1))
+        _set_value(loop.carried[slot][1], Row(stack, loop.row(0), initial[slot]), values)
     for (place, index), entry, first, is_ended in zip(entered, entries, firsts, ends, strict=True):
         slot = carried[place, index]
         end = after[slot]
@@ -145,12 +163,24 @@ def _is_elementwise(loop: Loop) -> bool:
     """Whether turns are independent, as those of an optimizer are, and no op makes more than it reads."""
     return not loop.carried and all(
         node.entry.sharding is None
+        and node.entry.memory == DEVICE
         and not node.entry.lowering.regions
         and not node.entry.lowering.opaque
         and all(meta.shape in ((), *(operand.shape for operand in node.entry.operands)) for meta in node.entry.metas)
         and len({operand.shape for operand in node.entry.operands if operand.shape}) == 1
         for node in loop.body()
     )
+
+
+def _memory(loop: Loop, where: Result) -> str:
+    """Where a turn leaves a result."""
+    return loop.node(0, where[0]).entry.memory
+
+
+def _like(array: jax.Array, other: jax.Array) -> jax.Array:
+    """The value as a loop hands it on: in the dtype and the memory that it began in."""
+    array = array.astype(other.dtype)
+    return in_memory(array, HOST if jax.typeof(other).memory_space == jax.memory.Space.Host else DEVICE)
 
 
 def _nothing(loop: Loop) -> dict[Node, list[Made | None]]:

@@ -7,7 +7,7 @@ from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.spec import Spec
-from ..sharding.value import DEVICE, HOST, Sharding
+from ..sharding.value import DEVICE, Sharding
 from .abstract import recording
 
 
@@ -154,7 +154,7 @@ def _memory_of(cell: Cell) -> str:
     if cell.home is not None:
         return cell.home.memory
     made = origin(cell.value)
-    return HOST if made is not None and made.entry.name == "spmd.place_to_host" else DEVICE
+    return DEVICE if made is None else made.entry.memory
 
 
 def written_over(leaf: Leaf, lies: Sharding, asked: dict[Cell, tuple[int, Sharding | None]]) -> int | None:

@@ -10,8 +10,9 @@ import jax
 import torch
 
 from ..forking import survives_fork
+from ..ops.memory import TO_HOST
 from ..ops.padding import NoRule, Pads
-from ..sharding.value import Sharding
+from ..sharding.value import DEVICE, HOST, Sharding
 from .encode import digest
 from .meta import Meta
 
@@ -22,6 +23,8 @@ OnHost = Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor
 
 # The static arguments, as text, of an op on padded operands.
 PADDED = "padded"
+
+_TO_HOST = str(TO_HOST).removesuffix(".default")
 
 
 class Padded(NamedTuple):
@@ -169,6 +172,13 @@ class Entry:
     def lower(self, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         """The results' arrays (see `Lowering.lower`)."""
         return self.lowering.lower(self, operands, numbers, layouts)
+
+    @property
+    def memory(self) -> str:
+        """The memory in which its results are left: the device's, but by an annotation or `place_to_host`."""
+        if self.sharding is not None:
+            return self.sharding.memory
+        return HOST if self.name == _TO_HOST else DEVICE
 
     @property
     def moving(self) -> "tuple[Entry, int] | None":

@@ -38,9 +38,7 @@ _known: Bounded[tuple[int, ...], list[Run]] = Bounded(256)
 def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """The stretches of a graph that repeat, none inside another, by their symbols alone."""
     first: dict[Entry, int] = {}
-    symbols = tuple(
-        [first.setdefault(symbol(node), len(first)) for node in nodes]
-    )
+    symbols = tuple([first.setdefault(symbol(node), len(first)) for node in nodes])
     known = _known.get(symbols)
     return _known.keep(symbols, _search(symbols)) if known is None else known
 

@@ -85,7 +85,7 @@ def lift_positions(nodes: Sequence[Node]) -> bool:
     """Makes the positions that are known to move lifted numbers of their ops; whether there are any."""
     is_lifted = False
     for node in nodes:
-        if node.entry.moving is not None and _moving.get(node) and not padding.grows(node):
+        if node.entry.moving is not None and _moving.get(node) and not lengths.grows(node):
             node.entry, position = node.entry.moving
             node.numbers = (position, *node.numbers)  # those of a random op are its key
             is_lifted = True

@@ -7,10 +7,9 @@ from typing import Any
 from .. import metrics
 from ..compile.options import platform_of
 from ..config import config
-from ..ir.graph import Graph, Node, origin, value_name
+from ..ir.graph import Graph, origin, value_name
 from ..ir.loops import Loop
 from ..ir.store import Family
-from ..sharding.value import DEVICE
 from .columns import columns_of
 from .repeats import find_loops
 from .turns import is_state
@@ -38,7 +37,7 @@ def num_lowered(graph: Graph) -> int:
 
 
 def _loops_of(graph: Graph) -> list[Loop]:
-    loops = [loop for loop in find_loops(graph.nodes, graph.roots) if not any(map(_is_on_host, loop.body()))]
+    loops = find_loops(graph.nodes, graph.roots)
     if config.roll_layers == "auto":
         enough = _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
         loops = [loop for loop in loops if loop.turns >= enough or (loop.turns - 1) * loop.period >= _LARGE]
@@ -79,13 +78,6 @@ def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Famil
 def _row_bytes(graph: Graph, families: Sequence[Family]) -> int:
     """One row of each family."""
     return sum(graph.leaves[family[0]].meta.nbytes for family in families)
-
-
-def _is_on_host(node: Node) -> bool:
-    """Whether an op leaves its result on the host: what a loop keeps of its turns is in the memory of the devices."""
-    return node.entry.name == "spmd.place_to_host" or (
-        node.entry.sharding is not None and node.entry.sharding.memory != DEVICE
-    )
 
 
 def _stays(graph: Graph, family: Family) -> bool:
