@@ -62,8 +62,8 @@ class CompileRecord:
         name: "step", "init" or what else the program is. cause: why it was compiled, or loaded from the disk, in words.
         line: the user's line whose barrier needed it. seconds: tracing, lowering and XLA together, or loading.
         nodes: recorded ops in it. loops: where equal layers became a loop of the program, (turns, ops of a turn), which
-        were lowered once instead of once a turn (`config.roll_layers`). flops: XLA's own count, per device (0 where the
-        backend gives none).
+        were lowered once instead of once a turn (`config.roll_layers`). flops: XLA's own count, per device, products in
+        loops by their turns (0 where the backend gives none).
         collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
             bytes, how often and from which line (see `Collective`); what moves most comes first.
     """

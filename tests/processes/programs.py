@@ -4,6 +4,7 @@ Each is a function of what a user would write. What holds in every process is as
 compared by the test.
 """
 
+import dataclasses
 import json
 import os
 import signal
@@ -21,15 +22,16 @@ from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from tests.alike import WHERE, alike
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
+DEEPER = dataclasses.replace(CONFIG, layers=4)
 STEPS = 4
 
 
-def losses(between: Callable[[Any], None] = lambda model: None) -> list[float]:
+def losses(between: Callable[[Any], None] = lambda model: None, *, config: GPTConfig = CONFIG) -> list[float]:
     """FSDP training of a GPT in which each process has its part of the batch; the loss of each step."""
     torch.manual_seed(0)
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    model = fsdp.FullyShardedDataParallel(GPT(CONFIG), mesh, auto_wrap_policy=policy)
+    model = fsdp.FullyShardedDataParallel(GPT(config), mesh, auto_wrap_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batches = torch.Generator().manual_seed(1)
     found = []
@@ -66,6 +68,20 @@ def stores() -> Any:
             assert len(shards) == 4 and all(shard.data.isfinite().all() for shard in shards)
 
     return {"losses": losses(read), "programs": [record.cause for record in spmd.metrics.compiles()]}
+
+
+def rolled() -> Any:
+    """With layers in loops; between the steps the first process alone reads its pieces of one layer."""
+    spmd.config.roll_layers = "always"
+
+    def read(model: torch.nn.Module) -> None:
+        weight = model.blocks[1].mlp.up.weight
+        assert weight._cell.value.store is not None and len(weight._cell.value.store) == DEEPER.layers
+        if spmd.process_index() == 0:
+            assert len(spmd.local_shards(weight)) == 4
+
+    found = losses(read, config=DEEPER)
+    return {"losses": found, "loops": [record.loops for record in spmd.metrics.compiles()]}
 
 
 class Ring:

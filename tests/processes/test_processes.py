@@ -16,7 +16,7 @@ from support import ROOT
 import spmd
 from spmd.core.pjrt import processes
 
-from .programs import STEPS, losses
+from .programs import DEEPER, STEPS, losses
 
 PROGRAMS = ROOT / "tests/processes/programs.py"
 LIMIT = 100
@@ -68,6 +68,14 @@ class TestTraining:
         assert found[0] == found[1]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
         assert all("inputs are rows of" in cause for cause in found[0]["programs"])
+
+    def test_rolled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """With layers in loops, their weights in stores."""
+        found = results(together("rolled", 0, 0))
+        assert found[0] == found[1]
+        assert [[turns for turns, _ in loops] for loops in found[0]["loops"]] == [[4, 4]]
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")
+        assert found[0]["losses"] == pytest.approx(losses(config=DEEPER), rel=1e-5)
 
     def test_torchrun(self) -> None:
         """The same from torchrun's environment."""

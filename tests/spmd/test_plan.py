@@ -24,10 +24,10 @@ from spmd.core.lazy.cell import LIVE, READ, pending
 SMALL = GPTConfig(layers=2, width=32, heads=2, sequence=8)
 
 
-def training(mesh: Mesh, *, dropout: float = 0.0, clip: bool = True) -> tuple[nn.Module, Any, Any]:
+def training(mesh: Mesh, *, dropout: float = 0.0, clip: bool = True, layers: int = 2) -> tuple[nn.Module, Any, Any]:
     """An FSDP model, its optimizer, and the step that a user would write."""
     with torch.device("xla"):
-        model = GPT(GPTConfig(layers=2, width=32, heads=2, sequence=8, dropout=dropout))
+        model = GPT(GPTConfig(layers=layers, width=32, heads=2, sequence=8, dropout=dropout))
     policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     axes = mesh.axis_names
     model = fsdp.FullyShardedDataParallel(
@@ -54,10 +54,11 @@ def tokens() -> torch.Tensor:
 class TestAgainstARun:
     """The planned figures are those of the program that then runs."""
 
+    @pytest.mark.parametrize("layers", [2, 8], ids=["unrolled", "rolled"])
     @pytest.mark.parametrize("shape", [(8,), (2, 4)])
-    def test_same_bytes_and_collectives(self, shape: tuple[int, ...], mesh8: Mesh, mesh2x4: Mesh) -> None:
+    def test_same_bytes_and_collectives(self, shape: tuple[int, ...], layers: int, mesh8: Mesh, mesh2x4: Mesh) -> None:
         mesh = mesh8 if len(shape) == 1 else mesh2x4
-        model, _, step = training(mesh)
+        model, _, step = training(mesh, layers=layers, dropout=0.1 if layers == 8 else 0.0)
         plan = spmd.plan(step, tokens())
         for _ in range(2):
             loss = step(tokens())
@@ -79,7 +80,9 @@ class TestAgainstARun:
             return sorted(counts.items())
 
         assert merged(plan.collectives) == merged(ran.traffic) and plan.collectives
-        assert sum(row.count for row in ran.traffic) == sum(ran.collectives.values())
+        assert [turns for turns, _ in ran.loops] == ([8, 8] if layers == 8 else [])
+        total = sum(row.count for row in ran.traffic)
+        assert total > sum(ran.collectives.values()) if ran.loops else total == sum(ran.collectives.values())
         numel = sum(parameter.numel() for parameter in model.parameters())
         assert plan.parameters >= numel * 4 / 8 and plan.optimizer_state == 2 * plan.parameters
         assert plan.gradients == 0  # zero_grad has dropped them
@@ -108,6 +111,21 @@ class TestAgainstARun:
         assert (plan.arguments, plan.results, plan.temporaries) == (
             ran.argument_bytes, ran.output_bytes, ran.temp_bytes,
         )  # fmt: skip
+
+    def test_many_thin_layers(self, mesh8: Mesh) -> None:
+        """A layer more is a turn more: neither another program nor more temporaries than it saves."""
+
+        def plan_of(depth: int) -> tuple[Plan, int]:
+            model, _, step = training(mesh8, layers=depth)
+            return spmd.plan(step, tokens()), sum(parameter.numel() for parameter in model.blocks.parameters())
+
+        (few, fewer), (many, more) = plan_of(20), plan_of(80)
+        turns = [{row.count for row in plan.collectives} for plan in (few, many)]
+        assert 20 in turns[0] and 80 in turns[1] and 20 not in turns[1]
+        assert len(few.collectives) == len(many.collectives)
+        assert many.parameters - few.parameters == (more - fewer) * 4 // 8
+        saved = 60 * 2 * 8 * (2 * 32 + 3 * 32 + 32 + 2 * 4 * 32 + 4 * 32) * 4  # two sequences' activations
+        assert many.temporaries - few.temporaries < 2 * saved
 
     def test_two_barriers_in_a_step(self, mesh8: Mesh) -> None:
         model, optimizer, _ = training(mesh8)

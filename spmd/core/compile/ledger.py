@@ -7,6 +7,7 @@ from .. import metrics
 from ..ir.graph import Graph
 from ..ir.source import Line
 from .collectives import KINDS, rows
+from .costs import repeated_flops
 from .hlo import Module
 from .program import Program
 
@@ -18,6 +19,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
     memory = program.executable.memory_analysis()
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
+    module = Module(text) if counts or " while(" in text else None
     return metrics.CompileRecord(
         name=name,
         cause=cause,
@@ -28,9 +30,9 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         output_bytes=getattr(memory, "output_size_in_bytes", 0),
         temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
-        flops=num_flops(program.executable),
+        flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
         collectives=dict(counts),
-        traffic=rows(Module(text), graph) if counts else (),
+        traffic=rows(module, graph) if counts and module is not None else (),
         loops=program.loops,
     )
 

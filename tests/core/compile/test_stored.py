@@ -326,8 +326,45 @@ STEP = """
 """
 
 
+ROLLED = """
+    import torch, spmd
+    spmd.simulate(8)
+    spmd.config.roll_layers = "always"
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    torch.manual_seed(0)
+    layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.1)) for _ in range(4))
+    for parameter in layers.to("xla").parameters():
+        spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
+    optimizer = torch.optim.AdamW(layers.parameters(), lr=0.1)
+    for _ in range(3):
+        x = torch.ones(8, 16, device="xla")
+        for layer in layers:
+            x = layer(x).tanh()
+        loss = x.square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print(loss.item().hex())
+    record = spmd.metrics.compiles()[-1]
+    print(record.loops, record.traffic, record.temp_bytes, record.alias_bytes)
+    print(layers[2][0].weight._cell.value.row, layers[2][0].weight.sum().item().hex())
+    names = ("programs_compiled", "programs_stored", "programs_loaded")
+    print(*(spmd.metrics.counter(name) for name in names))
+"""
+
+
 class TestProcesses:
     """A second process of a training script compiles nothing at all."""
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_rolled_layers(self, folder: Path, partitioner: str) -> None:
+        """Loops, and which arguments are stacks, are kept with the program; jax alone compiles the stacking anew."""
+        kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder), "SPMD_PARTITIONER": partitioner}
+        cold, warm = (run_script(ROLLED, **kept).strip().rpartition("\n") for _ in range(2))
+        assert cold[0] == warm[0] and "((4, " in cold[0] and "\n2 " in cold[0]
+        compiled, written, loaded = map(int, cold[2].split())
+        assert compiled == written > 1 and loaded == 0
+        assert list(map(int, warm[2].split())) == [0, 0, compiled]
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_a_training_script(self, folder: Path, partitioner: str) -> None:
