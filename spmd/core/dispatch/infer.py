@@ -130,7 +130,7 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         constant = next(binding.arguments[name] for name in binding.arguments if name in plan.lifted_names)
     lowering = Fill() if constant is not None else _call(plan, binding)
     statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
-    operands = tuple(binding.metas)
+    operands = tuple(meta.layout for meta in binding.metas)  # of all that share the key, whoever comes first
     entry = Entry.of(
         plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
     )

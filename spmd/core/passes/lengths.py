@@ -54,6 +54,8 @@ class Places(Generic[Item]):
 _growing: Places[tuple[int, ...]] = Places()
 # The same of the data that ops at these places read, by the number of the operand.
 _grown_data: Places[tuple[int, ...]] = Places()
+# What may be kept with padding: a cache to which a token is joined, and one whose rows a search has put in order.
+_KEPT = ("aten.cat", "aten.index_select")
 # What an op becomes, by itself and what is padded of its operands.
 _padded: Bounded[tuple[Entry, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
 
@@ -167,7 +169,7 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
         pads, maker = spread.pads_of(root), origin(root)
         if maker is None or maker in sources.hosted or not pads:
             continue
-        if maker.entry.name != "aten.cat" or any(map(is_whole, pads.values())):
+        if maker.entry.name not in _KEPT or any(map(is_whole, pads.values())):
             return Refused(maker, "makes what is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]

@@ -302,6 +302,19 @@ class TestGrownByCat:
         torch.testing.assert_close(grown.xla[0].cpu(), grown.cpu[0])
         assert grown.step() <= 1
 
+    def test_reordered(self) -> None:
+        """As a beam search does with the rows of a batch."""
+        grown, counts = Growing(8), []
+        for _ in range(12):
+            counts.append(grown.step())
+            before, index = spmd.metrics.num_compiles(), torch.randint(2, (2,))
+            for caches in (grown.cpu, grown.xla):
+                caches[:] = [cache.index_select(0, index.to(cache.device)) for cache in caches]
+            spmd.sync()
+            counts[-1] += spmd.metrics.num_compiles() - before
+        assert not any(counts[5:]), (counts, spmd.metrics.report())
+        torch.testing.assert_close(grown.xla[1].cpu(), grown.cpu[1])
+
     @pytest.mark.parametrize("spec", [None, (None, "fsdp", None, None)])
     def test_it_grows_in_place(self, spec: tuple[str | None, ...] | None, mesh8: spmd.Mesh) -> None:
         """No token moves a cache: while there is room it stays in the same memory, on every device."""
