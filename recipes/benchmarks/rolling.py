@@ -144,10 +144,10 @@ def compiled(args: argparse.Namespace, layers: int, mode: str) -> Row:
     wall = processor = 0.0
     compile_unlocked = launch.compile_unlocked
 
-    def timed(graph: Any, name: str, line: Any) -> None:
+    def timed(graph: Any, name: str, *why: Any) -> None:
         nonlocal wall, processor
         began, spent = perf_counter(), process_time()
-        compile_unlocked(graph, name, line)
+        compile_unlocked(graph, name, *why)
         if name == "step":
             wall, processor = wall + perf_counter() - began, processor + process_time() - spent
 
