@@ -38,6 +38,7 @@ MODELS = ("gpt", "llama", "gpt2", "mixtral")
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS, default="gpt")
+    parser.add_argument("--router-loss", action="store_true", help="Mixtral with the loss that balances its experts")
     parser.add_argument("--layers", type=int, nargs="+", default=[4, 12, 64])
     parser.add_argument("--modes", choices=("always", "auto", "never"), nargs="+", default=["auto", "never"])
     parser.add_argument("--width", type=int, default=256)
@@ -67,7 +68,9 @@ def model_of(args: argparse.Namespace, layers: int) -> tuple[nn.Module, set[type
         made = transformers.LlamaForCausalLM(transformers.LlamaConfig(**llama, use_cache=False))
     else:
         made = transformers.MixtralForCausalLM(
-            transformers.MixtralConfig(**llama, num_local_experts=4, use_cache=False, output_router_logits=True)
+            transformers.MixtralConfig(
+                **llama, num_local_experts=4, use_cache=False, output_router_logits=args.router_loss
+            )
         )
     layer = type((made.transformer.h if args.model == "gpt2" else made.model.layers)[0])
     return made, {layer}, lambda model, tokens, targets: model(input_ids=tokens, labels=targets).loss
@@ -144,10 +147,10 @@ def compiled(args: argparse.Namespace, layers: int, mode: str) -> Row:
     wall = processor = 0.0
     compile_unlocked = launch.compile_unlocked
 
-    def timed(graph: Any, name: str, line: Any) -> None:
+    def timed(graph: Any, name: str, *why: Any) -> None:
         nonlocal wall, processor
         began, spent = perf_counter(), process_time()
-        compile_unlocked(graph, name, line)
+        compile_unlocked(graph, name, *why)
         if name == "step":
             wall, processor = wall + perf_counter() - began, processor + process_time() - spent
 

@@ -50,6 +50,7 @@ ROWS = (
     Row("1b", "1b", "v5p:2x2x2", 8, 8),
     Row("1b-kept", "1b", "v5p:2x2x2", 8, 8, checkpointed=False),
     Row("1b-small-slice", "1b", "v5e:2x4", 8, 8),
+    Row("1b-hf", "1b-hf", "v5p:2x2x2", 8, 8, has_peer=False),
     Row("8b", "8b", "v5p:2x2x2", 8, 8),
     Row("8b-kept", "8b", "v5p:2x2x2", 8, 8, checkpointed=False),
     Row("8b-small-slice", "8b", "v5e:2x4", 8, 8),
@@ -144,6 +145,18 @@ def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]
     return _hugging_face(row, MixtralForCausalLM, config, MixtralDecoderLayer)
 
 
+def _hugging_face_llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
+    """The shapes of row "1b" as Hugging Face has them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+    config = LlamaConfig(
+        vocab_size=128_256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=layers or 16,
+        num_attention_heads=32, num_key_value_heads=8, max_position_embeddings=row.sequence, use_cache=False,
+    )  # fmt: skip
+    return _hugging_face(row, LlamaForCausalLM, config, LlamaDecoderLayer)
+
+
 def _hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> tuple[Any, Any, Callable[..., Any]]:
     import torch
 
@@ -161,7 +174,7 @@ def _hugging_face(row: Row, model_class: Any, config: Any, layer_class: Any) -> 
     return wrapped, mesh, lambda model, tokens: model(input_ids=tokens, labels=tokens).loss
 
 
-MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral}
+MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral, "1b-hf": _hugging_face_llama}
 
 
 def by_hand(row: Row, layers: int | None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import torch
 from jax import lax
 
 from .create import cast
+from .grouped import groups_of_rows, rows_by_group
 from .registry import lower
 from .split import num_devices
 
@@ -187,23 +188,12 @@ def aten_grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, returns
     if offs is None:
         product = _product(self, mat2)
     elif self.ndim == 3:  # a group is a run of mat2's columns
-        product = _ragged_product(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
+        product = rows_by_group(mat2.T, jnp.swapaxes(self, 1, 2), offs).T
     else:
-        product = _ragged_product(self, mat2, offs)
+        product = (rows_by_group if mat2.ndim == 3 else groups_of_rows)(self, mat2, offs)
     if bias is not None:
         product = product + bias.astype(product.dtype)
     return product.astype(returns.dtype)
-
-
-def _ragged_product(left, right, ends):
-    # XLA has an instruction for it on TPU; elsewhere it is a product with the rows of other groups masked.
-    sizes = jnp.diff(ends, prepend=jnp.zeros(1, ends.dtype)).astype(jnp.int32)
-    dims = lax.RaggedDotDimensionNumbers(
-        dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
-        lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
-        rhs_group_dimensions=[0] if right.ndim == 3 else [],
-    )
-    return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=_accumulator(left.dtype))
 
 
 @lower(aten._trilinear.default)

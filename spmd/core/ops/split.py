@@ -80,6 +80,12 @@ def num_devices() -> int:
     return max((lies.mesh.size for _, lies in getattr(_known, "inputs", {}).values()), default=1)
 
 
+def mesh() -> Any:
+    """The mesh of most devices that its inputs lie on; None where all lie on one."""
+    found = [lies.mesh for _, lies in getattr(_known, "inputs", {}).values() if lies._logical_device_ids is None]
+    return max((one for one in found if one.size > 1), key=lambda one: one.size, default=None)
+
+
 def platform() -> str | None:
     """What the program that is being traced is for, by its inputs' devices: "cpu", "tpu"; None where it has none."""
     found = getattr(_known, "inputs", {}).values()

@@ -1,0 +1,123 @@
+"""Products of rows that lie in groups, each with a weight of its own group: what `aten._grouped_mm` is made of.
+
+No partitioner cuts a product of ragged groups: it would compute all rows on every device, and the one for TPUs ends the
+process. So each device multiplies its own rows, under `jax.shard_map`; which rows are split how is asked of the program
+while it is traced (`split.py`). On a TPU a product is one of jax's Pallas kernels: XLA's own makes that of a weight's
+gradient out of all rows for every group.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from . import split
+from .floats import wide
+
+_ROWS, _COLUMNS = 512, 1024  # of a block of the kernels; of columns half as many where they are float32
+# Whether the kernels are interpreted, as where they are tested without a TPU.
+INTERPRET = False
+
+
+def rows_by_group(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
+    """rows [n, in], a group up to each of `ends`, times weights [groups, in, out]: [n, out], narrow
+    ones in float32.
+
+    What torch leaves undefined behind the last group is 0.
+    """
+    return _on_each_piece(_rows_by_group, rows, weights, ends, dims=(0, None), result=0)
+
+
+def groups_of_rows(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+    """left [m, n] times right [n, k], one product for the n of each group: [groups, m, k]."""
+    return _on_each_piece(_groups_of_rows, left, right, ends, dims=(1, 0), result=None)
+
+
+def _on_each_piece(
+    product: Callable[..., jax.Array], left: jax.Array, right: jax.Array, ends: jax.Array,
+    *, dims: tuple[int, int | None], result: int | None,
+) -> jax.Array:  # fmt: skip
+    """The product on each device, of its own piece of what is in groups: `dims` of left and right. The pieces' results
+    are cut along dim `result`, or (None) added up."""
+    mesh, axes = _pieces(*((array, dim) for array, dim in zip((left, right), dims, strict=True) if dim is not None))
+    if mesh is None:
+        return product(left, right, _sizes(ends, 0, left.shape[dims[0]]))
+
+    def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+        length = left.shape[dims[0]]
+        made = product(left, right, _sizes(ends, lax.axis_index(axes) * length if axes else 0, length))
+        return lax.psum(made, axes) if axes and result is None else made
+
+    def lies(dim: int | None) -> Any:
+        return split.spec() if dim is None else split.spec(*((),) * dim, axes)
+
+    specs = (lies(dims[0]), lies(dims[1]), split.spec())
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=lies(result), check_vma=False)(left, right, ends)
+
+
+def _pieces(*asked: tuple[jax.Array, int]) -> tuple[Any, split.Axes]:
+    """The mesh (None: left to the partitioner) and the axes that split the groups' dim (none: it is whole)."""
+    for one in asked:
+        known = split.layout(one)
+        if known is not None:
+            return known[0], known[1][0]
+    return split.mesh() if split.platform() == "tpu" else None, ()
+
+
+def _sizes(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
+    """How much of each group is in a piece that begins at `start`."""
+    inside = jnp.clip(ends.astype(jnp.int32) - start, 0, length).astype(jnp.int32)
+    return jnp.diff(inside, prepend=jnp.zeros(1, jnp.int32))
+
+
+# -- On one device.
+
+
+def _rows_by_group(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
+    return (_gmm if _has_kernel(rows, weights) else _ragged)(rows, weights, sizes)
+
+
+def _groups_of_rows(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    return (_tgmm if _has_kernel(left, right) else _ragged)(left, right, sizes)
+
+
+def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
+    is_taken = left.dtype in (jnp.bfloat16, jnp.float32) and 0 not in (*left.shape, *right.shape)
+    return is_taken and (INTERPRET or split.platform() == "tpu")
+
+
+def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    dims = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
+        lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
+        rhs_group_dimensions=[0] if right.ndim == 3 else [],
+    )
+    return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=wide(left.dtype))
+
+
+def _gmm(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
+    made = _kernel("gmm", _whole_blocks(rows, 0), weights, sizes, sides=weights.shape[1:])
+    inside = jnp.arange(len(rows))[:, None] < jnp.sum(sizes)  # behind them the kernel writes nothing
+    return jnp.where(inside, made[: len(rows)], 0)
+
+
+def _tgmm(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    return _kernel("tgmm", _whole_blocks(left, 1), _whole_blocks(right, 0), sizes, sides=(len(left), right.shape[1]))
+
+
+def _whole_blocks(array: jax.Array, dim: int) -> jax.Array:
+    """Made longer by zeros, which belong to no group."""
+    widths = [(0, -array.shape[dim] % _ROWS if axis == dim else 0) for axis in range(array.ndim)]
+    return jnp.pad(array, widths) if any(more for _, more in widths) else array
+
+
+def _kernel(name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, *, sides: tuple[int, ...]) -> jax.Array:
+    # Imported where it is used: few programs are for TPUs.
+    kernel = getattr(importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm"), name)
+    most = _COLUMNS if left.dtype == jnp.bfloat16 else _COLUMNS // 2
+    tiling = (_ROWS, *(min(most, -(-side // 128) * 128) for side in sides))
+    with jax.enable_x64(False):  # the kernels' own indices are of 32 bits
+        return kernel(left, right, sizes, preferred_element_type=jnp.float32, tiling=tiling, interpret=INTERPRET)
