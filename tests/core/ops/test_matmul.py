@@ -196,7 +196,7 @@ class TestSharded:
 
 
 class TestSequenceParallel:
-    """Hidden units over an axis along which residuals are split by rows (arXiv:2205.05198): the gradient is gathered."""
+    """Hidden units over the axis that splits residuals by rows (arXiv:2205.05198): the gradient is gathered."""
 
     def test_numbers(self, mesh2x4):
         data, tensor = mesh2x4.axis_names
