@@ -189,9 +189,10 @@ class Step:
         key = rope((normed @ weights["key"]).reshape(shape)[:, :, :, 0], model.theta)
         value = (normed @ weights["value"]).reshape(shape)[:, :, :, 0]
         mixed = self.mixed(query, key, value).reshape(batch, length, -1)
-        x = x + self.lies(mixed @ weights["out"], "fsdp", "tensor", None)
+        x = x + self.lies(self.lies(mixed, "fsdp", None, "tensor") @ weights["out"], "fsdp", "tensor", None)
         normed = self.lies(rms_norm(x, weights["norm2"], model.eps), "fsdp", None, None)
         hidden = jax.nn.silu(normed @ weights["gate"]) * (normed @ weights["up"])
+        hidden = self.lies(hidden, "fsdp", None, "tensor")
         return x + self.lies(hidden @ weights["down"], "fsdp", "tensor", None)
 
     def loss(self, parameters: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:

@@ -6,10 +6,10 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from . import split
 from .create import cast
 from .grouped import groups_of_rows, rows_by_group
 from .registry import lower
-from .split import num_devices
 
 aten = torch.ops.aten
 
@@ -32,7 +32,7 @@ def _rounded_product(left, right, dtype):
     the mesh cuts what is summed over, the partial sums then travel at half the bytes. On one device that would only
     have XLA's CPU compiler leave the rounding out between two products.
     """
-    if left.dtype == dtype == jnp.bfloat16 and num_devices() > 1:
+    if left.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1:
         return jnp.matmul(left, right, preferred_element_type=dtype)
     return cast(_product(left, right), dtype)
 
@@ -82,9 +82,24 @@ def aten_linear(input, weight, bias=None, *, returns):
     return cast(product.reshape(returns.shape), returns.dtype)
 
 
+def _gathered(grad_output, self):
+    """The gradient of a product's result, whole along the axes over which the features of `self` are split.
+
+    Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), they are gathered
+    once for both gradients. Left to themselves, partitioners gather the weight and exchange the input's gradient.
+    """
+    known = split.layout(*((self, dim) for dim in range(self.ndim)))
+    given = split.layout(*((grad_output, dim) for dim in range(grad_output.ndim)))
+    if known is None or given is None or known[0] != given[0]:
+        return grad_output
+    (mesh, (*_, features)), (_, dims) = known, given
+    wanted = [tuple(axis for axis in axes if axis not in features) for axes in dims]
+    return grad_output if wanted == dims else split.placed(grad_output, mesh, *wanted)
+
+
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
-    rows, grad = _rows(self), _rows(grad_output)
+    rows, grad = _rows(self), _rows(_gathered(grad_output, self))
     made = (
         _rounded_product(grad, weight, grad.dtype) if output_mask[0] else None,
         _rounded_product(grad.T, rows, grad.dtype) if output_mask[1] else None,

@@ -101,6 +101,11 @@ def spec(*dims: Axes) -> PartitionSpec:
     return PartitionSpec(*(axes or None for axes in dims))
 
 
+def placed(array: jax.Array, mesh: Any, *dims: Axes) -> jax.Array:
+    """The array, each dim split over these axes."""
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec(*dims)))
+
+
 def _find(array: Any, dim: int) -> tuple[NamedSharding, Axes] | None:
     """The nearest annotation or input that splits what becomes this dim, and its axes there."""
     queue, seen = [(array, dim)], {(id(array), dim)}

@@ -3,6 +3,9 @@
 import re
 from functools import partial
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 from references import STOPS, on_cpu, scaled_mm
@@ -12,7 +15,7 @@ from torch.nn import functional as F
 import spmd
 from spmd import config
 from spmd.core.compile import cache
-from spmd.core.ops import grouped
+from spmd.core.ops import grouped, matmul, split
 
 
 def products(batch: Batch, dtype: torch.dtype) -> None:
@@ -224,6 +227,46 @@ class TestSharded:
         batch.case("contracted", torch.mm, torch.randn(3, 8), torch.randn(8, 4))
         layers(batch, torch.float32)
         batch.check()
+
+
+class TestSequenceParallel:
+    """Hidden units over the axis that splits residuals by rows (arXiv:2205.05198): the gradient is gathered."""
+
+    def test_numbers(self, mesh2x4):
+        data, tensor = mesh2x4.axis_names
+        twins = [torch.randint(-4, 5, shape) / 8 for shape in ((2, 8, 16), (32, 16), (16, 32))]
+        leaves = [twin.to("xla").requires_grad_() for twin in twins]
+        for leaf, spec in zip(leaves, ((data, tensor, None), (tensor, None), (None, tensor)), strict=True):
+            spmd.mark_sharding(leaf, mesh2x4, spec)
+        x, up, down = leaves
+        entered = spmd.mark_sharding(x * 1, mesh2x4, (data, None, None))
+        left = spmd.mark_sharding(F.linear(F.relu(F.linear(entered, up)), down), mesh2x4, (data, tensor, None))
+        left.square().sum().backward()
+        cpu = [twin.requires_grad_() for twin in twins]
+        F.linear(F.relu(F.linear(cpu[0], cpu[1])), cpu[2]).square().sum().backward()
+        for one, other in zip(leaves, cpu, strict=True):
+            check(one.grad, other.grad)
+
+    @pytest.mark.parametrize(
+        ("features", "gradient", "placed"),
+        [
+            (("data", None, "tensor"), ("data", "tensor", None), [("data", None, None)]),
+            (("data", None, "tensor"), (("data", "tensor"), None, None), [("data", None, None)]),
+            (("data", None, "tensor"), ("data", None, None), []),
+            (("data", "tensor", None), ("data", "tensor", None), []),
+        ],
+    )
+    def test_what_is_placed(self, features, gradient, placed):
+        mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "tensor"))
+        lies = [jax.NamedSharding(mesh, jax.P(*spec)) for spec in (features, gradient)]
+
+        def backward(x, grad, weight):
+            with split.inside((x, grad), lies):
+                return matmul.aten_linear_backward(x, grad, weight, (True, True, False), returns=(x, weight, None))[:2]
+
+        traced = jax.make_jaxpr(backward)(jnp.ones((8, 8, 16)), jnp.ones((8, 8, 4)), jnp.ones((4, 16)))
+        found = [line.params["sharding"].spec for line in traced.eqns if line.primitive.name == "sharding_constraint"]
+        assert found == [jax.P(*spec) for spec in placed]
 
 
 class TestScaled:
