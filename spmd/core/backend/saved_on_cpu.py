@@ -10,7 +10,7 @@ import torch
 from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 
 from ..lazy.tensor import XlaTensor
-from ..ops.memory import TO_DEVICE, TO_HOST
+from ..ops.offload import TO_DEVICE, TO_HOST
 
 
 class _OnHost(NamedTuple):

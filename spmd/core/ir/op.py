@@ -10,7 +10,7 @@ import jax
 import torch
 
 from ..forking import survives_fork
-from ..ops.memory import TO_HOST
+from ..ops.offload import TO_HOST
 from ..ops.padding import NoRule, Pads
 from ..sharding.value import DEVICE, HOST, Sharding
 from .encode import digest
