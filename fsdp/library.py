@@ -9,3 +9,4 @@ if not hasattr(spmd, "mark_sharding"):
     )
 
 PartitionSpec = spmd.PartitionSpec
+load_checkpoint = spmd.load_checkpoint  # reads what FSDP has laid out, and needs to know no more of it

@@ -145,6 +145,11 @@ class FullyShardedDataParallel(nn.Module):
         """As the wrapped module names them."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
+    def _fqn_modifiers(self) -> dict[str, str]:
+        """`torch.distributed.checkpoint.state_dict` asks by what a module's names go on without being told."""
+        own = (*self.module._parameters, *self.module._buffers, *self.module._modules)
+        return dict.fromkeys(own, PREFIX.removesuffix("."))
+
     def extra_repr(self) -> str:
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
 

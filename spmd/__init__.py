@@ -7,6 +7,8 @@ from .annotate import get_sharding as get_sharding
 from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
 from .annotate import use_sharding as use_sharding
+from .checkpoint import fill_shards as fill_shards
+from .checkpoint import load_checkpoint as load_checkpoint
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
 from .core.config import config as config

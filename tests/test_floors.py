@@ -22,6 +22,8 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = ("partition_spec", "mesh", "annotate", "memory", "launch", "metrics", "runtime", "__main__")
+# Those that read checkpoints' files, above `annotate`.
+CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, which needs the core alone; what draws and prints (`page`, `table`) is loaded when it is asked.
 PLANNING = ("chips", "reach", "names", "figures", "report", "advice", "planner", "table", "page")
 
@@ -144,6 +146,14 @@ class TestUpperFloors:
             lower = {f"spmd.{other}" for other in SPMD[: SPMD.index(name)]}
             found = {module for module in ours(MODULES[f"spmd.{name}"]) if not module.startswith("spmd.core.")}
             assert found <= lower, f"spmd/{name}.py imports {found - lower}"
+
+    def test_checkpoint_files_import_only_the_core_and_lower_files(self) -> None:
+        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "checkpoint" and path.stem != "__init__"}
+        assert files == set(CHECKPOINT)
+        for name in CHECKPOINT:
+            lower = {"spmd.annotate", *(f"spmd.checkpoint.{other}" for other in CHECKPOINT[: CHECKPOINT.index(name)])}
+            found = {found for found in ours(MODULES[f"spmd.checkpoint.{name}"]) if not found.startswith("spmd.core.")}
+            assert found <= lower, f"spmd/checkpoint/{name}.py imports {found - lower}"
 
     def test_planning_files_import_only_the_core_and_lower_files(self) -> None:
         files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "planning" and path.stem != "__init__"}

@@ -6,14 +6,15 @@ from types import ModuleType
 import pytest
 
 import fsdp
+import fsdp.state_dict
 import spmd
 
 NAMES = {
     spmd: (
         "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding call_jax "
-        "check checkpoint_name clear_sharding cond config device device_ids eager from_process_local "
-        "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy local_shards "
-        "manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
+        "check checkpoint_name clear_sharding cond config device device_ids eager fill_shards from_process_local "
+        "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint "
+        "local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
         "place_to_host plan process_count process_index register_lowering remat scan scan_layers simulate "
         "stablehlo_custom_call sync use_sharding while_loop"
     ),
@@ -22,8 +23,9 @@ NAMES = {
         "timer trivial_dispatch_seconds"
     ),
     fsdp: (
-        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy lambda_auto_wrap_policy parameter_spec "
-        "plan_units size_based_auto_wrap_policy transformer_auto_wrap_policy"
+        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy consolidate_sharded_model_checkpoints "
+        "consolidate_sharded_state_dicts lambda_auto_wrap_policy load_checkpoint parameter_spec plan_units "
+        " size_based_auto_wrap_policy transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
 
@@ -47,6 +49,7 @@ SIGNATURES = {
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
     spmd.eager: "()",
+    spmd.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
     spmd.full_tensor: "(tensor)",
@@ -60,6 +63,7 @@ SIGNATURES = {
         "(input, linear_weight, target, *, linear_bias=None, weight=None, reduction='mean', ignore_index=-100, "
         "label_smoothing=0.0, max_bytes=None)"
     ),
+    spmd.load_checkpoint: "(module, path, *, strict=True, dtype=None, key=None, rename=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.checkpoint_name: "(tensor, name)",
@@ -105,6 +109,16 @@ SIGNATURES = {
         "cast_forward_inputs=True))"
     ),
     fsdp.MixedPrecisionPolicy: ("(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True)"),
+    fsdp.consolidate_sharded_model_checkpoints: (
+        "(ckpt_prefix, ckpt_suffix='_rank-*-of-*.pth', save_path='', save_model=True)"
+    ),
+    fsdp.consolidate_sharded_state_dicts: "(state_dict_list, shard_metadata)",
+    fsdp.state_dict.get_model_state_dict: "(model, *, submodules=None, options=None)",
+    fsdp.state_dict.get_optimizer_state_dict: "(model, optimizers, *, submodules=None, options=None)",
+    fsdp.state_dict.get_state_dict: "(model, optimizers, *, submodules=None, options=None)",
+    fsdp.state_dict.set_model_state_dict: "(model, model_state_dict, *, options=None)",
+    fsdp.state_dict.set_optimizer_state_dict: "(model, optimizers, optim_state_dict, *, options=None)",
+    fsdp.state_dict.set_state_dict: "(model, optimizers, *, model_state_dict, optim_state_dict, options=None)",
     fsdp.always_wrap_policy: "(module, recurse, nonwrapped_numel)",
     fsdp.lambda_auto_wrap_policy: "(module, recurse, nonwrapped_numel, lambda_fn)",
     fsdp.transformer_auto_wrap_policy: "(module, recurse, nonwrapped_numel, transformer_layer_cls)",

@@ -16,6 +16,7 @@ from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from .autocast import NAME, register_autocast
 from .checkpoint import join_checkpoint
+from .checkpointing import join_checkpointing
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
@@ -124,6 +125,7 @@ AT_IMPORT = (
     Patch("`torch.autocast`, its kernels", "bfloat16 where nobody names a dtype", "the device type", register_autocast),
     Patch("pickling, copying, dlpack, `torch.load`", 'map_location="xla"', "the type of a tensor", join_saving),
     Patch("`save_on_cpu`", "saved values stay in the program", "the type of a tensor", join_save_on_cpu),
+    Patch("`torch.distributed.checkpoint`", "a chunk for each piece of a tensor", _OURS, join_checkpointing),
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
 )  # fmt: skip

@@ -61,7 +61,9 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
-        return NotImplemented
+        # A state dict that was loaded in place is loaded into what it is of.
+        itself = source._cell is target._cell and source._view is target._view is None and source._meta is target._meta
+        return target if itself else NotImplemented
     source = source if isinstance(source, torch.Tensor) else _number(source)
     refuse_tensor(source)
     if source.is_meta:

@@ -14,12 +14,14 @@ from . import launch
 from .abstract import recording
 from .placement import check_here, lies_in, mesh_homes, meshes_met, pinned_sharding
 
+Born = tuple[Cell, Value]
+
 
 def give_birth(cells: list[Cell], line: Line) -> bool:
     """Gives state its initial value before the step runs, so that the first step is the same program as all others.
 
     Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
-    parameter or buffer, runs as one program. True where there was any.
+    parameter or buffer, runs as one program, or several of which equal layers share one. True where there was any.
     """
     born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
@@ -38,7 +40,7 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
     abstractly = recording()
     for mesh, here in _by_mesh(initial, cells):
         check_here(mesh)
-        rest: list[tuple[Cell, Value]] = []
+        rest: list[Born] = []
         for cell, node in here.items():
             constant = _constant(node)
             if constant is None:
@@ -52,10 +54,10 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
             born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
         if rest and abstractly is not None:
             born |= zip([node for _, node in rest], abstractly.run(_graph_of(rest, mesh)), strict=True)
-        elif rest:
-            graph = _graph_of(rest, mesh)
+        for part in _programs(rest, mesh) if abstractly is None else ():
+            graph = _graph_of(part, mesh)
             launch.compile_unlocked(graph, "init", line)  # what others record meanwhile reads the same values
-            for (_, node), leaf in zip(rest, launch.run(cache.program_for(graph, "init", line), graph), strict=True):
+            for (_, node), leaf in zip(part, launch.run(cache.program_for(graph, "init", line), graph), strict=True):
                 born[node] = leaf
     for node in topological([cell.value for cell in cells])[0]:
         node.operands = tuple(born.get(operand, operand) for operand in node.operands)
@@ -89,7 +91,42 @@ def _by_mesh(initial: dict[Cell, Value], cells: Sequence[Cell]) -> list[tuple[Sh
     ]
 
 
-def _graph_of(initial: Sequence[tuple[Cell, Value]], mesh: Sharding) -> Graph:
+# How many ops more than one of each kind a program may have. Compiling takes longer than in proportion to a program's
+# ops (12 layers in one program: 8 s, in five: 0.7), but each program is a line in the ledger and a start of XLA.
+_FEW = 96
+
+
+def _programs(initial: Sequence[Born], mesh: Sharding) -> list[list[Born]]:
+    """What is born, cut into programs: many equal layers run the program of one of them, which XLA compiles in a
+    fraction of the time; what occurs once is one program."""
+    kinds: dict[Any, list[Born]] = {}
+    ops = fewest = 0
+    seen: set[Node] = set()
+    for cell, value in initial:
+        nodes, leaves = topological([value])
+        if leaves or not seen.isdisjoint(nodes):
+            return [list(initial)]
+        seen.update(nodes)
+        places = {node: place for place, node in enumerate(nodes)}
+        wiring = tuple((node.entry, tuple(_place(operand, places) for operand in node.operands)) for node in nodes)
+        kind = wiring, _place(value, places), pinned_sharding(cell, mesh)
+        fewest += 0 if kind in kinds else len(nodes)
+        ops += len(nodes)
+        kinds.setdefault(kind, []).append((cell, value))
+    if ops - fewest <= _FEW:
+        return [list(initial)] if initial else []
+    by_number: dict[int, list[list[Born]]] = {}
+    for alike in kinds.values():
+        by_number.setdefault(len(alike), []).append(alike)
+    return [list(part) for alike in by_number.values() for part in zip(*alike, strict=True)]
+
+
+def _place(value: Value, places: dict[Node, int]) -> tuple[int, int]:
+    """Which result of which op a value is."""
+    return (places[value.node], value.index) if type(value) is Pick else (places[value], 0)  # type: ignore[index]
+
+
+def _graph_of(initial: Sequence[Born], mesh: Sharding) -> Graph:
     roots = [value for _, value in initial]
     nodes, leaves = topological(roots)
     pinned = [pinned_sharding(cell, mesh) for cell, _ in initial]

@@ -19,7 +19,7 @@ DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.backend.instal
 
 
 # What of a tensor's attributes is ours and no user's.
-OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad", "_places")
+OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
 
 
 class XlaTensor(torch.Tensor):

@@ -4,8 +4,8 @@ import contextlib
 import functools
 import math
 import zlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import ml_dtypes
@@ -88,6 +88,49 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     forking.check()
     with _room(shape, array.dtype, sharding), compiler_context():
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
+
+
+class Piece(NamedTuple):
+    """A part of an array that devices of this process hold: where it lies, without padding, and who has it."""
+
+    indices: tuple[slice, ...]
+    devices: tuple[jax.Device, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(index.stop - index.start for index in self.indices)
+
+
+def pieces_here(shape: tuple[int, ...], sharding: Sharding) -> list[Piece]:
+    """The distinct parts of an array of this shape that this process's devices are to hold."""
+    _check_here(sharding)
+    padded = sharding.padded_shape(shape)
+    holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
+    for device, index in sharding.jax.addressable_devices_indices_map(padded).items():
+        bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
+        within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
+        holders.setdefault(within, []).append(device)
+    return [Piece(tuple(slice(*bound) for bound in within), tuple(found)) for within, found in holders.items()]
+
+
+def upload_piece(array: np.ndarray, piece: Piece, shape: tuple[int, ...], sharding: Sharding) -> list[jax.Array]:
+    """One part of an array of this shape to the devices that are to hold it, padded as they hold it."""
+    forking.check()
+    wide = sharding.shard_shape(shape)
+    with _room(shape, array.dtype, sharding), compiler_context():
+        if array.shape != wide:
+            array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
+        lies = [jax.sharding.SingleDeviceSharding(one, memory_kind=sharding.jax.memory_kind) for one in piece.devices]
+        return [jax.device_put(array, there) for there in lies]
+
+
+def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
+    """The array of this shape whose parts this process's devices hold already."""
+    here = {next(iter(part.devices())): part for part in parts}
+    order = [device for device in sharding.jax._device_assignment if device in here]
+    return jax.make_array_from_single_device_arrays(
+        sharding.padded_shape(shape), sharding.jax, [here[device] for device in order]
+    )
 
 
 _SAMPLE = 1 << 18  # elements

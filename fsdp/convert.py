@@ -1,0 +1,163 @@
+"""Checkpoints that PyTorch/XLA's FSDP left, one file a rank, made into one state dict that any torch reads.
+
+A file holds `{"model": state dict, "shard_metadata": {...}, ...}`. The state dict has a rank's pieces: each parameter
+was flattened, padded and cut evenly (or cut along dim 0, where it was told to), and goes by another name. The metadata
+say what it was:
+
+    shard_info    {name of the wrapper: {name of the piece: {"_orig_name": ..., "_orig_size": ...}}}
+    flatten_info  {name of a flat parameter: (names, shapes, sizes) of the parameters that were joined in it}
+    buffer_info   {name of a buffer: {"_orig_dtype": ...}}, where it was cast
+    world_size, rank
+"""
+
+import glob
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+# The modules that the wrappers put between a module and its parameters: the original names have none of them.
+_WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.")
+
+State = Mapping[str, torch.Tensor]
+
+
+def consolidate_sharded_state_dicts(
+    state_dict_list: Sequence[State], shard_metadata: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
+    """Joins the state dicts that the ranks of PyTorch/XLA's FSDP saved into the one that the bare model has.
+
+    Args:
+        state_dict_list: all ranks' state dicts, in order of rank. shard_metadata: any rank's.
+
+    Returns CPU tensors under the model's own names; buffers are the first rank's. Raises ValueError where ranks or
+    pieces are missing. Source: the function of this name in `torch_xla.distributed.fsdp`.
+
+    >>> import torch, fsdp
+    >>> info = {"": {"_fsdp_shard.weight": {"_orig_name": "weight", "_orig_size": torch.Size([3])}}}
+    >>> ranks = [{"_fsdp_shard.weight": torch.tensor(piece)} for piece in ([1.0, 2.0], [3.0, 0.0])]
+    >>> metadata = {"shard_info": info, "flatten_info": {}, "buffer_info": {}, "world_size": 2, "rank": 0}
+    >>> fsdp.consolidate_sharded_state_dicts(ranks, metadata)
+    {'weight': tensor([1., 2., 3.])}
+    """
+    world_size = shard_metadata["world_size"]
+    if len(state_dict_list) != world_size:
+        raise ValueError(
+            f"consolidate_sharded_state_dicts: expected the state dicts of all {world_size} ranks, got "
+            f"{len(state_dict_list)}"
+        )
+    pieces = {
+        _joined(module, piece): (module, info)
+        for module, infos in shard_metadata["shard_info"].items()
+        for piece, info in infos.items()
+    }
+    dtypes = {_bare(name): info["_orig_dtype"] for name, info in shard_metadata.get("buffer_info", {}).items()}
+    whole: dict[str, torch.Tensor] = {}
+    for key, value in state_dict_list[0].items():
+        name = _bare(key)
+        if name in pieces:
+            module, info = pieces.pop(name)
+            whole[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
+        else:  # a buffer
+            whole[name] = value.to(dtypes.get(name, value.dtype)).clone()
+    if pieces:
+        raise ValueError(
+            f"consolidate_sharded_state_dicts: the metadata tell of {next(iter(pieces))!r} (and {len(pieces) - 1} "
+            f"more), which the state dicts lack; they have {', '.join([*state_dict_list[0]][:5])}"
+        )
+    return _unflattened(whole, shard_metadata.get("flatten_info", {}))
+
+
+def consolidate_sharded_model_checkpoints(
+    ckpt_prefix: str, ckpt_suffix: str = "_rank-*-of-*.pth", save_path: str = "", save_model: bool = True
+) -> tuple[dict[str, torch.Tensor], str | None]:
+    """Joins the files that the ranks of PyTorch/XLA's FSDP saved into one, which `spmd.load_checkpoint` and torch read.
+
+    Args:
+        ckpt_prefix, ckpt_suffix: together the pattern of the files' names.
+        save_path: where `{"model": state dict}` goes; default: the prefix and "_consolidated.pth".
+        save_model: False saves nothing.
+
+    Returns the state dict, and where it was saved (None where it was not). Raises FileNotFoundError where no file has
+    such a name, ValueError where the files are not those of all ranks. Source: the function of this name in
+    `torch_xla.distributed.fsdp`.
+    """
+    paths = sorted(glob.glob(glob.escape(ckpt_prefix) + ckpt_suffix))
+    if not paths:
+        raise FileNotFoundError(
+            f"consolidate_sharded_model_checkpoints: expected files {ckpt_prefix}{ckpt_suffix}, found none; each rank "
+            "saves one"
+        )
+    by_rank: dict[int, tuple[str, Mapping[str, Any]]] = {}
+    for path in paths:
+        loaded = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
+        rank = _rank(path, loaded)
+        if rank in by_rank:
+            raise ValueError(f"{path} and {by_rank[rank][0]} are both of rank {rank}; give a suffix that fits one set")
+        by_rank[rank] = path, loaded
+    metadata = next(iter(by_rank.values()))[1]["shard_metadata"]
+    missing = {*range(metadata["world_size"])} ^ {*by_rank}
+    if missing:
+        raise ValueError(
+            f"consolidate_sharded_model_checkpoints: expected a file of each of {metadata['world_size']} ranks, got "
+            f"those of {sorted(by_rank)}"
+        )
+    state = consolidate_sharded_state_dicts([by_rank[rank][1]["model"] for rank in sorted(by_rank)], metadata)
+    if not save_model:
+        return state, None
+    save_path = save_path or f"{ckpt_prefix}_consolidated.pth"
+    torch.save({"model": state}, save_path)
+    return state, save_path
+
+
+def _rank(path: str, loaded: Any) -> int:
+    if not isinstance(loaded, Mapping) or not {"model", "shard_metadata"} <= {*loaded}:
+        found = ", ".join(map(repr, loaded)) if isinstance(loaded, Mapping) else f"a {type(loaded).__name__}"
+        raise ValueError(
+            f"{path}: expected 'model' and 'shard_metadata', which a rank saves as model.state_dict() and "
+            f"model.get_shard_metadata(), got {found}"
+        )
+    return loaded["shard_metadata"]["rank"]
+
+
+def _bare(name: str) -> str:
+    """A name without the wrappers' modules; that of a wrapper ends with no dot."""
+    name += "."
+    for wrapper in _WRAPPERS:
+        name = name.replace(wrapper, "")
+    return name.removesuffix(".")
+
+
+def _joined(module: str, name: str) -> str:
+    return _bare(f"{module}.{name}" if module else name)
+
+
+def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
+    """A parameter of its pieces: what was padded lies behind, whether it was cut flat or along dim 0."""
+    lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
+    if lacking:
+        raise ValueError(f"consolidate_sharded_state_dicts: rank {lacking[0]} has no {key!r}, which the first rank has")
+    joined = torch.cat([state[key].reshape(-1) for state in state_dict_list])
+    size = torch.Size(size)
+    if joined.numel() < size.numel():
+        raise ValueError(
+            f"consolidate_sharded_state_dicts: the pieces of {key!r} have {joined.numel()} elements together, and "
+            f"shape {list(size)} takes {size.numel()}"
+        )
+    # A copy where there was padding: a view of what is longer would be saved with all of it.
+    return joined.view(size) if joined.numel() == size.numel() else joined[: size.numel()].view(size).clone()
+
+
+def _unflattened(whole: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """The parameters that were joined in flat ones, each by itself again."""
+    flat = {_bare(name): info for name, info in flatten_info.items()}
+    made: dict[str, torch.Tensor] = {}
+    for name, value in whole.items():
+        if name not in flat:
+            made[name] = value
+            continue
+        module = name.rpartition(".")[0]
+        names, shapes, sizes = flat[name]
+        for part, shape, piece in zip(names, shapes, value.split([*sizes]), strict=True):
+            made[_joined(module, part)] = piece.view(torch.Size(shape)).clone()
+    return made

@@ -1,0 +1,192 @@
+"""State dicts of model and optimizer: torch's functions for them by the same names, also for several processes.
+
+`torch.distributed.checkpoint.state_dict` takes sharded models as they are in one process. These gather what is full
+over all processes, and load an optimizer's state without the step that torch takes to make room for it. The module is
+no part of fsdp's door, as torch's takes two seconds to import: `from fsdp.state_dict import get_model_state_dict`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.checkpoint import state_dict as theirs
+from torch.distributed.checkpoint.state_dict import StateDictOptions as StateDictOptions
+from torch.utils._pytree import tree_map_only
+
+import spmd
+
+Optimizers = torch.optim.Optimizer | Iterable[torch.optim.Optimizer]
+
+
+def get_model_state_dict(
+    model: nn.Module, *, submodules: set[nn.Module] | None = None, options: StateDictOptions | None = None
+) -> dict[str, Any]:
+    """The model's state dict, under the names that it had before it was wrapped.
+
+    Sharded without options: the tensors as they lie, of which `torch.distributed.checkpoint.save` writes each process's
+    pieces. `full_state_dict=True`: plain CPU tensors, in every process; with `cpu_offload=True` beside it in the first
+    alone, and nothing in the others. All processes must call it. `ignore_frozen_params` and the other options are as in
+    torch.
+
+    >>> import torch, spmd, fsdp
+    >>> from fsdp.state_dict import StateDictOptions, get_model_state_dict
+    >>> model = fsdp.FullyShardedDataParallel(torch.nn.Linear(4, 1), spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> get_model_state_dict(model)["weight"].device.type
+    'xla'
+    >>> get_model_state_dict(model, options=StateDictOptions(full_state_dict=True))["weight"].device.type
+    'cpu'
+    """
+    options = options or StateDictOptions()
+    found = theirs.get_model_state_dict(model, submodules=submodules, options=_as_it_lies(options))
+    return _gathered(found, options)
+
+
+def get_optimizer_state_dict(
+    model: nn.Module,
+    optimizers: Optimizers,
+    *,
+    submodules: set[nn.Module] | None = None,
+    options: StateDictOptions | None = None,
+) -> Any:
+    """The optimizers' state by the names of parameters, sharded or full as in `get_model_state_dict`.
+
+    As in torch, an optimizer that has taken no step yet takes one of nothing first, so that there is state to load
+    into.
+    """
+    options = options or StateDictOptions()
+    found = theirs.get_optimizer_state_dict(
+        model, _several(optimizers), submodules=submodules, options=_as_it_lies(options)
+    )
+    return _gathered(found, options)
+
+
+def get_state_dict(
+    model: nn.Module,
+    optimizers: Optimizers,
+    *,
+    submodules: set[nn.Module] | None = None,
+    options: StateDictOptions | None = None,
+) -> tuple[dict[str, Any], Any]:
+    """Both: of the model and of its optimizers."""
+    return (
+        get_model_state_dict(model, submodules=submodules, options=options),
+        get_optimizer_state_dict(model, optimizers, submodules=submodules, options=options),
+    )
+
+
+def set_model_state_dict(
+    model: nn.Module, model_state_dict: dict[str, Any], *, options: StateDictOptions | None = None
+) -> Any:
+    """Loads a model's state, full or sharded; each tensor of the model stays laid out as it is.
+
+    Returns (missing_keys, unexpected_keys). Every process gives the same full state dict: what the first process alone
+    has (`broadcast_from_rank0`) is better read by `spmd.load_checkpoint`, which reads in each process its own pieces.
+    """
+    options = options or StateDictOptions()
+    _refuse_broadcast(options)
+    return model.load_state_dict(model_state_dict, strict=options.strict)
+
+
+def set_optimizer_state_dict(
+    model: nn.Module,
+    optimizers: Optimizers,
+    optim_state_dict: Mapping[str, Any],
+    *,
+    options: StateDictOptions | None = None,
+) -> None:
+    """Loads the optimizers' state from what `get_optimizer_state_dict` gave, here or in plain torch.
+
+    State lies like its parameter, whatever mesh it was saved on. Raises ValueError where the groups of an optimizer and
+    those of the state differ.
+    """
+    options = options or StateDictOptions()
+    _refuse_broadcast(options)
+    if "state" not in optim_state_dict or "param_groups" not in optim_state_dict:
+        # Flattened (`flatten_optimizer_state_dict`), which torch itself cannot load where it is told that it is full.
+        options = _as_it_lies(options)
+        theirs.set_optimizer_state_dict(model, _several(optimizers), dict(optim_state_dict), options=options)
+        return
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for optimizer in _several(optimizers):
+        optimizer.load_state_dict(_of_optimizer(optimizer, names, optim_state_dict))
+
+
+def set_state_dict(
+    model: nn.Module,
+    optimizers: Optimizers,
+    *,
+    model_state_dict: dict[str, Any],
+    optim_state_dict: Mapping[str, Any],
+    options: StateDictOptions | None = None,
+) -> Any:
+    """Loads both: of the model and of its optimizers."""
+    found = set_model_state_dict(model, model_state_dict, options=options)
+    set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
+    return found
+
+
+def _several(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
+    return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
+
+
+def _as_it_lies(options: StateDictOptions) -> StateDictOptions:
+    """The same options for torch, which is to gather or move nothing of what is full."""
+    values = dict(vars(options))
+    if options.full_state_dict:
+        values |= {"full_state_dict": False, "cpu_offload": False}
+    return StateDictOptions(**values)
+
+
+def _gathered(state: Any, options: StateDictOptions) -> Any:
+    if not options.full_state_dict:
+        return state
+    keeps = not options.cpu_offload or spmd.process_index() == 0
+
+    def whole(tensor: torch.Tensor) -> torch.Tensor | None:
+        # What an optimizer counts on the CPU goes on counting; the state is of now.
+        found = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
+        return found if keeps else None  # one after the other: the others' are gone before the next comes
+
+    state = tree_map_only(torch.Tensor, whole, state)
+    return state if keeps else {}
+
+
+def _refuse_broadcast(options: StateDictOptions) -> None:
+    if options.broadcast_from_rank0:
+        raise NotImplementedError(
+            "broadcast_from_rank0: give every process the state dict, or the file to spmd.load_checkpoint, which reads "
+            "in each process only its own pieces"
+        )
+
+
+def _of_optimizer(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: Mapping[str, Any]
+) -> dict[str, Any]:
+    """One optimizer's part of a state by names, as its `load_state_dict` takes it: by numbers."""
+    own = optimizer.state_dict()["param_groups"]
+    values: dict[int, Any] = {}
+    groups = []
+    for group, numbered in zip(optimizer.param_groups, own, strict=True):
+        known = [names.get(id(parameter), []) for parameter in group["params"]]
+        groups.append({**_group_of(known, state["param_groups"]), "params": numbered["params"]})
+        for number, found in zip(numbered["params"], known, strict=True):
+            for name in found:
+                if name in state["state"]:
+                    values[number] = state["state"][name]
+    return {"state": values, "param_groups": groups}
+
+
+def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The group of a state that holds all these parameters, each of which may have several names."""
+    for group in groups:
+        held = {*group["params"]}
+        if known and all(held & {*found} for found in known):
+            return {name: value for name, value in group.items() if name != "params"}
+    raise ValueError(
+        f"set_optimizer_state_dict: expected a group with the parameters {[found[:1] for found in known[:4]]} of the "
+        f"optimizer, got groups of {[list(group['params'])[:4] for group in groups]}; make the optimizer with the "
+        "groups that were saved, of the model's own parameters"
+    )

@@ -1,0 +1,182 @@
+"""What a checkpoint's files hold, and where: the bytes stay in the files until a piece of a tensor is asked for."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+SAFETENSORS = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
+    "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "U16": torch.uint16, "U32": torch.uint32,
+    "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64,
+}  # fmt: skip
+INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
+WHOLE = ("model.safetensors", "pytorch_model.bin")
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor in a file.
+
+    offset: where the first element's bytes begin in the file. strides: as torch counts them, in elements.
+    """
+
+    path: Path
+    offset: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    def read(self, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
+        """These elements as a CPU tensor of its own; only the pages that hold them are read."""
+        indices = tuple(slice(0, dim) for dim in self.shape) if indices is None else indices
+        shape = [index.stop - index.start for index in indices]
+        if 0 in shape:
+            return torch.empty(shape, dtype=self.dtype, device="cpu")
+        first = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True))
+        last = sum((index.stop - 1) * stride for index, stride in zip(indices, self.strides, strict=True))
+        size = self.dtype.itemsize
+        # Mapped for this piece alone: what was read is given back with the map. Writable, as torch asks for.
+        mapped = np.memmap(self.path, mode="c", offset=self.offset + first * size, shape=((last - first + 1) * size,))
+        return (
+            torch.from_numpy(mapped)
+            .view(self.dtype)
+            .as_strided(shape, self.strides)
+            .clone(memory_format=torch.contiguous_format)
+        )
+
+
+Contents = dict[str, Any]  # a `Stored` for each tensor, what else a file holds as it is
+
+
+def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
+    """What a file or folder holds, by name.
+
+    A folder has `model.safetensors.index.json` or `pytorch_model.bin.index.json`, or a file `model.safetensors` or
+    `pytorch_model.bin`, or safetensors files of any name. key: where the state dict lies in a torch checkpoint.
+    """
+    path = Path(path)
+    if path.is_dir():
+        return _folder(path, key)
+    if not path.is_file():
+        raise FileNotFoundError(f"load_checkpoint: expected a file or folder, and there is none at {path}")
+    if path.name.endswith(".index.json"):
+        return _indexed(path, key)
+    return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
+
+
+def _folder(path: Path, key: str | None) -> Contents:
+    for name in INDEXES:
+        if (path / name).is_file():
+            return _indexed(path / name, key)
+    for name in WHOLE:
+        if (path / name).is_file():
+            return open_checkpoint(path / name, key)
+    files = sorted(path.glob("*.safetensors"))
+    if not files:
+        found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
+        hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""
+        raise FileNotFoundError(
+            f"load_checkpoint: expected {INDEXES[0]}, {', '.join(WHOLE)} or *.safetensors in {path}, found "
+            f"{found}{hint}"
+        )
+    contents: Contents = {}
+    for file in files:
+        twice = sorted(contents.keys() & (more := _safetensors(file)).keys())
+        if twice:
+            raise ValueError(
+                f"load_checkpoint: {path} has {twice[0]!r} in several files and no index that says which one counts; "
+                "give the file"
+            )
+        contents |= more
+    return contents
+
+
+def _indexed(path: Path, key: str | None) -> Contents:
+    """The tensors that an index names, each from the file it names."""
+    places: Mapping[str, str] = json.loads(path.read_text())["weight_map"]
+    files = {name: open_checkpoint(path.parent / name, key) for name in sorted({*places.values()})}
+    lost = [name for name, file in places.items() if name not in files[file]]
+    if lost:
+        raise ValueError(f"load_checkpoint: {path.name} says that {lost[0]!r} is in {places[lost[0]]}, and it is not")
+    return {name: files[file][name] for name, file in places.items()}
+
+
+def _is_safetensors(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(9)[8:] == b"{"
+
+
+def _safetensors(path: Path) -> Contents:
+    """The header of a safetensors file: eight bytes of its length, and a table in JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        table = json.loads(file.read(length))
+    table.pop("__metadata__", None)
+    end = 8 + length + max((entry["data_offsets"][1] for entry in table.values()), default=0)
+    if end > path.stat().st_size:
+        raise ValueError(
+            f"load_checkpoint: {path} is cut short: its header tells of {end:,} bytes, and it has "
+            f"{path.stat().st_size:,}; fetch it again"
+        )
+    return {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
+
+
+def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
+    if entry["dtype"] not in SAFETENSORS:
+        raise NotImplementedError(
+            f"load_checkpoint: {name!r} in {path} has the dtype {entry['dtype']}, which torch lacks; known are "
+            f"{', '.join(SAFETENSORS)}"
+        )
+    shape = tuple(entry["shape"])
+    return Stored(path, begin + entry["data_offsets"][0], SAFETENSORS[entry["dtype"]], shape, _dense(shape))
+
+
+def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1)
+    return tuple(reversed(strides))
+
+
+def _torch_file(path: Path, key: str | None) -> Contents:
+    """What `torch.save` has written: on the meta device torch reads where the bytes are, and not the bytes."""
+    with path.open("rb") as file:
+        if file.read(4) != b"PK\x03\x04":
+            raise ValueError(
+                f"load_checkpoint: {path} is neither a safetensors file nor one that torch.save writes since torch "
+                "1.6, of which pieces can be read; read it with torch.load and save it again"
+            )
+    loaded = torch.load(path, map_location="meta", weights_only=True)
+    if key is not None:
+        if not isinstance(loaded, Mapping) or key not in loaded:
+            raise ValueError(f"load_checkpoint: {path} has no {key!r}; it has {_shown(loaded)}")
+        loaded = loaded[key]
+    inner = [name for name, value in loaded.items() if _has_tensors(value)] if isinstance(loaded, Mapping) else []
+    if inner or not isinstance(loaded, Mapping):
+        say = f"; say which one is meant by key={inner[0]!r}" if inner else ""
+        raise ValueError(f"load_checkpoint: expected a state dict in {path}, got {_shown(loaded)}{say}")
+    return {name: _stored(path, value) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()}
+
+
+def _stored(path: Path, value: torch.Tensor) -> Stored:
+    offset = value.untyped_storage()._checkpoint_offset
+    assert offset is not None, "torch's loader says where a storage lies, as the map location is meta"
+    begin = offset + int(value.storage_offset()) * value.element_size()
+    return Stored(path, begin, value.dtype, tuple(value.shape), value.stride())
+
+
+def _has_tensors(value: Any) -> bool:
+    return isinstance(value, Mapping) and any(isinstance(held, torch.Tensor) for held in value.values())
+
+
+def _shown(value: Any) -> str:
+    if not isinstance(value, Mapping):
+        return f"a {type(value).__name__}"
+    return "a dict of " + ", ".join(repr(name) for name in [*value][:8])

@@ -1,0 +1,143 @@
+"""A model's data from a checkpoint's files, each piece straight to the devices that hold it."""
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from ..core.engine.filling import can_fill
+from ..core.lazy.tensor import XlaTensor
+from .files import Contents, Stored, open_checkpoint
+from .filling import fill_shards
+
+Rename = Callable[[str], str | None]
+
+
+class LoadedNames(NamedTuple):
+    """What a load with `strict=False` left out, as `nn.Module.load_state_dict` says it."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+def load_checkpoint(
+    module: nn.Module,
+    path: str | Path,
+    *,
+    strict: bool = True,
+    dtype: torch.dtype | None = None,
+    key: str | None = None,
+    rename: Rename | None = None,
+) -> LoadedNames:
+    """Loads a model's parameters and buffers from files, reading of each tensor only the bytes that a device holds.
+
+    The model is laid out first (`mark_sharding`, FSDP): on the device, where what it was to be initialised with is then
+    never computed (`with torch.device("xla")`, or `to_empty(device="xla")` of a model on meta). Piece after piece is
+    mapped, cast and uploaded, so that the host never holds more than one; with several processes each reads its own.
+    Tied weights need one of their names.
+
+    Args:
+        module: what is on xla is filled in place; what is on the CPU is copied into.
+        path: a folder as Hugging Face writes it (`model.safetensors`, or several files and an index), a safetensors
+            file, or a file of `torch.save`.
+        strict: raise where names are missing or left over.
+        dtype: what floating-point parameters and buffers become first; None: what they are, as `load_state_dict` does.
+        key: where the state dict lies in a file of `torch.save`, such as "model".
+        rename: called with each name in the files; gives the model's, or None for what is not wanted.
+
+    Returns (missing_keys, unexpected_keys). Raises ValueError for names or shapes that do not fit and for a model on
+    meta (nothing is loaded then), FileNotFoundError.
+
+    >>> import os, tempfile, torch, spmd
+    >>> with tempfile.TemporaryDirectory() as folder, torch.device("xla"):
+    ...     torch.save({"weight": torch.ones(1, 4), "bias": torch.zeros(1)}, os.path.join(folder, "model.pt"))
+    ...     model = torch.nn.Linear(4, 1)
+    ...     left_out = spmd.load_checkpoint(model, os.path.join(folder, "model.pt"))
+    >>> model.weight.sum().item()
+    4.0
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"load_checkpoint: expected a torch.nn.Module, got {type(module).__name__}")
+    contents = _renamed(open_checkpoint(path, key), rename)
+    if dtype is not None:
+        module.to(dtype)
+    state = module.state_dict(keep_vars=True)  # tied weights are one object
+    names = _compare(state, contents)
+    if strict and any(names):
+        raise ValueError(_names_differ(names, path))
+    wanted = [name for name in contents if name in state]
+    for name in wanted:
+        _check(name, state[name], contents[name])
+    extra = {name: contents[name] for name in wanted if not isinstance(contents[name], Stored)}
+    for name in wanted:
+        if name not in extra:
+            _load(state[name], contents[name])
+    if extra:
+        module.load_state_dict(extra, strict=False)
+    return names
+
+
+def _renamed(contents: Contents, rename: Rename | None) -> Contents:
+    if rename is None:
+        return contents
+    made: Contents = {}
+    for name, value in contents.items():
+        new = rename(name)
+        if new in made:
+            raise ValueError(f"load_checkpoint: rename gives {new!r} to {name!r} and to another name of the files")
+        if new is not None:
+            made[new] = value
+    return made
+
+
+def _identity(value: Any) -> int:
+    """The same number for names of one tensor: tied weights."""
+    return id(value._cell) if isinstance(value, XlaTensor) and value._view is None else id(value)
+
+
+def _compare(state: dict[str, Any], contents: Contents) -> LoadedNames:
+    loaded = {_identity(state[name]) for name in contents if name in state}
+    missing = [name for name, value in state.items() if name not in contents and _identity(value) not in loaded]
+    return LoadedNames(missing, [name for name in contents if name not in state])
+
+
+def _names_differ(names: LoadedNames, path: str | Path) -> str:
+    lines = [f"load_checkpoint: the names of the model and of {path} differ"]
+    for title, found, others in (
+        ("missing in the files", names.missing_keys, names.unexpected_keys),
+        ("not in the model", names.unexpected_keys, names.missing_keys),
+    ):
+        for name in found[:5]:
+            near = difflib.get_close_matches(name, others, 1)
+            lines.append(f"    {title}: {name!r}" + (f"  did you mean {near[0]!r}?" if near else ""))
+        if len(found) > 5:
+            lines.append(f"    {title}: {len(found) - 5} more")
+    return "\n".join([*lines, "rename= gives the files' names those of the model, strict=False loads what fits"])
+
+
+def _check(name: str, target: Any, source: Any) -> None:
+    if isinstance(target, torch.Tensor) != isinstance(source, Stored):
+        raise ValueError(f"load_checkpoint: {name!r} is a tensor in one of model and files, and not in the other")
+    if not isinstance(target, torch.Tensor):
+        return
+    if target.is_meta:
+        raise ValueError(
+            f'load_checkpoint: {name!r} is on meta, where it has no devices; call model.to_empty(device="xla") first, '
+            "and lay it out, so that each device reads its own part"
+        )
+    if tuple(target.shape) != source.shape:
+        raise ValueError(
+            f"load_checkpoint: {name!r} has the shape {list(source.shape)} in the files and {list(target.shape)} in "
+            "the model"
+        )
+
+
+def _load(target: torch.Tensor, source: Stored) -> None:
+    with torch.no_grad():
+        if isinstance(target, XlaTensor) and can_fill(target):
+            fill_shards(target, source.read)
+        else:  # on the CPU, or a view, whose base has the pieces
+            target.copy_(source.read())

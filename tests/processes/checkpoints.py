@@ -1,0 +1,105 @@
+"""What `test_checkpoints.py` starts as one of two processes: `python checkpoints.py INDEX PORT OTHER_PORT FOLDER`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import fsdp
+import spmd
+from fsdp.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    get_state_dict,
+    set_optimizer_state_dict,
+    set_state_dict,
+)
+from spmd.checkpoint.files import Stored
+
+SIZES = 16, 24, 10
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(*SIZES[:2]), nn.Tanh(), nn.Linear(*SIZES[1:]))
+
+
+def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A sharded model of which nothing is initialised yet, and its optimizer."""
+    with torch.device("xla"):
+        model = fsdp.FullyShardedDataParallel(net())
+    return model, torch.optim.AdamW(model.parameters(), lr=0.1)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: int = 2) -> list[float]:
+    x = torch.linspace(-1, 1, 16 * SIZES[0]).view(16, SIZES[0]).to("xla")
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        spmd.sync()
+        losses.append(loss.item())
+    return losses
+
+
+def count_reads() -> list[int]:
+    """How many elements each read of a file gives from now on."""
+    found: list[int] = []
+    read = Stored.read
+
+    def counted(self: Stored, indices: Any = None) -> torch.Tensor:
+        piece = read(self, indices)
+        found.append(piece.numel())
+        return piece
+
+    Stored.read = counted  # type: ignore[method-assign]
+    return found
+
+
+def run(index: int, folder: Path) -> Any:
+    model, optimizer = made()
+    elements = count_reads()
+    fsdp.load_checkpoint(model, folder / "model.safetensors")
+    losses = train(model, optimizer)
+
+    whole = StateDictOptions(full_state_dict=True)
+    full = get_state_dict(model, optimizer, options=whole)
+    first = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    only = get_model_state_dict(model, options=first), get_optimizer_state_dict(model, optimizer, options=first)
+    if index == 0:
+        torch.save(full, folder / "full.pt")
+        assert all(torch.equal(value, full[0][name]) for name, value in only[0].items()) and len(only[0]) == 4
+        assert len(only[1]["state"]) == 4
+    else:
+        assert only == ({}, {})
+    state = get_state_dict(model, optimizer)
+    dcp.save({"model": state[0], "optimizer": state[1]}, checkpoint_id=folder / "dcp")
+    expected = train(model, optimizer)
+
+    second = made()
+    state = get_state_dict(*second)
+    dcp.load({"model": state[0], "optimizer": state[1]}, checkpoint_id=folder / "dcp")
+    set_state_dict(*second, model_state_dict=state[0], optim_state_dict=state[1])
+    assert train(*second) == expected
+
+    third = made()
+    third[0].load_state_dict(full[0])
+    set_optimizer_state_dict(*third, full[1], options=whole)
+    assert train(*third) == expected
+    return {"losses": losses, "expected": expected, "elements": sum(elements)}
+
+
+if __name__ == "__main__":
+    place, port, other_port, where = int(sys.argv[1]), *sys.argv[2:]
+    spmd.initialize(f"127.0.0.1:{port}", 2, place, local_device_count=4)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{other_port}", rank=place, world_size=2)
+    result = run(place, Path(where))
+    dist.destroy_process_group()
+    print(json.dumps(result))
