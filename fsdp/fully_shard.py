@@ -128,7 +128,8 @@ class FSDPModule:
         return made
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        return _bare, (_plain(type(self)),), self.__dict__
+        reduced = super().__reduce_ex__(protocol)
+        return _bare, (_plain(type(self)),), *reduced[2:]  # the class itself is in no module that a file could name
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[misc]

@@ -50,7 +50,7 @@ def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any])
             raise unknown_keyword(caller, name, (*known, *table))
         meaning = table[name]
         if isinstance(meaning, Nothing):
-            if not any(value is unsaid for unsaid in meaning.unsaid):
+            if not any(type(value) is type(unsaid) and value == unsaid for unsaid in meaning.unsaid):
                 reasons[name] = meaning.reason
             continue
         said = meaning.of(value, ours)

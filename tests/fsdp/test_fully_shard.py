@@ -372,3 +372,83 @@ class TestMethods:
         with pytest.raises(ValueError, match="has no method 'decode'"):
             fsdp.register_fsdp_forward_method(model, "decode")
         fsdp.register_fsdp_forward_method(plain, "decode")  # of a plain module nothing changes
+
+
+class TestMpPolicy:
+    """mp_policy: float32 masters, computed in bfloat16; the wrapper's program."""
+
+    def test_as_the_wrapper(self, mesh8: spmd.Mesh) -> None:
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+        stack = nn.Sequential(*(Layer(24) for _ in range(2)))
+        x = torch.randn(16, 24).to("xla")
+        wrapped = FSDP(copy.deepcopy(stack), mesh=mesh8, auto_wrap_policy={Layer}, mp_policy=policy)
+        losses = train(wrapped, x, steps=2)
+        known = spmd.metrics.num_compiles()
+        for layer in stack:
+            fsdp.fully_shard(layer, mesh=mesh8, mp_policy=policy)
+        fsdp.fully_shard(stack, mesh=mesh8, mp_policy=policy)
+        assert train(stack, x, steps=2) == losses
+        assert spmd.metrics.num_compiles() == known
+        assert stack[0].up.weight.dtype == torch.float32
+        with torch.no_grad():
+            check(copy.deepcopy(stack)(x), stack(x).cpu())
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(32, 16), Layer(16), nn.Linear(16, 32, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.head(self.body(self.embed(tokens)))
+
+
+class TestTied:
+    """A weight that two units share."""
+
+    @pytest.mark.parametrize("units", [("embed", "body", "head"), ("body", "head"), ("body",)])
+    def test_across_units(self, units: tuple[str, ...], partitioner: str, mesh8: spmd.Mesh) -> None:
+        plain, tokens = Tied(), torch.randint(32, (16, 4))
+        model = copy.deepcopy(plain)
+        for name in units:
+            fsdp.fully_shard(getattr(model, name), mesh=mesh8)
+        fsdp.fully_shard(model, mesh=mesh8)
+        assert model.head.weight is model.embed.weight
+        assert train(model, tokens.to("xla")) == pytest.approx(train(plain, tokens), rel=1e-5)
+        check(model.head.weight, plain.head.weight)
+        if units == ("body",):
+            same_gradients(model, plain, tokens)
+
+
+class TestElsewhere:
+    """Units in loops of the program, and over devices that are not here."""
+
+    def test_scanned_layers(self, mesh8: spmd.Mesh) -> None:
+        class Scanned(Net):
+            def forward(self, x: Tensor) -> Tensor:
+                return self.head(spmd.scan_layers(list(self.blocks), x) * self.scale)
+
+        plain, x = Net(blocks=3), torch.randn(16, 16)
+        scanned = Scanned(blocks=3)
+        scanned.load_state_dict(plain.state_dict())
+        assert train(sharded(scanned, mesh8), x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
+
+    def test_planned(self) -> None:
+        """As a wrapper's step is; a model on meta needs no values."""
+        far = spmd.Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
+        plans = []
+        for how in ("wrapper", "in place"):
+            with torch.device("meta"):
+                net = Net(width=64)
+            is_wrapper = how == "wrapper"
+            model = FSDP(net, mesh=far, auto_wrap_policy={Layer}) if is_wrapper else sharded(net, far)
+            x = spmd.mark_sharding(torch.ones(32, 64, device="xla"), far, ("fsdp", None))
+
+            def step(model: nn.Module = model, x: Tensor = x) -> None:
+                model(x).square().mean().backward()
+
+            plans.append(spmd.plan(step))
+        one, other = plans
+        assert one.parameters == other.parameters > 0 and one.temporaries == other.temporaries
+        assert [row.bytes for row in one.collectives] == [row.bytes for row in other.collectives] != []
