@@ -44,6 +44,8 @@ def attach(
     )
     _cast_buffers(modules, inner, settings.mp_policy.buffer_dtype)
     unit.refresh(modules)
+    for other in below:
+        other.is_root = False
     for module in modules:
         module.__dict__[ATTRIBUTE] = unit
         module.register_forward_pre_hook(Enter(unit), with_kwargs=True)

@@ -40,8 +40,8 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
 
     To be called on children before their parents: a unit has the parameters that no unit below it has. It works in
     place and returns the module, whose class becomes `FSDP<Class>`, a subclass with the methods of `FSDPModule`; names
-    of parameters and state-dict keys stay. The outermost unit of a forward pass is the root: it splits inputs over the
-    batch axes along dim 0. A module on meta stays there until `to_empty(device="xla")`.
+    of parameters and state-dict keys stay. A unit with none above it is a root: it splits inputs over the batch axes
+    along dim 0. A module on meta stays there until `to_empty(device="xla")`.
 
     Args:
         module: a module, or several that are gathered together.

@@ -81,19 +81,16 @@ def show(model: nn.Module) -> Shown:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return Shown(tuple(_unit(unit, places, names, is_first=not i) for i, (unit, places) in enumerate(found.items())))
+    return Shown(tuple(_unit(unit, places, names) for unit, places in found.items()))
 
 
-def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]], *, is_first: bool) -> ShownUnit:
+def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]]) -> ShownUnit:
     own = [_parameter(parameter, names, ()) for parameter in unit.parameters]
     left = [_parameter(parameter, names, ("ignored",)) for parameter in unit.ignored]
-    # Before a first forward pass nobody has asked which one is the root: it will be the outermost.
-    said = unit.reshard_after_forward
-    reshards = (not is_first if unit.is_root is None else not unit.is_root) if said is None else said
     return ShownUnit(
         name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in places),
-        reshards=reshards,
+        reshards=unit.reshards,
         parameters=(*own, *left),
         gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
         kept_bytes=sum(row.kept_bytes for row in (*own, *left)),

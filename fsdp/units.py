@@ -33,7 +33,7 @@ class Unit:
     forward runs, and from the first gradient to the end of backward, which may compute forward again without a hook;
     and only then. Nothing happens while the parameters are not on the device.
 
-    is_root: whether it is the outermost one of a forward pass; None before the first.
+    is_root: whether no other unit is above it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Unit:
         self.settings = settings
         self.split = split
         self.reshard_after_forward = settings.reshard_after_forward
-        self.is_root: bool | None = None
+        self.is_root = True
         self.divide_factor: float | None = None
         self._own, self._whole = tuple(own), tuple(whole)
         self._slots = tuple(slots)
@@ -168,8 +168,6 @@ class Unit:
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
         might."""
-        if self.is_root is None:
-            _find_root(module, self)
         if not self.is_on_device:
             self._refuse_meta(module)
             return args, kwargs
@@ -297,13 +295,6 @@ def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
         if unit is not None:
             found.setdefault(unit, []).append((name, below))
     return found
-
-
-def _find_root(module: nn.Module, unit: Unit) -> None:
-    """The outermost unit of a forward pass is its root; those below are none, though they may have run alone."""
-    for below in units_in(module):
-        below.is_root = False
-    unit.is_root = True
 
 
 def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Module, str]]:

@@ -209,13 +209,12 @@ class TestReshardAfterForward:
         with pytest.raises(TypeError, match="expected True or False, got 1"):
             fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8).set_reshard_after_forward(1)
 
-    def test_the_root_is_the_outermost_of_a_forward_pass(self, mesh8: spmd.Mesh) -> None:
-        """A unit that runs alone is a root, and none once it runs in another."""
-        model = sharded(Net(), mesh8)
-        model.blocks[0](torch.randn(8, 16).to("xla"))
-        assert not fsdp.show(model.blocks[0]).units[0].reshards
-        model(torch.randn(8, 16).to("xla"))
-        assert [unit.reshards for unit in fsdp.show(model).units] == [False, True, True]
+    def test_a_root_has_no_unit_above(self, mesh8: spmd.Mesh) -> None:
+        block = fsdp.fully_shard(Layer(16), mesh=mesh8)
+        assert not fsdp.show(block).units[0].reshards
+        model = fsdp.fully_shard(nn.Sequential(block, nn.Linear(16, 8)), mesh=mesh8)
+        block(torch.randn(8, 16).to("xla"))  # alone
+        assert [unit.reshards for unit in fsdp.show(model).units] == [False, True]
 
     def test_wrong_type(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match="expected reshard_after_forward to be True, False or None, got str"):
