@@ -1,13 +1,27 @@
 """Fully sharded data parallel: an auto-wrap policy chooses units, a plan splits each parameter, XLA does the rest."""
 
+from .activation import checkpoint_module as checkpoint_module
+from .aliases import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
+from .aliases import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
+from .api import CPUOffloadPolicy as CPUOffloadPolicy
 from .api import MixedPrecisionPolicy as MixedPrecisionPolicy
+from .api import OffloadPolicy as OffloadPolicy
 from .convert import consolidate_sharded_model_checkpoints as consolidate_sharded_model_checkpoints
 from .convert import consolidate_sharded_state_dicts as consolidate_sharded_state_dicts
+from .fully_shard import FSDPModule as FSDPModule
+from .fully_shard import UnshardHandle as UnshardHandle
+from .fully_shard import fully_shard as fully_shard
+from .fully_shard import register_fsdp_forward_method as register_fsdp_forward_method
 from .library import load_checkpoint as load_checkpoint
 from .plan import parameter_spec as parameter_spec
 from .plan import plan_units as plan_units
 from .policies import always_wrap_policy as always_wrap_policy
 from .policies import lambda_auto_wrap_policy as lambda_auto_wrap_policy
+from .policies import or_policy as or_policy
+from .policies import policy_from_config as policy_from_config
 from .policies import size_based_auto_wrap_policy as size_based_auto_wrap_policy
 from .policies import transformer_auto_wrap_policy as transformer_auto_wrap_policy
+from .shown import Shown as Shown
+from .shown import show as show
+from .whole import summon_full_params as summon_full_params
 from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel

@@ -1,8 +1,17 @@
 """What a user sets about a wrapped module: frozen values, checked when they are made."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
+from torch import nn
+
+import spmd
+
+from .plan import Placement
+
+ShardOutput = Callable[[Any, spmd.Mesh], None]
 
 
 @dataclass(frozen=True)
@@ -13,12 +22,14 @@ class MixedPrecisionPolicy:
         param_dtype: floating-point parameters are cast to it in front of their gather, so that this dtype travels, and
             are seen so by `forward`; gradients are reduced in it and arrive in the parameter's own dtype, which is
             also the optimizer's. None: the parameter's own.
-        reduce_dtype: another dtype to reduce gradients in. Not built yet: None.
-        output_dtype: what the output is cast to. Not built yet: None.
+        reduce_dtype: the dtype that gradients are reduced in. None: the one they are computed in; another one is not
+            built yet.
+        output_dtype: what the floating-point tensors of each unit's output are cast to. None: as they are computed.
         cast_forward_inputs: cast floating-point inputs of each unit to `param_dtype`.
+        buffer_dtype: what floating-point buffers are cast to, for good, when the module is wrapped. None: their own.
 
-    Raises TypeError for what is no floating-point dtype, NotImplementedError for what is not built.
-    Source: `torch.distributed.fsdp.MixedPrecisionPolicy`.
+    Raises TypeError for what is no floating-point dtype.
+    Source: `torch.distributed.fsdp.MixedPrecisionPolicy`; `buffer_dtype` is `torch.distributed.fsdp.MixedPrecision`'s.
 
     >>> import torch, spmd, fsdp
     >>> policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
@@ -32,17 +43,120 @@ class MixedPrecisionPolicy:
     reduce_dtype: torch.dtype | None = None
     output_dtype: torch.dtype | None = None
     cast_forward_inputs: bool = True
+    buffer_dtype: torch.dtype | None = None
 
     def __post_init__(self) -> None:
-        for name in ("param_dtype", "reduce_dtype", "output_dtype"):
+        for name in ("param_dtype", "reduce_dtype", "output_dtype", "buffer_dtype"):
             dtype = getattr(self, name)
             if dtype is not None and not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
                 raise TypeError(
                     f"MixedPrecisionPolicy: expected {name} to be a floating-point torch.dtype, got {dtype!r}"
                 )
-        for name in ("reduce_dtype", "output_dtype"):
-            if getattr(self, name) is not None:
-                raise NotImplementedError(
-                    f"MixedPrecisionPolicy: {name} is not built; leave it None (gradients are reduced in param_dtype, "
-                    "outputs stay as the module computes them)"
-                )
+
+    def check_reduction(self, caller: str, parameter: nn.Parameter) -> None:
+        """Raises NotImplementedError where a parameter's gradient is computed in another dtype than it is to be reduced
+        in."""
+        computed = self.param_dtype or parameter.dtype
+        if self.reduce_dtype not in (None, computed) and parameter.is_floating_point():
+            raise NotImplementedError(
+                f"{caller}: reduce_dtype={self.reduce_dtype} is not built where gradients are computed in {computed}; "
+                "leave it None: they are reduced in the dtype that they are computed in"
+            )
+
+
+@dataclass(frozen=True)
+class OffloadPolicy:
+    """Parameters stay in the devices' memory. Source: `torch.distributed.fsdp.OffloadPolicy`."""
+
+
+@dataclass(frozen=True)
+class CPUOffloadPolicy(OffloadPolicy):
+    """Parameters and their gradients lie in the host's memory between uses; ops read them on the device.
+
+    The optimizer's state is put there by `spmd.offload_optimizer(optimizer)`. `pin_memory` must stay True: devices read
+    pinned memory alone. Source: `torch.distributed.fsdp.CPUOffloadPolicy`.
+
+    >>> import torch, spmd, fsdp
+    >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
+    >>> layer = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=mesh, offload_policy=fsdp.CPUOffloadPolicy())
+    >>> spmd.get_sharding(layer.weight).memory
+    'pinned_host'
+    """
+
+    pin_memory: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.pin_memory:
+            raise ValueError("CPUOffloadPolicy: expected pin_memory=True; devices read the host's pinned memory alone")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a unit is split, gathered and computed: what `fully_shard` and `FullyShardedDataParallel` take.
+
+    caller: whom errors name. batch_axes: the mesh axes that inputs and outputs are split over. The others are the
+    keywords of the same name.
+    """
+
+    caller: str
+    mesh: spmd.Mesh
+    shard_axis: str
+    batch_axes: tuple[str, ...]
+    reshard_after_forward: bool | None = None
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy()
+    offload_policy: OffloadPolicy = OffloadPolicy()
+    shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None
+    min_shard_numel: int = 0
+    shard_output: ShardOutput | None = None
+
+    def __post_init__(self) -> None:
+        self._check("mp_policy", MixedPrecisionPolicy, "a fsdp.MixedPrecisionPolicy")
+        self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy")
+        self._check("reshard_after_forward", bool | None, "True, False or None")
+
+    def _check(self, name: str, kind: Any, said: str) -> None:
+        value = getattr(self, name)
+        if not isinstance(value, kind):
+            raise TypeError(f"{self.caller}: expected {name} to be {said}, got {type(value).__name__} ({value!r})")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Settings":
+        return self
+
+    def overridden(self, overrides: dict[str, Any], where: str) -> "Settings":
+        """The same for one unit, with some keywords of its own."""
+        unknown = overrides.keys() - OVERRIDABLE
+        if unknown:
+            raise TypeError(
+                f"{self.caller}: a policy gave {where} the keyword(s) {', '.join(sorted(unknown))}; expected some of "
+                f"{', '.join(sorted(OVERRIDABLE))}"
+            )
+        return replace(self, **overrides) if overrides else self
+
+
+OVERRIDABLE = {field.name for field in fields(Settings)} - {"caller", "mesh", "shard_axis", "batch_axes"}
+
+
+def axes_of(
+    caller: str, mesh: spmd.Mesh | None, shard_axis: str | None, extra_data_axis: str | None
+) -> tuple[spmd.Mesh, str, tuple[str, ...]]:
+    """The mesh (default: all devices on one axis), the axis parameters are split over, and those of the batch.
+
+    Without a name the axis is `fsdp`, or that of a mesh of one axis, or the second of a mesh of two, whose first one
+    holds replicas: hybrid sharding, as FSDP2 has it.
+    """
+    if mesh is None:
+        ids = spmd.device_ids()
+        mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
+    if not isinstance(mesh, spmd.Mesh):
+        raise TypeError(f"{caller}: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
+    if shard_axis is None and "fsdp" not in mesh.axis_names and mesh.named and len(mesh.axis_names) <= 2:
+        *replicas, shard_axis = mesh.axis_names
+        extra_data_axis = extra_data_axis or next(iter(replicas), None)
+    shard_axis = shard_axis or "fsdp"
+    if extra_data_axis == shard_axis:
+        raise ValueError(f"{caller}: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
+    axes = (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis)
+    for axis in axes:
+        if axis not in mesh.axis_names:
+            raise ValueError(f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
+    return mesh, shard_axis, axes

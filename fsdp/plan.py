@@ -1,40 +1,60 @@
 """FSDP as a plan: which modules are units, along which dim each parameter is split. Nothing here touches a device."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from torch import nn
 
 from .library import PartitionSpec
-from .policies import Policy
+from .policies import AnyPolicy, Policy, resolve
+
+# What a rule answers for a parameter: a PartitionSpec, the dim to split as a number or as torch's `Shard(dim)`, torch's
+# `Replicate()`, or None for the dim that `parameter_spec` chooses.
+Placement = Any
 
 
 def plan_units(
-    module: nn.Module, policy: Policy | None, ignored_modules: Collection[nn.Module] = ()
+    module: nn.Module, policy: AnyPolicy | None, ignored_modules: Collection[nn.Module] = ()
 ) -> list[tuple[str, nn.Module]]:
     """The units below a root that a policy chooses, children before parents, as (name, module).
 
-    The root itself is always a unit and is not listed. A module reached by two names is listed once.
+    The root itself is always a unit and is not listed. A module reached by two names is listed once. `policy` is
+    anything that `auto_wrap_policy` takes (`fsdp.policies`).
     """
+    return [(name, unit) for name, unit, _ in plan_overrides(module, policy, ignored_modules)]
+
+
+def plan_overrides(
+    module: nn.Module, policy: AnyPolicy | None, ignored_modules: Collection[nn.Module] = ()
+) -> list[tuple[str, nn.Module, dict[str, Any]]]:
+    """The same, each with the keywords it has of its own: a policy's, or those of the module's `_wrap_overrides`."""
     if policy is None:
         return []
+    ignored = {below for chosen in ignored_modules for below in chosen.modules()}
+    ask, overrides = resolve(policy, module, ignored)
     units: list[tuple[str, nn.Module]] = []
-    _visit("", module, policy, units, set(ignored_modules))
-    return units
+    left = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
+    _visit("", module, ask, units, set(ignored), left)
+    return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
 
 
 def _visit(
-    name: str, module: nn.Module, policy: Policy, units: list[tuple[str, nn.Module]], seen: set[nn.Module]
+    name: str,
+    module: nn.Module,
+    policy: Policy,
+    units: list[tuple[str, nn.Module]],
+    seen: set[nn.Module],
+    left: set[int],
 ) -> int:
-    """Adds the units at and below a module; returns how many parameter elements they have taken."""
-    numel = sum(parameter.numel() for parameter in module.parameters())
+    """Adds the units at and below a module; returns how many parameter elements they have taken, of those not left."""
+    numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in left)
     if not policy(module, True, numel):
         return 0
     taken = 0
     for child_name, child in module.named_children():
         if child not in seen:
             seen.add(child)
-            taken += _visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen)
+            taken += _visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, left)
     if name and policy(module, False, numel - taken):  # the root has no name, and is a unit whatever the policy says
         units.append((name, module))
         return numel
@@ -59,4 +79,37 @@ def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[An
     candidates = even or [dim for dim in free if shape[dim] >= size]
     if size > 1 and candidates:
         spec[max(candidates, key=lambda dim: (shape[dim], -dim))] = axis
+    return PartitionSpec(*spec)
+
+
+def placement(
+    parameter: nn.Parameter, axis: str, size: int, held: PartitionSpec, rule: Callable[[nn.Parameter], Placement] | None
+) -> PartitionSpec:
+    """The spec that a user's rule gives a parameter: where it says nothing, that of `parameter_spec`.
+
+    Raises TypeError for what is no placement, ValueError for one that does not fit the parameter.
+    """
+    said = None if rule is None else rule(parameter)
+    if said is None:
+        return parameter_spec(parameter.shape, axis, size, held)
+    if isinstance(said, tuple):
+        return PartitionSpec(*said)
+    if hasattr(said, "is_replicate") and said.is_replicate():
+        return held
+    dim = said.dim if hasattr(said, "is_shard") and said.is_shard() else said
+    if not isinstance(dim, int) or isinstance(dim, bool):
+        raise TypeError(
+            "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or Replicate(), or None, "
+            f"got {said!r}"
+        )
+    rank = len(parameter.shape)
+    if not -rank <= dim < rank:
+        raise ValueError(f"shard_placement_fn: dim {dim} is none of a parameter of shape {tuple(parameter.shape)}")
+    spec = [*held, *[None] * (rank - len(held))]
+    if spec[dim] is not None:
+        raise ValueError(
+            f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is split over "
+            f"{spec[dim]!r} already; choose another dim, or give the whole PartitionSpec"
+        )
+    spec[dim] = axis
     return PartitionSpec(*spec)

@@ -2,15 +2,21 @@
 
 It is asked twice for a module: with recurse=True, whether to look at its children; with recurse=False, after the
 children, whether the module itself becomes a unit; `nonwrapped_numel` counts the parameter elements that no child unit
-has taken. Bind a policy's own arguments with `functools.partial`. Source: `torch.distributed.fsdp.wrap`,
-`torch_xla.distributed.fsdp.wrap`.
+has taken. Bind a policy's own arguments with `functools.partial`. Where a policy is taken, so are a set of module
+classes, torch's `ModuleWrapPolicy` and `CustomPolicy`, and what `policy_from_config` makes of a configuration. Source:
+`torch.distributed.fsdp.wrap`, `torch_xla.distributed.fsdp.wrap`.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import nn
 
 Policy = Callable[[nn.Module, bool, int], bool]
+AnyPolicy = Any  # a Policy, classes, or what has torch's `_run_policy`
+Overrides = Mapping[nn.Module, dict[str, Any]]
 
 
 def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
@@ -77,3 +83,87 @@ FORCE_LEAF_MODULES: set[type[nn.Module]] = {nn.MultiheadAttention}
 EXCLUDE_WRAP_MODULES: set[type[nn.Module]] = {nn.ModuleList, nn.ModuleDict}
 size_based_auto_wrap_policy.FORCE_LEAF_MODULES = FORCE_LEAF_MODULES  # type: ignore[attr-defined]
 size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES = EXCLUDE_WRAP_MODULES  # type: ignore[attr-defined]
+
+
+def or_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]) -> bool:
+    """The modules that any of several policies chooses become units.
+
+    >>> linear = partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
+    >>> or_policy(nn.Conv2d(1, 1, 1), False, 2, policies=[linear, {nn.Conv2d}])
+    True
+    """
+    return any(_callable(policy)(module, recurse, nonwrapped_numel) for policy in policies)
+
+
+def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) -> tuple[Policy, Overrides]:
+    """What a user gives as a policy, as one to ask, and the keywords that it has for single modules.
+
+    Raises TypeError for what is none.
+    """
+    if not hasattr(policy, "_run_policy"):
+        return _callable(policy), {}
+    chosen = policy._run_policy(root, set(ignored), {})
+
+    def is_chosen(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
+        return recurse or module in chosen
+
+    return is_chosen, chosen
+
+
+def _callable(policy: AnyPolicy) -> Policy:
+    if isinstance(policy, (set, frozenset, list, tuple)):
+        return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
+    if not callable(policy) or isinstance(policy, type):
+        raise TypeError(
+            "auto_wrap_policy: expected a function (module, recurse, nonwrapped_numel) -> bool, a set of module "
+            f"classes or a policy of torch.distributed.fsdp.wrap, got {policy!r}; inside or_policy each must be a "
+            "function or a set of classes"
+        )
+    found: Policy = policy
+    return found
+
+
+@dataclass(frozen=True)
+class ClassNamePolicy:
+    """The modules whose class has one of the given names become units. It is asked of a whole model, as torch's
+    `ModuleWrapPolicy` is, and raises ValueError for a name that no module's class has."""
+
+    names: tuple[str, ...]
+
+    def _run_policy(
+        self, root_module: nn.Module, ignored_modules: set[nn.Module], root_kwargs: dict[str, Any]
+    ) -> dict[nn.Module, dict[str, Any]]:
+        classes = {type(module).__name__ for module in root_module.modules()}
+        missing = [name for name in self.names if name not in classes]
+        if missing:
+            raise ValueError(
+                f"transformer_layer_cls_to_wrap: no module of the class(es) {', '.join(missing)} in "
+                f"{type(root_module).__name__}; its classes are {', '.join(sorted(classes))}"
+            )
+        modules = [module for module in root_module.modules() if module not in ignored_modules]
+        return {module: dict(root_kwargs) for module in modules if type(module).__name__ in self.names}
+
+
+_LAYERS = ("transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap")
+_LEAST = ("min_num_params", "fsdp_min_num_params")
+
+
+def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
+    """The policy that a Hugging Face `fsdp_config` describes; None where it describes none.
+
+    Read are `transformer_layer_cls_to_wrap` (names of classes: a list, or text with commas) and `min_num_params`, each
+    also with the prefix `fsdp_`; the other keys are about something else. Raises ValueError where both are given.
+
+    >>> policy_from_config({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"})
+    ClassNamePolicy(names=('GPT2Block',))
+    """
+    given = [config[key] for key in _LAYERS if config.get(key)]
+    least = [config[key] for key in _LEAST if config.get(key)]
+    if given and least:
+        raise ValueError(
+            f"policy_from_config: expected either {_LAYERS[0]} or {_LEAST[0]}, got {given[0]!r} and {least[0]!r}"
+        )
+    if given:
+        names = given[0].split(",") if isinstance(given[0], str) else given[0]
+        return ClassNamePolicy(tuple(name.strip() for name in names))
+    return partial(size_based_auto_wrap_policy, min_num_params=least[0]) if least else None

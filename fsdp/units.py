@@ -1,71 +1,185 @@
 """What one unit does around its forward and backward: gathers its parameters, in the dtype it computes in."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 import spmd
 
-from .api import MixedPrecisionPolicy
+from .api import CPUOffloadPolicy, Settings
+from .outputs import BatchSplit, map_tensors, tensors
+from .plan import placement
 
 _Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and what is there
+ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 
 @dataclasses.dataclass(frozen=True)
 class _Pass:
     """One forward pass: what it gathered, and what modules hold in it."""
 
-    gathers: tuple[spmd.use_sharding, ...]
-    held: _Held
+    gathers: tuple[spmd.use_sharding, ...] = ()
+    held: _Held = dataclasses.field(default_factory=dict)
 
 
 class Unit:
     """Parameters that are gathered together: whole in the unit's forward, and anew in its backward.
 
-    own: the parameters. slots: where modules hold parameters, (module, name), that forward reads in another dtype.
-    Where the policy names a dtype these hold a cast of the parameter while forward runs, and from the first gradient to
-    the end of backward, which may compute forward again without a hook; and only then.
+    own: the parameters. whole: those below that are to be ignored. slots: where modules hold parameters, (module,
+    name), that forward reads in another dtype. Where the policy names a dtype these hold a cast of the parameter while
+    forward runs, and from the first gradient to the end of backward, which may compute forward again without a hook;
+    and only then. Nothing happens while the parameters are not on the device.
+
+    is_root: whether no other unit is above it.
     """
 
     def __init__(
         self,
         own: Collection[nn.Parameter],
+        whole: Collection[nn.Parameter],
         slots: Collection[tuple[nn.Module, str]],
-        mesh: spmd.Mesh,
-        axis: str,
-        mp_policy: MixedPrecisionPolicy,
-        reshard_after_forward: bool,
+        settings: Settings,
+        split: BatchSplit,
     ):
-        self.mesh, self.axis = mesh, axis
-        self.policy = mp_policy
-        self.reshard_after_forward = reshard_after_forward
-        self.slots = tuple(slot for slot in slots if self._is_cast(_held(*slot)))
-        cast = {id(_held(*slot)) for slot in self.slots}
-        self.gather = self._gather([parameter for parameter in own if id(parameter) not in cast])
+        self.settings = settings
+        self.split = split
+        self.reshard_after_forward = settings.reshard_after_forward
+        self.is_root = True
+        self.divide_factor: float | None = None
+        self._own, self._whole = tuple(own), tuple(whole)
+        self._slots = tuple(slots)
+        self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
+        self._scaling: list[Any] = []
+        self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        self._gathered: spmd.use_sharding | None = None  # of what is not cast; None: not bound yet
         self._passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
-        self._latest = _Pass((), {})
+        self._latest = _Pass()
         self._masters: _Held = {}  # what the casts took the place of in backward
+        self._is_unsharded = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy begins with no pass under way."""
+        runs = {"_gathered", "_passes", "_latest", "_masters", "_is_unsharded", "_scaling"}
+        return {name: value for name, value in self.__dict__.items() if name not in runs}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._scaling = []
+        self._begin_anew()
+        self._scale_gradients()
+
+    @property
+    def parameters(self) -> tuple[nn.Parameter, ...]:
+        """Those that it gathers."""
+        return self._own
+
+    @property
+    def ignored(self) -> tuple[nn.Parameter, ...]:
+        """Those below it that it leaves whole."""
+        return self._whole
 
     @property
     def is_running(self) -> bool:
         """Whether a forward pass is under way."""
         return bool(self._passes)
 
-    def enter(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    @property
+    def is_on_device(self) -> bool:
+        """Whether all of its parameters are."""
+        return all(parameter.device.type == "xla" for parameter in (*self._own, *self._whole))
+
+    @property
+    def reshards(self) -> bool:
+        """Whether what is gathered in forward is gathered again for backward: by default everywhere but in the root.
+
+        What the root reads last is what backward reads first; what it reads first, backward has no use for.
+        """
+        return not self.is_root if self.reshard_after_forward is None else self.reshard_after_forward
+
+    def refresh(self, modules: Iterable[nn.Module]) -> None:
+        """Splits the parameters that there are now and says that buffers are whole; `.to(dtype)` makes others."""
+        self._begin_anew()
+        if self.is_on_device:
+            self._specs = tuple(map(self._placed, self._own))
+            self.reshard()
+            for parameter in self._whole:
+                spmd.mark_sharding(parameter, self.settings.mesh, self._held_spec(parameter))
+            for module in modules:
+                for buffer in module.buffers():
+                    if buffer.device.type == "xla":
+                        spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
+            self._scale_gradients()
+
+    def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        held, settings = self._held_spec(parameter), self.settings
+        if parameter.numel() < settings.min_shard_numel:
+            return held
+        size = settings.mesh.shape()[settings.shard_axis]
+        return placement(parameter, settings.shard_axis, size, held, settings.shard_placement_fn)
+
+    def _held_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
+        """How a parameter is split over the mesh's other axes."""
+        sharding = spmd.get_sharding(parameter)
+        if sharding is None or sharding.mesh_axes() != self.settings.mesh.shape():
+            return spmd.PartitionSpec(*(None for _ in parameter.shape))
+        return spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())).without(self.settings.shard_axis)
+
+    def unshard(self, *, with_gradients: bool = False) -> None:
+        """Stores the parameters whole on each device, until the next forward pass of the unit ends or `reshard`."""
+        axis = self.settings.shard_axis
+        self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
+        self._is_unsharded = True
+
+    def reshard(self, *, with_gradients: bool = False) -> None:
+        """Stores the parameters split."""
+        is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
+        self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
+        self._is_unsharded = False
+
+    def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
+        for parameter, spec in zip(self._own, specs, strict=bool(specs)):
+            held = [parameter, parameter.grad] if with_gradients and parameter.grad is not None else [parameter]
+            for tensor in held:
+                spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
+
+    def gathered_bytes(self, parameter: nn.Parameter) -> int:
+        """What a parameter takes while it is whole, in the dtype that it is gathered in."""
+        dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
+        assert dtype is not None, "what is cast is cast to a dtype"
+        return parameter.numel() * dtype.itemsize
+
+    def divide_gradients(self, factor: float | None) -> None:
+        """Has gradients be the sum over the parts of the batch divided by a factor; None: by their number, a mean."""
+        self.divide_factor = factor
+        self._scale_gradients()
+
+    def _scale_gradients(self) -> None:
+        for handle in self._scaling:
+            handle.remove()
+        scale = None if self.divide_factor is None else _Scale(self.split.ways / self.divide_factor)
+        trained = [parameter for parameter in self._own if parameter.requires_grad]
+        self._scaling = [] if scale is None else [parameter.register_hook(scale) for parameter in trained]
+
+    def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
         might."""
+        if not self.is_on_device:
+            self._refuse_meta(module)
+            return args, kwargs
+        if self.is_root:
+            self.split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
         if not self._passes:
             self.restore()
         inputs = self._cast_inputs((args, kwargs))
-        stored = {slot: _held(*slot) for slot in self.slots}
+        stored = {slot: _held(*slot) for slot in self._cast_slots()}
         casts = self._casts([parameter for parameter in stored.values() if self._is_cast(parameter)])
-        gathers = (self.gather, self._gather(casts.values()))
-        if self.reshard_after_forward:
+        gathers = (self._gather_stored(), self._gather(casts.values()))
+        if self.reshards:
             for tensor in tensors(inputs)[:1]:
                 for gather in gathers:
                     gather.renew(tensor)
@@ -76,50 +190,72 @@ class Unit:
         _hold(held)
         return inputs
 
-    def leave(self) -> None:
-        """Ends it."""
+    def leave(self, output: Any) -> Any:
+        """Ends it; returns its output. None: forward raised, as it does where a recomputation has all that it wants."""
+        if not self._passes:
+            return output
         self._latest, stored = self._passes.pop()
         _hold(stored)
         for gather in reversed(self._latest.gathers):
             gather.__exit__()
+        if self._is_unsharded and not self._passes:
+            self.reshard()
+        if output is None:
+            return None
+        output = self._cast_output(output)
+        if self.settings.shard_output is None:
+            self.split(output)
+        else:
+            self.settings.shard_output(output, self.settings.mesh)
+        self._watch(output)
+        return output
 
     def restore(self) -> None:
-        """Gives modules their own parameters back."""
+        """Gives modules their own parameters back, which a backward pass that raised has not."""
         _hold(self._masters)
         self._masters = {}
 
     def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
         """Begins the backward of a forward pass."""
-        if self.reshard_after_forward:
+        if self.reshards:
             for gather in at.gathers:
                 gather.renew(gradient)
-        if self.slots and not self._passes:
-            self._masters = self._masters or {slot: _held(*slot) for slot in self.slots}
+        if at.held and not self._passes:
+            self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
             torch.autograd.Variable._execution_engine.queue_callback(self.restore)
 
-    @contextmanager
-    def forward(self, args: Any, kwargs: Any) -> Iterator[tuple[Any, Any]]:
-        """One forward pass."""
-        inputs = self.enter(args, kwargs)
-        try:
-            yield inputs
-        finally:
-            self.leave()
-
-    def watch(self, output: Any) -> None:
+    def _watch(self, output: Any) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
-        if self.reshard_after_forward or self.slots:
+        if self.reshards or self._latest.held:
             arrived = _Arrived(self, self._latest)
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(arrived)
 
+    def _refuse_meta(self, module: nn.Module) -> None:
+        if any(parameter.is_meta for parameter in self._own):
+            raise RuntimeError(
+                f"{self.settings.caller}: {type(module).__name__} runs with parameters on meta, which have no values; "
+                'call .to_empty(device="xla") on the model and initialise it, or load its state dict, first'
+            )
+
+    def _gather_stored(self) -> spmd.use_sharding:
+        if self._gathered is None:
+            cast = {id(_held(*slot)) for slot in self._cast_slots()}
+            self._gathered = self._gather([parameter for parameter in self._own if id(parameter) not in cast])
+        return self._gathered
+
     def _gather(self, of: Any) -> spmd.use_sharding:
-        return spmd.use_sharding(of, self.mesh, over=self.axis)
+        return spmd.use_sharding(of, self.settings.mesh, over=self.settings.shard_axis)
+
+    def _cast_slots(self) -> Sequence[tuple[nn.Module, str]]:
+        if self.settings.mp_policy.param_dtype is None:
+            return ()
+        return [slot for slot in self._slots if self._is_cast(_held(*slot))]
 
     def _is_cast(self, tensor: torch.Tensor) -> bool:
-        dtype = self.policy.param_dtype
+        dtype = self.settings.mp_policy.param_dtype
         return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
 
     def _casts(self, parameters: list[nn.Parameter]) -> dict[int, torch.Tensor]:
@@ -128,19 +264,37 @@ class Unit:
         for parameter in parameters:
             sharding = spmd.get_sharding(parameter)
             assert sharding is not None, "parameters are marked when they are wrapped"
-            cast = parameter.to(self.policy.param_dtype)
-            casts[id(parameter)] = spmd.mark_sharding(cast, self.mesh, sharding.partition_spec(parameter.dim()))
+            cast = parameter.to(self.settings.mp_policy.param_dtype)
+            spec = sharding.partition_spec(parameter.dim())
+            casts[id(parameter)] = spmd.mark_sharding(cast, self.settings.mesh, spec)
         return casts
 
     def _cast_inputs(self, inputs: Any) -> Any:
-        if self.policy.param_dtype is None or not self.policy.cast_forward_inputs:
+        policy = self.settings.mp_policy
+        if policy.param_dtype is None or not policy.cast_forward_inputs:
             return inputs
-        return tree_map(
-            lambda leaf: (
-                leaf.to(self.policy.param_dtype) if isinstance(leaf, torch.Tensor) and self._is_cast(leaf) else leaf
-            ),
-            inputs,
-        )
+        return map_tensors(inputs, lambda tensor: tensor.to(policy.param_dtype) if self._is_cast(tensor) else tensor)
+
+    def _cast_output(self, output: Any) -> Any:
+        dtype = self.settings.mp_policy.output_dtype
+        if dtype is None:
+            return output
+        return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
+def unit_of(module: nn.Module) -> Unit | None:
+    """The unit that a module is, or None."""
+    return module.__dict__.get(ATTRIBUTE)
+
+
+def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
+    """The units at and below a module, each with the modules that it has hooks on, parents first."""
+    found: dict[Unit, list[tuple[str, nn.Module]]] = {}
+    for name, below in module.named_modules():
+        unit = unit_of(below)
+        if unit is not None:
+            found.setdefault(unit, []).append((name, below))
+    return found
 
 
 def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Module, str]]:
@@ -179,6 +333,16 @@ class _Arrived:
             self.unit.arrive(gradient, self.at)
 
 
+class _Scale:
+    """The hook on a parameter's gradient that multiplies it; it holds no unit, as a unit holds the parameter."""
+
+    def __init__(self, factor: float):
+        self.factor = factor
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient * self.factor
+
+
 class Enter:
     """A forward pre-hook that gathers a unit's parameters."""
 
@@ -186,31 +350,14 @@ class Enter:
         self.unit = unit
 
     def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self.unit.enter(args, kwargs)
+        return self.unit.enter(module, args, kwargs)
 
 
 class Exit:
     """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
 
-    def __init__(self, unit: Unit, annotate: Callable[[Any], None]):
+    def __init__(self, unit: Unit):
         self.unit = unit
-        self.annotate = annotate
 
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.unit.leave()
-        if output is not None:  # else forward raised, as it does where a recomputation has all that it wants
-            self.annotate(output)
-            self.unit.watch(output)
-
-
-def tensors(output: Any) -> list[torch.Tensor]:
-    """Every device tensor of an output: a tensor, tuple, dict, dataclass, nested."""
-    if isinstance(output, torch.Tensor):
-        return [output] if output.device.type == "xla" else []
-    found: list[torch.Tensor] = []
-    for leaf in tree_leaves(output):
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
-        elif isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
-            found.append(leaf)
-    return found
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        return self.unit.leave(output)

@@ -1,24 +1,28 @@
 """FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
 
-import math
 from collections.abc import Callable, Collection, Iterator
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 import spmd
 
-from .api import MixedPrecisionPolicy
-from .plan import parameter_spec, plan_units
-from .policies import Policy
-from .units import Enter, Exit, Unit, slots, tensors
+from .api import OVERRIDABLE, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
+from .attach import ParamInit, attach, materialise
+from .keywords import TORCH, takes
+from .notices import ONE_VIEW, warn_without_meaning
+from .outputs import BatchSplit
+from .plan import Placement, plan_overrides
+from .policies import AnyPolicy
+from .units import unit_of, units_in
+from .whole import summon_full_params
 
 PREFIX = "module."
 
-ShardOutput = Callable[[Any, spmd.Mesh], None]
+AutoWrapper = Callable[..., nn.Module]
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -33,15 +37,28 @@ class FullyShardedDataParallel(nn.Module):
     Args:
         module: any module. Its parameters are annotated in place, so an optimizer built before still works.
         mesh: must have the axis `shard_axis`; default: one axis `fsdp` over all devices.
-        auto_wrap_policy: which submodules are units (`fsdp.policies`); None: only the root.
+        auto_wrap_policy: which submodules are units: a function of `fsdp.policies`, a set of classes, torch's
+            `ModuleWrapPolicy` or `CustomPolicy`; None: only the root.
         extra_data_axis: a further mesh axis that the batch is split over (data parallel beside fsdp).
         shard_output: called with (output, mesh) instead of annotating each unit's output tensors along dim 0.
         shard_axis: the axis that parameters are split over.
         ignored_modules: neither split nor units; their parameters are whole on each device.
+        ignored_params: neither split nor gathered; they are whole on each device.
         reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
             backward; False keeps them, which saves half the gathers and takes the memory of the whole model. The root
             keeps its own: backward begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
+        offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
+        shard_placement_fn: asked for each parameter: a `PartitionSpec`, a dim, or None for the default.
+        min_shard_numel: parameters of fewer elements stay whole on each device.
+        param_init_fn: called with each module that has tensors on meta, once these are on the device and empty,
+            instead of its `reset_parameters`.
+        auto_wrapper_callable: called for each unit with the module and the keywords of this class; what it returns
+            takes the module's place. For one that is checkpointed: `lambda module, **how: FullyShardedDataParallel(
+            fsdp.checkpoint_module(module), **how)`.
+
+    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are taken, too: those that have a meaning here
+    become others, the rest are named in one warning (docs/fsdp.md).
 
     A parameter that is marked over other axes of the mesh (tensor parallel) stays split over them, and is gathered over
     `shard_axis` alone.
@@ -59,71 +76,82 @@ class FullyShardedDataParallel(nn.Module):
     >>> kept(torch.ones(3, 4, device="xla")).sum().backward()
     """
 
+    @takes(TORCH)
     def __init__(
         self,
         module: nn.Module,
         mesh: spmd.Mesh | None = None,
         *,
-        auto_wrap_policy: Policy | None = None,
+        auto_wrap_policy: AnyPolicy | None = None,
         extra_data_axis: str | None = None,
         shard_output: ShardOutput | None = None,
         shard_axis: str = "fsdp",
         ignored_modules: Collection[nn.Module] = (),
+        ignored_params: Collection[nn.Parameter] = (),
         reshard_after_forward: bool = True,
         mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
+        offload_policy: OffloadPolicy = OffloadPolicy(),
+        shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None,
+        min_shard_numel: int = 0,
+        param_init_fn: ParamInit | None = None,
+        auto_wrapper_callable: AutoWrapper | None = None,
     ):
         super().__init__()
+        caller = type(self).__name__
         if not isinstance(module, nn.Module):
-            raise TypeError(f"FullyShardedDataParallel: expected a torch.nn.Module, got {type(module).__name__}")
-        if mesh is None:
-            ids = spmd.device_ids()
-            mesh = spmd.Mesh(ids, (len(ids),), (shard_axis,))
-        if not isinstance(mesh, spmd.Mesh):
-            raise TypeError(f"FullyShardedDataParallel: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
-        if not isinstance(mp_policy, MixedPrecisionPolicy):
-            raise TypeError(
-                "FullyShardedDataParallel: expected mp_policy to be a fsdp.MixedPrecisionPolicy, got "
-                f"{type(mp_policy).__name__}"
-            )
-        if extra_data_axis == shard_axis:
-            raise ValueError(
-                "FullyShardedDataParallel: extra_data_axis must be another axis than shard_axis, "
-                f"got {shard_axis!r} twice"
-            )
-        for axis in (shard_axis, *([extra_data_axis] if extra_data_axis is not None else [])):
-            if axis not in mesh.axis_names:
-                raise ValueError(
-                    f"FullyShardedDataParallel: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})"
-                )
+            raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(module).__name__}")
+        mesh, axis, batch_axes = axes_of(caller, mesh, shard_axis, extra_data_axis)
+        settings = Settings(
+            caller, mesh, axis, batch_axes,
+            reshard_after_forward=reshard_after_forward, mp_policy=mp_policy, offload_policy=offload_policy,
+            shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel, shard_output=shard_output,
+        )  # fmt: skip
+        ignored_modules = tuple(ignored_modules)
+        ignored = [*ignored_params, *(below for one in ignored_modules for below in one.parameters())]
+        wrapped = [below for places in units_in(module).values() for _, below in places]
+        planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped))
+        units = [(name, unit, settings.overridden(own, name)) for name, unit, own in planned]
         self.module = module
         self.mesh = mesh
-        self._shard_axis = shard_axis
-        self._split = _BatchSplit(mesh, (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis))
-        self._annotate_output = self._split if shard_output is None else partial(_call, shard_output, mesh)
-        self._ignored_modules = tuple(ignored_modules)
-        self._reshard_after_forward = reshard_after_forward
-        self._mp_policy = mp_policy
-        self._hooks: list[RemovableHandle] = []
-        self.units = plan_units(module, auto_wrap_policy, self._ignored_modules)
-        _materialise(module, has_data=mesh.target is None)
-        self._annotate()
+        self.units = [(name, unit) for name, unit, _ in units]
+        materialise(caller, module, has_data=mesh.target is None, param_init_fn=param_init_fn)
+        self._split = BatchSplit(mesh, batch_axes)
+        for name, unit, of_unit in units:
+            if auto_wrapper_callable is None:
+                attach([unit], of_unit, self._split, ignored)
+            else:
+                self._wrap_unit(name, unit, of_unit, auto_wrapper_callable, ignored)
+        root = replace(settings, reshard_after_forward=None) if reshard_after_forward else settings
+        self._attached = attach([module], root, self._split, ignored)
         self._register_state_dict_hook(_strip_prefix)
-        self.register_state_dict_pre_hook(lambda module, *_: module._restore())
+        self.register_state_dict_pre_hook(_restore_first)
         self.register_load_state_dict_pre_hook(_add_prefix)
         self.register_load_state_dict_post_hook(_strip_reported)
 
+    def _wrap_unit(
+        self, name: str, unit: nn.Module, settings: Settings, callable_: AutoWrapper, ignored: list[nn.Parameter]
+    ) -> None:
+        """Makes a unit of what the user's function makes of a module; a wrapper it made of this class is left out."""
+        how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
+        how["reshard_after_forward"] = settings.reshard_after_forward is not False
+        *extra, axis = settings.batch_axes
+        made = callable_(
+            unit, mesh=settings.mesh, shard_axis=axis, extra_data_axis=next(iter(extra), None),
+            ignored_params=ignored, **how,
+        )  # fmt: skip
+        inner = made.module if isinstance(made, FullyShardedDataParallel) else made
+        if not isinstance(inner, nn.Module):
+            raise TypeError(
+                f"{settings.caller}: auto_wrapper_callable must return a module, got {type(made).__name__} for {name}"
+            )
+        if unit_of(inner) is None:
+            attach([inner], settings, self._split, ignored)
+        if inner is not unit:
+            self.module.set_submodule(name, inner)
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
-        self._split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
-        if self._root is None:
-            output = self.module(*args, **kwargs)
-        else:
-            with self._root.forward(args, kwargs) as (args, kwargs):
-                output = self.module(*args, **kwargs)
-        self._annotate_output(output)
-        if self._root is not None:
-            self._root.watch(output)
-        return output
+        return self.module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -153,115 +181,76 @@ class FullyShardedDataParallel(nn.Module):
     def extra_repr(self) -> str:
         return f"mesh={self.mesh!r}, units={len(self.units) + 1}"
 
+    def clip_grad_norm_(
+        self, max_norm: float, norm_type: float = 2.0, groups: Any = None, *, error_if_nonfinite: bool = False
+    ) -> torch.Tensor:
+        """Scales the gradients of all parameters so that their norm, over all devices, is at most `max_norm`.
+
+        Returns the norm before, one number on the device. `torch.nn.utils.clip_grad_norm_` does the same. `groups` of
+        PyTorch/XLA must be None.
+        """
+        if groups is not None:
+            raise ValueError("clip_grad_norm_: expected groups=None; the norm is that of the whole gradient")
+        return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """A context for the backward passes whose gradients are added up before a step.
+
+        Nothing is held back in it: gradients are those of the whole batch after every backward, and add up exactly.
+        """
+        yield
+
+    def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
+        """Has gradients be the sum over the batch's parts, one a device, divided by `pre * post`; of the root unit, and
+        with `recursive` of all.
+
+        By default that is the number of parts: the gradient of the loss as it was computed.
+        """
+        for unit in units_in(self.module) if recursive else [self._attached]:
+            unit.divide_gradients(pre * post)
+
+    def params_with_grad(self) -> list[nn.Parameter]:
+        """The parameters that have a gradient."""
+        return [parameter for parameter in self.parameters() if parameter.grad is not None]
+
+    @staticmethod
+    def summon_full_params(
+        module: nn.Module,
+        recurse: bool = True,
+        writeback: bool = True,
+        rank0_only: bool = False,
+        offload_to_cpu: bool = False,
+        with_grads: bool = False,
+    ) -> AbstractContextManager[None]:
+        """See `fsdp.summon_full_params`; `rank0_only` and `offload_to_cpu` change nothing, with a warning."""
+        asked = {"rank0_only": rank0_only, "offload_to_cpu": offload_to_cpu}
+        warn_without_meaning("summon_full_params", {name: ONE_VIEW for name, is_asked in asked.items() if is_asked})
+        return summon_full_params(module, recurse=recurse, writeback=writeback, with_grads=with_grads)
+
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FullyShardedDataParallel":
-        """`.to(dtype)` and its kin put other tensors into the parameters: they are annotated like the first."""
+        """`.to(dtype)` and its kin put other tensors into the parameters: they are split like the first."""
         super()._apply(fn, recurse)
-        self._annotate()
+        self._refresh()
         return self
 
-    def _annotate(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks = []
-        self._root: Unit | None = None
-        self._gathered: list[Unit] = []
-        if all(tensor.device.type == "xla" for tensor in (*self.module.parameters(), *self.module.buffers())):
-            self._annotate_state()
-            self._gather_on_use()
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._refresh()  # a file does not say how tensors lie
 
-    def _annotate_state(self) -> None:
-        ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
-        size = self.mesh.shape()[self._shard_axis]
-        for parameter in self.module.parameters():
-            held = self._held_spec(parameter)
-            if id(parameter) not in ignored:
-                held = parameter_spec(parameter.shape, self._shard_axis, size, held)
-            spmd.mark_sharding(parameter, self.mesh, held)
-        for buffer in self.module.buffers():
-            spmd.mark_sharding(buffer, self.mesh, spmd.PartitionSpec(*(None for _ in buffer.shape)))
-
-    def _held_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        """How a parameter was split over the mesh's other axes before it was wrapped."""
-        sharding = spmd.get_sharding(parameter)
-        if sharding is None or sharding.mesh_axes() != self.mesh.shape():
-            return spmd.PartitionSpec(*(None for _ in parameter.shape))
-        return spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())).without(self._shard_axis)
-
-    def _gather_on_use(self) -> None:
-        """Each unit computes with its parameters whole (see `Unit`)."""
-        taken: set[int] = set()
-        inner = {module for _, module in self.units}
-        ignored = {id(parameter) for module in self._ignored_modules for parameter in module.parameters()}
-
-        def unit_of(module: nn.Module, reshard_after_forward: bool) -> Unit:
-            own = [parameter for parameter in module.parameters() if id(parameter) not in taken]
-            taken.update(map(id, own))
-            places = [
-                (owner, name) for owner, name in slots(module, inner) if id(owner._parameters[name]) not in ignored
-            ]
-            return Unit(own, places, self.mesh, self._shard_axis, self._mp_policy, reshard_after_forward)
-
-        for _, module in self.units:
-            unit = unit_of(module, self._reshard_after_forward)
-            self._gathered.append(unit)
-            self._hooks.append(module.register_forward_pre_hook(Enter(unit), with_kwargs=True))
-            self._hooks.append(module.register_forward_hook(Exit(unit, self._annotate_output), always_call=True))
-        # What the root reads last is what backward reads first; what it reads first, backward has no use for.
-        self._root = unit_of(self.module, reshard_after_forward=False)
-        self._gathered.append(self._root)
+    def _refresh(self) -> None:
+        for unit, places in units_in(self.module).items():
+            unit.refresh([module for _, module in places])
 
     def _restore(self) -> None:
         """Parameters in the place of their casts, which a backward pass that raised has left there."""
-        for unit in self._gathered:
+        for unit in units_in(self.module):
             if not unit.is_running:
                 unit.restore()
 
 
-class _BatchSplit:
-    """Splits dim 0 of tensors over the batch axes; what they do not divide, vectors and scalars stay as XLA chooses.
-
-    It knows nothing of the wrapper, so that hooks which hold it make no reference cycle that keeps parameters alive.
-    """
-
-    def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):
-        self.mesh = mesh
-        self.axes = axes
-        self.ways = math.prod(mesh.shape()[axis] for axis in axes)
-        self.specs: dict[int, spmd.PartitionSpec] = {}  # by rank of the tensor
-
-    def __call__(self, output: Any) -> None:
-        for tensor in tensors(output):
-            rank = tensor.dim()
-            if rank >= 2 and tensor.shape[0] % self.ways == 0 and tensor.shape[0] > 0:
-                spec = self.specs.get(rank)
-                if spec is None:
-                    spec = self.specs[rank] = spmd.PartitionSpec(self.axes, *(None for _ in range(rank - 1)))
-                spmd.mark_sharding(tensor, self.mesh, spec)
-
-
-def _call(shard_output: ShardOutput, mesh: spmd.Mesh, output: Any) -> None:
-    shard_output(output, mesh)
-
-
-def _materialise(module: nn.Module, *, has_data: bool) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made.
-
-    Where it is only ever planned, over devices that are not here, what is on meta needs no initial values.
-    """
-    unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
-    module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
-    for child in unmade if has_data else ():
-        reset = getattr(child, "reset_parameters", None)
-        if reset is None:
-            raise ValueError(
-                f"FullyShardedDataParallel: {type(child).__name__} is on the meta device and has no reset_parameters() "
-                'to initialise it; give it one, or build the module under `with torch.device("xla")`'
-            )
-        reset()
-
-
-def _own(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
+def _restore_first(wrapper: Any, *_: Any) -> None:
+    wrapper._restore()
 
 
 def _strip_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, metadata: Any) -> None:

@@ -27,6 +27,12 @@ CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, which needs the core alone; what draws and prints (`page`, `table`) is loaded when it is asked.
 PLANNING = ("chips", "reach", "names", "figures", "report", "advice", "planner", "table", "page")
 
+# Those of `fsdp` from the ground up.
+FSDP = (
+    "library", "notices", "policies", "plan", "api", "outputs", "units", "attach", "whole", "shown", "activation",
+    "keywords", "fully_shard", "wrapper", "aliases",
+)  # fmt: skip
+
 
 def module_name(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
@@ -172,6 +178,14 @@ class TestUpperFloors:
         for path in FILES:
             if path.is_relative_to(ROOT / "fsdp"):
                 assert {name for name in imports(path) if name.split(".")[0] == "spmd"} <= {"spmd"}, path
+
+    def test_fsdp_files_import_only_lower_files(self) -> None:
+        files = {path.stem for path in FILES if path.parent == ROOT / "fsdp" and path.name != "__init__.py"}
+        assert files == set(FSDP)
+        for name in FSDP:
+            lower = {"spmd", *(f"fsdp.{other}" for other in FSDP[: FSDP.index(name)])}
+            found = ours(MODULES[f"fsdp.{name}"])
+            assert found <= lower, f"fsdp/{name}.py imports {found - lower}"
 
     @pytest.mark.parametrize(("name", "may"), [("policies", set()), ("plan", {"fsdp.library", "fsdp.policies"})])
     def test_policies_and_plans_touch_no_device(self, name: str, may: set[str]) -> None:

@@ -23,9 +23,12 @@ NAMES = {
         "timer trivial_dispatch_seconds"
     ),
     fsdp: (
-        "FullyShardedDataParallel MixedPrecisionPolicy always_wrap_policy consolidate_sharded_model_checkpoints "
-        "consolidate_sharded_state_dicts lambda_auto_wrap_policy load_checkpoint parameter_spec plan_units "
-        " size_based_auto_wrap_policy transformer_auto_wrap_policy"
+        "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
+        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel always_wrap_policy "
+        "checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts fully_shard "
+        "lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
+        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
 
@@ -102,13 +105,45 @@ SIGNATURES = {
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",
     spmd.metrics.timer: "(name)",
+    fsdp.CPUOffloadPolicy: "(pin_memory=True)",
+    fsdp.FSDPModule.reset_iter_state: "(self)",
+    fsdp.FSDPModule.reshard: "(self)",
+    fsdp.FSDPModule.set_gradient_divide_factor: "(self, factor)",
+    fsdp.FSDPModule.set_reshard_after_forward: "(self, reshard_after_forward, recurse=True)",
+    fsdp.FSDPModule.unshard: "(self, async_op=False)",
     fsdp.FullyShardedDataParallel: (
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
-        "ignored_modules=(), reshard_after_forward=True, "
+        "ignored_modules=(), ignored_params=(), reshard_after_forward=True, "
         "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
-        "cast_forward_inputs=True))"
+        "cast_forward_inputs=True, buffer_dtype=None), offload_policy=OffloadPolicy(), shard_placement_fn=None, "
+        "min_shard_numel=0, param_init_fn=None, auto_wrapper_callable=None)"
     ),
-    fsdp.MixedPrecisionPolicy: ("(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True)"),
+    fsdp.FullyShardedDataParallel.clip_grad_norm_: (
+        "(self, max_norm, norm_type=2.0, groups=None, *, error_if_nonfinite=False)"
+    ),
+    fsdp.FullyShardedDataParallel.no_sync: "(self)",
+    fsdp.FullyShardedDataParallel.params_with_grad: "(self)",
+    fsdp.FullyShardedDataParallel.set_gradient_divide_factors: "(self, pre, post, recursive)",
+    fsdp.FullyShardedDataParallel.summon_full_params: (
+        "(module, recurse=True, writeback=True, rank0_only=False, offload_to_cpu=False, with_grads=False)"
+    ),
+    fsdp.MixedPrecisionPolicy: (
+        "(param_dtype=None, reduce_dtype=None, output_dtype=None, cast_forward_inputs=True, buffer_dtype=None)"
+    ),
+    fsdp.OffloadPolicy: "()",
+    fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
+    fsdp.checkpoint_module: "(module, *, policy=None)",
+    fsdp.fully_shard: (
+        "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
+        "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
+        "cast_forward_inputs=True, buffer_dtype=None), offload_policy=OffloadPolicy(), ignored_params=None, "
+        "dp_mesh_dims=None, shard_axis=None, extra_data_axis=None, min_shard_numel=0)"
+    ),
+    fsdp.or_policy: "(module, recurse, nonwrapped_numel, policies)",
+    fsdp.policy_from_config: "(config)",
+    fsdp.register_fsdp_forward_method: "(module, method_name)",
+    fsdp.show: "(model)",
+    fsdp.summon_full_params: "(module, *, recurse=True, writeback=True, with_grads=False)",
     fsdp.consolidate_sharded_model_checkpoints: (
         "(ckpt_prefix, ckpt_suffix='_rank-*-of-*.pth', save_path='', save_model=True)"
     ),

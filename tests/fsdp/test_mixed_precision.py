@@ -1,6 +1,7 @@
 """mp_policy: parameters stay float32, the units gather and compute in another dtype, gradients come back in float32."""
 
 import copy
+import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +253,80 @@ class TestWhatTravels:
         assert program.record.temp_bytes < 5 * layer * 2
 
 
+class TestOutputDtype:
+    """output_dtype: what each unit returns, in tuples, dicts and dataclasses, too; gradients go back through it."""
+
+    def test_of_each_unit(self, mesh8: spmd.Mesh) -> None:
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
+        plain, x = Plain(), torch.randn(16, 16)
+        net = copy.deepcopy(plain)
+        units = [*net.blocks, net.head]
+
+        def is_unit(module: nn.Module, recurse: bool, _: int) -> bool:
+            return recurse or module in units
+
+        model = FSDP(net, mesh=mesh8, mp_policy=policy, auto_wrap_policy=is_unit)
+        seen = []
+        model.blocks[0].register_forward_hook(lambda module, args, output: seen.append(output.dtype))
+        y = model(x.to("xla"))
+        y.square().mean().backward()
+        assert seen == [y.dtype] == [torch.float32]
+        assert spec(y) == ("fsdp", None)
+        expected = x
+        for layer in (*plain.blocks, plain.head):
+            expected = ByHand(layer)(expected * (plain.scale if layer is plain.head else 1)).float()
+        check(y.to(torch.bfloat16), expected.to(torch.bfloat16))
+
+    def test_structures(self, mesh8: spmd.Mesh) -> None:
+        @dataclasses.dataclass
+        class Answer:
+            first: Tensor
+            rest: tuple[Tensor, int]
+
+        class Answers(nn.Linear):
+            def forward(self, x: Tensor) -> Any:
+                y = super().forward(x)
+                return {"answer": Answer(y, (y.argmax(-1), 3)), "more": [y]}
+
+        policy = fsdp.MixedPrecisionPolicy(output_dtype=torch.bfloat16)
+        answers = FSDP(Answers(8, 8), mesh=mesh8, mp_policy=policy)(torch.ones(8, 8, device="xla"))
+        assert answers["answer"].first.dtype == answers["more"][0].dtype == torch.bfloat16
+        assert answers["answer"].rest[0].dtype == torch.int64 and answers["answer"].rest[1] == 3
+        assert spec(answers["answer"].first) == ("fsdp", None)
+
+
+class TestBufferDtype:
+    """buffer_dtype: floating-point buffers, for good."""
+
+    def test_cast(self, mesh8: spmd.Mesh) -> None:
+        net = nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 8))
+        model = FSDP(net, mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(buffer_dtype=torch.float64))
+        assert model[0].running_mean.dtype == torch.float64 and model[0].num_batches_tracked.dtype == torch.int64
+        assert model[0].weight.dtype == torch.float32 and spec(model[0].running_mean) == (None,)
+
+
+class TestAutocast:
+    """Under autocast, with and without a policy."""
+
+    @pytest.mark.parametrize(
+        "policy", [fsdp.MixedPrecisionPolicy(), fsdp.MixedPrecisionPolicy(output_dtype=torch.float32)]
+    )
+    def test_as_torch(self, policy: fsdp.MixedPrecisionPolicy, mesh8: spmd.Mesh) -> None:
+        plain, x = Net(), torch.randn(16, 16)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh8, mp_policy=policy, auto_wrap_policy=POLICY)
+        with torch.autocast("xla", dtype=torch.bfloat16):
+            y = model(x.to("xla"))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            expected = plain(x)
+        assert y.dtype == (policy.output_dtype or torch.bfloat16)
+        check(y.to(torch.bfloat16), expected.to(torch.bfloat16))
+        y.float().square().mean().backward()
+        expected.float().square().mean().backward()
+        for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+            assert one.grad.dtype == torch.float32
+            check(one.grad.to(torch.bfloat16), other.grad.to(torch.bfloat16))
+
+
 class TestTensorParallel:
     """Parameters marked over another axis stay split over it, in both dtypes."""
 
@@ -289,8 +364,9 @@ class TestPolicy:
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected param_dtype to be a floating-point torch.dtype, got torch.int8"):
             fsdp.MixedPrecisionPolicy(param_dtype=torch.int8)
-        for name in ("reduce_dtype", "output_dtype"):
-            with pytest.raises(NotImplementedError, match=f"{name} is not built"):
-                fsdp.MixedPrecisionPolicy(**{name: torch.float32})
+        both = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        with pytest.raises(NotImplementedError, match=r"reduce_dtype=torch.float32 is not built where gradients are c"):
+            FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=both)
+        FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=torch.float32))
         with pytest.raises(TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"):
             FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=torch.bfloat16)

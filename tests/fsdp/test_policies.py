@@ -2,12 +2,16 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import pytest
+import torch
 import torch.distributed.fsdp.wrap as torch_wrap
 from torch import nn
+from torch.distributed.fsdp.wrap import CustomPolicy, ModuleWrapPolicy, _or_policy
 
 import fsdp
+import spmd
 from recipes.gpt import GPT, MLP, Attention, Block, GPTConfig
 
 
@@ -140,3 +144,120 @@ class TestProtocol:
     )
     def test_torch_s_policies_choose_the_same(self, ours: Callable[..., bool], theirs: Callable[..., bool]) -> None:
         assert names(gpt(), ours) == names(gpt(), theirs) != []
+
+
+class Convs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3))
+        self.head = nn.Linear(8, 4)
+
+
+def chosen(policy: Any, module: nn.Module | None = None, ignored: Any = ()) -> list[str]:
+    return [name for name, _ in fsdp.plan_units(module or Convs(), policy, ignored)]
+
+
+class TestOrPolicy:
+    """or_policy: what any of several policies chooses, ours and torch's."""
+
+    LINEAR = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
+    LARGE = partial(fsdp.size_based_auto_wrap_policy, min_num_params=500)
+
+    def test_any(self) -> None:
+        assert chosen(partial(fsdp.or_policy, policies=[self.LINEAR, self.LARGE])) == ["features.2", "head"]
+        assert chosen(partial(fsdp.or_policy, policies=[{nn.Linear}, ModuleWrapPolicy({nn.ReLU})])) == [
+            "features.1", "head",
+        ]  # fmt: skip
+
+    def test_torchs_own(self) -> None:
+        assert chosen(partial(_or_policy, policies=[self.LINEAR, self.LARGE])) == ["features.2", "head"]
+
+    def test_refused(self) -> None:
+        with pytest.raises(TypeError, match="inside or_policy each must be a function or a set of classes"):
+            chosen(partial(fsdp.or_policy, policies=[CustomPolicy(lambda module: True)]))
+
+
+class TestTorchsPolicies:
+    """ModuleWrapPolicy, CustomPolicy, and a plain set of classes."""
+
+    def test_module_wrap_policy(self) -> None:
+        assert chosen(ModuleWrapPolicy({nn.Conv2d})) == ["features.0", "features.2"]
+
+    @pytest.mark.parametrize("classes", [{nn.Conv2d}, [nn.Conv2d], (nn.Conv2d,), frozenset([nn.Conv2d])])
+    def test_classes(self, classes: Any) -> None:
+        assert chosen(classes) == ["features.0", "features.2"]
+
+    @pytest.mark.parametrize("policy", [3, "Conv2d", nn.Conv2d])
+    def test_refused(self, policy: Any) -> None:
+        with pytest.raises(TypeError, match="auto_wrap_policy: expected a function"):
+            chosen(policy)
+
+    def test_custom_policys_keywords(self, mesh8: spmd.Mesh) -> None:
+        net = Convs()
+        policy = CustomPolicy(
+            lambda module: {"reshard_after_forward": False} if module is net.head else isinstance(module, nn.Conv2d)
+        )
+        model = fsdp.FullyShardedDataParallel(net, mesh8, auto_wrap_policy=policy)
+        units = {unit.name: unit.reshards for unit in fsdp.show(model).units}
+        assert units == {"": False, "features.0": True, "features.2": True, "head": False}
+
+    def test_unknown_keywords(self, mesh8: spmd.Mesh) -> None:
+        policy = CustomPolicy(lambda module: {"reshard": False} if isinstance(module, nn.Linear) else False)
+        with pytest.raises(TypeError, match=r"a policy gave head the keyword\(s\) reshard; expected some of min_shard"):
+            fsdp.FullyShardedDataParallel(Convs(), mesh8, auto_wrap_policy=policy)
+
+
+class TestWrapOverrides:
+    """_wrap_overrides: a module's own keywords."""
+
+    def test_override(self, mesh8: spmd.Mesh) -> None:
+        net = Convs()
+        net.head._wrap_overrides = {"mp_policy": fsdp.MixedPrecisionPolicy(), "min_shard_numel": 10**6}
+        bf16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        model = fsdp.FullyShardedDataParallel(net, mesh8, auto_wrap_policy={nn.Linear, nn.Conv2d}, mp_policy=bf16)
+        units = {unit.name: unit for unit in fsdp.show(model).units}
+        assert units["head"].gathered_bytes == units["head"].kept_bytes == 4 * (8 * 4 + 4)
+        assert units["features.0"].gathered_bytes == 2 * (8 * 27 + 8)
+
+
+class TestFromConfig:
+    """policy_from_config: the keys of a Hugging Face configuration."""
+
+    @pytest.mark.parametrize("key", ["transformer_layer_cls_to_wrap", "fsdp_transformer_layer_cls_to_wrap"])
+    @pytest.mark.parametrize("names", [["Conv2d", "Linear"], "Conv2d, Linear"])
+    def test_classes(self, key: str, names: Any) -> None:
+        policy = fsdp.policy_from_config({key: names, "xla": True, "min_num_params": 0})
+        assert chosen(policy) == ["features.0", "features.2", "head"]
+        net = Convs()
+        assert chosen(policy, net, [net.features]) == ["head"]
+
+    @pytest.mark.parametrize("key", ["min_num_params", "fsdp_min_num_params"])
+    def test_size(self, key: str) -> None:
+        assert chosen(fsdp.policy_from_config({key: 5e2})) == ["features.2"]
+        assert chosen(fsdp.policy_from_config({key: 1e7})) == []
+
+    def test_nothing(self) -> None:
+        assert fsdp.policy_from_config({"xla": True}) is None
+
+    def test_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"no module of the class\(es\) Block in Convs; its classes are Conv2d, C"):
+            chosen(fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Block"]}))
+        with pytest.raises(ValueError, match="expected either transformer_layer_cls_to_wrap or min_num_params"):
+            fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Conv2d"], "min_num_params": 10})
+
+
+class TestRecursion:
+    """As PyTorch/XLA's recursive_wrap asks: the remainder, and nothing of what is ignored."""
+
+    def test_the_remainder_of_what_is_not_ignored(self) -> None:
+        net, asked = Convs(), {}
+
+        def policy(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
+            asked[module, recurse] = unwrapped_params
+            return recurse or isinstance(module, nn.Conv2d)
+
+        assert chosen(policy, net, [net.features[0]]) == ["features.2"]
+        second, head = 8 * 8 * 9 + 8, 8 * 4 + 4
+        assert asked[net, True] == second + head
+        assert asked[net.features, True] == second and asked[net.features, False] == 0
+        assert (net.features[0], True) not in asked and (net, False) not in asked

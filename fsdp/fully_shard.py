@@ -1,0 +1,286 @@
+"""fully_shard: makes modules units in place, children before parents, as FSDP2 does; `FSDPModule` is what they gain."""
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar, overload
+
+import torch
+from torch import nn
+
+import spmd
+
+from .api import MixedPrecisionPolicy, OffloadPolicy, Settings, axes_of
+from .attach import attach, materialise, move
+from .notices import ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
+from .outputs import BatchSplit
+from .plan import Placement
+from .units import Unit, unit_of, units_in
+
+_M = TypeVar("_M", bound=nn.Module)
+
+
+@overload
+def fully_shard(module: _M, **how: Any) -> _M: ...
+@overload
+def fully_shard(module: list[_M], **how: Any) -> list[_M]: ...
+def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and leave the keywords to this
+    module: nn.Module | Sequence[nn.Module],
+    *,
+    mesh: spmd.Mesh | None = None,
+    reshard_after_forward: bool | None = None,
+    shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None,
+    mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
+    offload_policy: OffloadPolicy = OffloadPolicy(),
+    ignored_params: Collection[nn.Parameter] | None = None,
+    dp_mesh_dims: Any = None,
+    shard_axis: str | None = None,
+    extra_data_axis: str | None = None,
+    min_shard_numel: int = 0,
+) -> Any:
+    """Makes a module a unit: its parameters split over the mesh, gathered for its forward and for its backward.
+
+    To be called on children before their parents: a unit has the parameters that no unit below it has. It works in
+    place and returns the module, whose class becomes `FSDP<Class>`, a subclass with the methods of `FSDPModule`; names
+    of parameters and state-dict keys stay. A unit with none above it is a root: it splits inputs over the batch axes
+    along dim 0. A module on meta stays there until `to_empty(device="xla")`.
+
+    Args:
+        module: a module, or several that are gathered together.
+        mesh: the devices; default: one axis over all. Parameters are split over its axis `fsdp`, or over its only axis;
+            of two axes of other names the first holds replicas and parameters are split over the second.
+        reshard_after_forward: free what was gathered after forward and gather it again for backward. None: True, but
+            False for the root.
+        shard_placement_fn: asked for each parameter: a `PartitionSpec`, torch's `Shard(dim)` or `Replicate()`, or None
+            for the largest dim that divides (`fsdp.parameter_spec`).
+        mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
+        offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
+        ignored_params: neither split nor gathered, nor by units above; they are whole on each device.
+        dp_mesh_dims: torch's `DataParallelMeshDims`: names the axes, as the next two do.
+        shard_axis, extra_data_axis: the axis that parameters are split over, and one more that the batch is.
+        min_shard_numel: parameters of fewer elements stay whole on each device.
+
+    Raises ValueError for a module that is a unit already and for an axis that is not in the mesh, TypeError for a wrong
+    argument type. Source: `torch.distributed.fsdp.fully_shard`.
+
+    >>> import torch, spmd, fsdp
+    >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    >>> for layer in model:
+    ...     layer = fsdp.fully_shard(layer, mesh=mesh)
+    >>> model = fsdp.fully_shard(model, mesh=mesh)
+    >>> type(model).__name__, isinstance(model, torch.nn.Sequential), isinstance(model[0], fsdp.FSDPModule)
+    ('FSDPSequential', True, True)
+    >>> model(torch.ones(3, 4, device="xla")).sum().backward()
+    """
+    modules = _modules(module)
+    if dp_mesh_dims is not None:
+        shard_axis, extra_data_axis = _named(dp_mesh_dims)
+    mesh, axis, batch_axes = axes_of("fully_shard", mesh, shard_axis, extra_data_axis)
+    settings = Settings(
+        "fully_shard", mesh, axis, batch_axes,
+        reshard_after_forward=reshard_after_forward, mp_policy=mp_policy, offload_policy=offload_policy,
+        shard_placement_fn=shard_placement_fn, min_shard_numel=min_shard_numel,
+    )  # fmt: skip
+    move(modules)
+    if mesh.target is not None:
+        for one in modules:
+            materialise("fully_shard", one, has_data=False)
+    attach(modules, settings, BatchSplit(mesh, batch_axes), tuple(ignored_params or ()))
+    for one in modules:
+        one.__class__ = _class_of(type(one))
+    return module
+
+
+def _modules(given: Any) -> list[nn.Module]:
+    modules = list(given) if isinstance(given, (list, tuple)) else [given]
+    for one in modules:
+        if not isinstance(one, nn.Module):
+            raise TypeError(f"fully_shard: expected a torch.nn.Module or a list of them, got {type(one).__name__}")
+        if isinstance(one, (nn.ModuleList, nn.ModuleDict)) and type(one).forward is nn.Module.forward:
+            raise ValueError(
+                f"fully_shard: {type(one).__name__} has no forward, in front of which its parameters would be "
+                "gathered; pass its modules one by one, or as a list to gather them together"
+            )
+    if not modules:
+        raise ValueError("fully_shard: expected at least one module, got an empty list")
+    return modules
+
+
+def _named(dims: Any) -> tuple[str | None, str | None]:
+    for name in (dims.shard, dims.replicate):
+        if name is not None and not isinstance(name, str):
+            raise ValueError(
+                f"fully_shard: dp_mesh_dims names one axis each, got {name!r}; a mesh with them as one axis does it"
+            )
+    return dims.shard, dims.replicate
+
+
+class FSDPModule:
+    """What a module gains by `fully_shard`: its unit's parameters gathered and split by hand, and its settings.
+
+    Methods of FSDP2 that order collectives or hold them back are accepted with one warning: XLA sees the whole step.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # A container makes another of its own class when it is sliced: that is no unit.
+        plain = _plain(cls)
+        made = plain.__new__(plain, *args, **kwargs)
+        made.__init__(*args, **kwargs)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        reduced = super().__reduce_ex__(protocol)
+        return _bare, (_plain(type(self)),), *reduced[2:]  # the class itself is in no module that a file could name
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        self._unit.refresh([self])  # type: ignore[list-item]  # a file does not say how tensors lie
+
+    def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
+        """Stores the unit's parameters whole on each device, until its next forward pass ends or `reshard`."""
+        self._unit.unshard()
+        return UnshardHandle() if async_op else None
+
+    def reshard(self) -> None:
+        """Stores the unit's parameters split."""
+        self._unit.reshard()
+
+    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+        """As the argument of `fully_shard`, for this unit and with `recurse` for those below."""
+        if not isinstance(reshard_after_forward, bool):
+            raise TypeError(f"set_reshard_after_forward: expected True or False, got {reshard_after_forward!r}")
+        for unit in self._units(recurse):
+            unit.reshard_after_forward = reshard_after_forward
+
+    def set_gradient_divide_factor(self, factor: float) -> None:
+        """Has the unit's gradients be the sum over the batch's parts, one a device, divided by a factor.
+
+        Without it that factor is the number of parts: the gradient of the loss as it was computed.
+        """
+        self._unit.divide_gradients(factor)
+
+    def set_reduce_scatter_divide_factor(self, factor: float) -> None:
+        """The old name of `set_gradient_divide_factor`."""
+        self.set_gradient_divide_factor(factor)
+
+    def reset_iter_state(self) -> None:
+        """Gives modules their own parameters back after a pass that raised; every forward pass does so by itself."""
+        for unit in self._units(True):
+            unit.restore()
+
+    @property
+    def _unit(self) -> Unit:
+        unit = unit_of(self)  # type: ignore[arg-type]
+        assert unit is not None, "fully_shard has made it"
+        return unit
+
+    def _units(self, recurse: bool) -> list[Unit]:
+        return list(units_in(self)) if recurse else [self._unit]  # type: ignore[arg-type]
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        """`.to(dtype)` and its kin put other tensors into the parameters: they are split like the first."""
+        super()._apply(fn, recurse)  # type: ignore[misc]
+        self._unit.refresh([self])  # type: ignore[list-item]
+        return self
+
+
+_WITHOUT_MEANING = {
+    "set_is_last_backward": REDUCED,
+    "set_requires_gradient_sync": REDUCED,
+    "set_requires_all_reduce": REDUCED,
+    "set_reshard_after_backward": "what backward has gathered is freed when nothing reads it any more",
+    "set_unshard_in_backward": "backward gathers what it reads",
+    "set_modules_to_forward_prefetch": SCHEDULED,
+    "set_modules_to_backward_prefetch": SCHEDULED,
+    "set_post_optim_event": SCHEDULED,
+    "set_custom_all_gather": SCHEDULED,
+    "set_custom_reduce_scatter": SCHEDULED,
+    "set_all_reduce_hook": ONE_VIEW,
+    "set_force_sum_reduction_for_comms": "the compiler chooses how a sum is reduced",
+    "set_reduce_scatter_unused_params": "a parameter that no loss reads has no gradient",
+    "set_reduce_scatter_max_input_buffers": SCHEDULED,
+    "set_separate_reduce_scatter_group": ONE_VIEW,
+    "set_allocate_memory_from_process_group_for_comm": ONE_VIEW,
+    "set_symm_mem_for_comm": ONE_VIEW,
+}
+_warned: set[str] = set()
+
+
+def _without_meaning(name: str, reason: str) -> Callable[..., None]:
+    def method(self: FSDPModule, *args: Any, **kwargs: Any) -> None:
+        if name not in _warned:
+            _warned.add(name)
+            warn_without_meaning("FSDPModule", {name: reason})
+
+    method.__name__, method.__doc__ = name, f"Accepted with one warning: {reason}."
+    return method
+
+
+for _name, _reason in _WITHOUT_MEANING.items():
+    setattr(FSDPModule, _name, _without_meaning(_name, _reason))
+
+
+class UnshardHandle:
+    """What `unshard(async_op=True)` returns; its `wait` has nothing to wait for, as programs order themselves."""
+
+    def wait(self) -> None:
+        """Returns at once."""
+
+
+def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
+    """Has another method than `forward` run with the unit's parameters gathered; of a plain module nothing changes.
+
+    Raises ValueError where the module has no such method. Source:
+    `torch.distributed.fsdp.register_fsdp_forward_method`.
+
+    >>> import torch, spmd, fsdp
+    >>> class Encoder(torch.nn.Linear):
+    ...     def encode(self, x):
+    ...         return self(x).relu()
+    >>> encoder = fsdp.fully_shard(Encoder(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> fsdp.register_fsdp_forward_method(encoder, "encode")
+    >>> encoder.encode(torch.ones(3, 4, device="xla")).shape
+    torch.Size([3, 2])
+    """
+    if unit_of(module) is None:
+        return
+    if not callable(getattr(type(module), method_name, None)):
+        raise ValueError(f"register_fsdp_forward_method: {type(module).__name__} has no method {method_name!r}")
+    module.__dict__[method_name] = _ForwardMethod(module, method_name)
+
+
+class _ForwardMethod:
+    """A method around which its module's unit gathers; a copied module has a copy of its own."""
+
+    def __init__(self, module: nn.Module, name: str):
+        self.module, self.name = module, name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        unit = unit_of(self.module)
+        assert unit is not None, "it is put on units alone"
+        args, kwargs = unit.enter(self.module, args, kwargs)
+        output = None
+        try:
+            output = getattr(type(self.module), self.name)(self.module, *args, **kwargs)
+        finally:
+            output = unit.leave(output)
+        return output
+
+
+def _plain(cls: type) -> type:
+    """The class that a unit's class was made of."""
+    return cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
+
+
+_CLASSES: dict[type, type] = {}
+
+
+def _class_of(plain: type) -> type:
+    """The class of a unit made of a module of that class; one each."""
+    if plain not in _CLASSES:
+        _CLASSES[plain] = type(f"FSDP{plain.__name__}", (FSDPModule, plain), {"__module__": plain.__module__})
+    return _CLASSES[plain]
+
+
+def _bare(plain: type) -> Any:
+    """A module of a unit's class without anything in it, for copies and pickles."""
+    return object.__new__(_class_of(plain))

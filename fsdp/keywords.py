@@ -1,0 +1,200 @@
+"""Keywords of PyTorch's and PyTorch/XLA's FSDP: what each becomes here; the rest are named in a warning."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import spmd
+
+from .api import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
+from .notices import ONE_VIEW, SCHEDULED, unknown_keyword, warn_without_meaning
+from .plan import Placement
+
+Given = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Nothing:
+    """A keyword that changes nothing. reason: what takes its place. unsaid: values that ask for nothing."""
+
+    reason: str
+    unsaid: tuple[Any, ...] = (None, False)
+
+
+@dataclass(frozen=True)
+class Means:
+    """A keyword that becomes others. of: its value and the keywords so far -> keywords of ours."""
+
+    of: Callable[[Any, Given], Given]
+
+
+Table = Mapping[str, Nothing | Means]
+
+
+def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any]) -> Given:
+    """Keywords of ours for those given, of which some are another library's.
+
+    Raises TypeError for one that nobody knows, and for one that says what another one says already.
+    """
+    ours = {name: value for name, value in given.items() if name in known}
+    reasons = {}
+    for name, value in given.items():
+        if name in ours:
+            continue
+        if name not in table:
+            raise unknown_keyword(caller, name, (*known, *table))
+        meaning = table[name]
+        if isinstance(meaning, Nothing):
+            if not any(type(value) is type(unsaid) and value == unsaid for unsaid in meaning.unsaid):
+                reasons[name] = meaning.reason
+            continue
+        said = meaning.of(value, ours)
+        twice = sorted(said.keys() & given.keys())
+        if twice:
+            raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
+        ours.update(said)
+    warn_without_meaning(caller, reasons, stacklevel=4)
+    return ours
+
+
+def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Has a constructor take the keywords of another library, too."""
+
+    def wrapped(init: Callable[..., None]) -> Callable[..., None]:
+        known = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
+
+        @functools.wraps(init)
+        def taking(self: Any, module: nn.Module, mesh: spmd.Mesh | None = None, **given: Any) -> None:
+            if mesh is not None:
+                given["mesh"] = mesh
+            init(self, module, **translate(type(self).__name__, given, table, known))
+
+        return taking
+
+    return wrapped
+
+
+def _strategy(value: Any, ours: Given) -> Given:
+    """`torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
+    name = getattr(value, "name", value)
+    if name == "FULL_SHARD" or name is None:
+        return {}
+    if name == "SHARD_GRAD_OP":
+        return {"reshard_after_forward": False}
+    if name == "NO_SHARD":
+        return {"shard_placement_fn": _whole}
+    if name in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
+        mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
+        others = [] if mesh is None else [other for other in mesh.axis_names if other != axis]
+        if len(others) != 1 and "extra_data_axis" not in ours:
+            raise ValueError(
+                f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
+                f"extra_data_axis that names it; got {mesh!r}"
+            )
+        said: Given = {} if "extra_data_axis" in ours else {"extra_data_axis": others[0]}
+        return said if name == "HYBRID_SHARD" else {**said, "reshard_after_forward": False}
+    raise ValueError(
+        "sharding_strategy: expected FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or _HYBRID_SHARD_ZERO2, got "
+        f"{value!r}"
+    )
+
+
+def _whole(parameter: nn.Parameter) -> Placement:
+    return spmd.PartitionSpec(*(None for _ in parameter.shape))
+
+
+def _on_dim_0(parameter: nn.Parameter) -> Placement:
+    return 0 if parameter.dim() else None
+
+
+def _mixed_precision(value: Any, _: Given) -> Given:
+    """`torch.distributed.fsdp.MixedPrecision`."""
+    if value is None:
+        return {}
+    # A root whose inputs are cast hands on what is cast: units below that get something else would not run.
+    casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
+    policy = MixedPrecisionPolicy(
+        param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
+        cast_forward_inputs=casts_inputs,
+    )  # fmt: skip
+    return {"mp_policy": policy}
+
+
+def _cpu_offload(value: Any, _: Given) -> Given:
+    """`torch.distributed.fsdp.CPUOffload`."""
+    return {"offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()}
+
+
+def _ignored_states(value: Any, _: Given) -> Given:
+    """Parameters or modules."""
+    states = list(value or ())
+    modules = [state for state in states if isinstance(state, nn.Module)]
+    parameters = [state for state in states if isinstance(state, torch.Tensor)]
+    if len(modules) + len(parameters) != len(states):
+        raise TypeError("ignored_states: expected parameters or modules alone")
+    return {
+        **({"ignored_modules": modules} if modules else {}),
+        **({"ignored_params": parameters} if parameters else {}),
+    }
+
+
+def _dtypes(name: str) -> Means:
+    """One dtype of a precision policy, which several keywords make together."""
+
+    def of(value: Any, ours: Given) -> Given:
+        policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
+        return {"mp_policy": MixedPrecisionPolicy(**{**vars(policy), name: value})}
+
+    return Means(of)
+
+
+# `torch.distributed.fsdp.FullyShardedDataParallel`.
+TORCH: Table = {
+    "process_group": Nothing(ONE_VIEW),
+    "sharding_strategy": Means(_strategy),
+    "cpu_offload": Means(_cpu_offload),
+    "backward_prefetch": Nothing(SCHEDULED),
+    "forward_prefetch": Nothing(SCHEDULED),
+    "limit_all_gathers": Nothing(SCHEDULED, unsaid=(None, True)),
+    "mixed_precision": Means(_mixed_precision),
+    "device_id": Nothing('the device is "xla"'),
+    "sync_module_states": Nothing(ONE_VIEW),
+    "use_orig_params": Nothing("parameters are always the module's own", unsaid=(None, True)),
+    "ignored_states": Means(_ignored_states),
+    "ignored_parameters": Means(lambda value, _: {"ignored_params": list(value or ())}),
+    "device_mesh": Means(lambda value, _: {} if value is None else {"mesh": value}),
+}
+
+_WHOLE_STEP = "XLA compiles the whole step"
+
+# `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`.
+XLA: Table = {
+    "flatten_parameters": Nothing("each parameter stays itself; small ones share a gather"),
+    "execute_sharding_on_init": Nothing("parameters are split as they go up", unsaid=(None, True)),
+    "optimization_barrier_in_forward": Nothing("a gather waits for the unit's input", unsaid=(None, True)),
+    "optimization_barrier_in_backward": Nothing("a gather waits for the arriving gradient", unsaid=(None, True)),
+    "sync_on_finalization": Nothing("spmd.sync() ends a step"),
+    "disable_reshard_on_root": Nothing("the root keeps what it gathered", unsaid=(None, True)),
+    "compute_dtype": _dtypes("param_dtype"),
+    "buffer_dtype": _dtypes("buffer_dtype"),
+    "fp32_reduce_scatter": Means(lambda value, ours: _dtypes("reduce_dtype").of(torch.float32, ours) if value else {}),
+    "sharding_groups": Nothing("a mesh of two axes says who shares"),
+    "sharding_rank": Nothing(ONE_VIEW),
+    "sharding_world_size": Nothing("the size of the mesh's axis"),
+    "shard_param_on_dim_0": Means(lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {}),
+    "pin_layout_in_collective_ops": Nothing(_WHOLE_STEP, unsaid=(None, True)),
+    "reduce_scatter_bucket_size_mb": Nothing(SCHEDULED, unsaid=(None, 0)),
+    "coalesce_all_gather_ops": Nothing("small parameters share a gather"),
+    "opt_flatten_overlap": Nothing(SCHEDULED),
+    "mark_step_on_finalization": Nothing("spmd.sync() ends a step"),
+    "_shard_size_multiple": Nothing("shards are padded where a dim is uneven", unsaid=(None, 128)),
+    "_use_xla_patched_linear": Nothing("products keep their shardings", unsaid=(None, True)),
+    "_debug_dummy_forward_pass": Nothing(_WHOLE_STEP),
+    "_debug_msg": Nothing("fsdp.show(model) names units", unsaid=(None, "xla_fsdp")),
+    "_debug_print": Nothing("fsdp.show(model) names units"),
+}

@@ -1,0 +1,133 @@
+"""show: the units of a model, what each gathers and what each device keeps."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+import spmd
+
+from .units import Unit, units_in
+
+_HEAD = ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
+
+
+@dataclass(frozen=True)
+class ShownParameter:
+    """One parameter. names: all that it has (tied weights have several). notes: "frozen", "tied", "ignored"."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    spec: spmd.PartitionSpec | None
+    num_bytes: int
+    kept_bytes: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ShownUnit:
+    """One unit. gathered_bytes: of its parameters whole, in the dtype they are gathered in; kept_bytes: a device's."""
+
+    name: str
+    kind: str
+    reshards: bool
+    parameters: tuple[ShownParameter, ...]
+    gathered_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The units of a model, parents first; printed as a table."""
+
+    units: tuple[ShownUnit, ...]
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
+        ]
+        for unit in self.units:
+            notes = "" if unit.reshards else "kept after forward"
+            sizes = (_size(unit.gathered_bytes), _size(unit.kept_bytes))
+            rows.append((f"{unit.name or '(root)'}: {unit.kind}", "", "", "", *sizes, notes))
+            rows += [_row(parameter) for parameter in unit.parameters]
+        gathered, kept = (sum(getattr(unit, f"{name}_bytes") for unit in self.units) for name in ("gathered", "kept"))
+        rows.append(("total", "", "", "", _size(gathered), _size(kept), ""))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def show(model: nn.Module) -> Shown:
+    """The units of a wrapped model: parameters, specs, bytes gathered at once, bytes kept per device; print it.
+
+    Raises ValueError for a model without units.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> print(fsdp.show(model))
+    unit / parameter    shape   dtype    spec           gathered  kept per device
+    (root): FSDPLinear                                      40 B             40 B  kept after forward
+      weight            (2, 4)  float32  P(None, None)                       32 B
+      bias              (2,)    float32  P(None)                              8 B
+    total                                                   40 B             40 B
+    """
+    found = units_in(model)
+    if not found:
+        raise ValueError(f"show: {type(model).__name__} has no units; wrap it with fsdp first")
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return Shown(tuple(_unit(unit, places, names) for unit, places in found.items()))
+
+
+def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]]) -> ShownUnit:
+    own = [_parameter(parameter, names, ()) for parameter in unit.parameters]
+    left = [_parameter(parameter, names, ("ignored",)) for parameter in unit.ignored]
+    return ShownUnit(
+        name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
+        kind=", ".join(type(module).__name__ for _, module in places),
+        reshards=unit.reshards,
+        parameters=(*own, *left),
+        gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
+        kept_bytes=sum(row.kept_bytes for row in (*own, *left)),
+    )
+
+
+def _parameter(parameter: nn.Parameter, names: dict[int, list[str]], notes: tuple[str, ...]) -> ShownParameter:
+    sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)
+    called = tuple(name.removeprefix("module.") for name in names.get(id(parameter), ()))
+    shape = tuple(parameter.shape)
+    shard = shape if sharding is None else sharding.shard_shape(shape)
+    said = (*notes, *(() if parameter.requires_grad else ("frozen",)), *(("tied",) if len(called) > 1 else ()))
+    return ShownParameter(
+        names=called,
+        shape=shape,
+        dtype=parameter.dtype,
+        spec=None if sharding is None else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
+        num_bytes=parameter.numel() * parameter.element_size(),
+        kept_bytes=torch.Size(shard).numel() * parameter.element_size(),
+        notes=said if sharding is None or sharding.memory == "device" else (*said, "on the host"),
+    )
+
+
+def _row(parameter: ShownParameter) -> tuple[str, ...]:
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    spec = "not on the device" if parameter.spec is None else repr(parameter.spec)
+    names = f"  {' = '.join(parameter.names)}"
+    return names, str(parameter.shape), dtype, spec, "", _size(parameter.kept_bytes), ", ".join(parameter.notes)
+
+
+def _aligned(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if column in (4, 5) else text.ljust(width)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes all")
