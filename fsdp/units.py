@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,12 +18,13 @@ _Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and w
 ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, and what modules hold in it."""
+    """One forward pass: what it gathered, and what modules hold in it. None: its backward is over, which lets go of the
+    casts, whoever holds the loss; a second backward casts anew."""
 
-    gathers: tuple[spmd.use_sharding, ...] = ()
-    held: _Held = dataclasses.field(default_factory=dict)
+    gathers: tuple[spmd.use_sharding, ...]
+    held: _Held | None
 
 
 class Unit:
@@ -58,13 +60,12 @@ class Unit:
     def _begin_anew(self) -> None:
         self._gathered: spmd.use_sharding | None = None  # of what is not cast; None: not bound yet
         self._passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
-        self._latest = _Pass()
         self._masters: _Held = {}  # what the casts took the place of in backward
         self._is_unsharded = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_latest", "_masters", "_is_unsharded", "_scaling"}
+        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_scaling"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -177,26 +178,29 @@ class Unit:
             self.restore()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self._cast_slots()}
-        casts = self._casts([parameter for parameter in stored.values() if self._is_cast(parameter)])
-        gathers = (self._gather_stored(), self._gather(casts.values()))
+        begun = self._begun(stored)
         if self.reshards:
             for tensor in tensors(inputs)[:1]:
-                for gather in gathers:
+                for gather in begun.gathers:
                     gather.renew(tensor)
-        for gather in gathers:
+        for gather in begun.gathers:
             gather.__enter__()
-        held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
-        self._passes.append((_Pass(gathers, held), stored))
-        _hold(held)
+        self._passes.append((begun, stored))
+        _hold(begun.held)
         return inputs
+
+    def _begun(self, stored: _Held) -> _Pass:
+        casts = self._casts([parameter for parameter in stored.values() if self._is_cast(parameter)])
+        held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
+        return _Pass((self._gather_stored(), self._gather(casts.values())), held)
 
     def leave(self, output: Any) -> Any:
         """Ends it; returns its output. None: forward raised, as it does where a recomputation has all that it wants."""
         if not self._passes:
             return output
-        self._latest, stored = self._passes.pop()
+        ended, stored = self._passes.pop()
         _hold(stored)
-        for gather in reversed(self._latest.gathers):
+        for gather in reversed(ended.gathers):
             gather.__exit__()
         if self._is_unsharded and not self._passes:
             self.reshard()
@@ -207,7 +211,7 @@ class Unit:
             self.split(output)
         else:
             self.settings.shard_output(output, self.settings.mesh)
-        self._watch(output)
+        self._watch(output, ended)
         return output
 
     def restore(self) -> None:
@@ -217,18 +221,27 @@ class Unit:
 
     def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
         """Begins the backward of a forward pass."""
+        if at.held is None:
+            with torch.enable_grad():
+                again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
+            at.gathers, at.held = again.gathers, again.held
         if self.reshards:
             for gather in at.gathers:
                 gather.renew(gradient)
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
-            torch.autograd.Variable._execution_engine.queue_callback(self.restore)
+            torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
-    def _watch(self, output: Any) -> None:
+    def _end(self, at: "_Pass") -> None:
+        """Ends the backward of a forward pass."""
+        self.restore()
+        at.gathers, at.held = (), None
+
+    def _watch(self, output: Any, ended: _Pass) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
-        if self.reshards or self._latest.held:
-            arrived = _Arrived(self, self._latest)
+        if self.reshards or ended.held:
+            arrived = _Arrived(self, ended)
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
                     tensor.register_hook(arrived)
@@ -310,8 +323,9 @@ def _held(module: nn.Module, name: str) -> Any:
     return module._parameters[name]
 
 
-def _hold(values: _Held) -> None:
+def _hold(values: _Held | None) -> None:
     """Puts tensors where modules hold parameters, which need not be parameters themselves."""
+    values = values or {}
     for (module, name), value in values.items():
         module._parameters[name] = value
     for module in {module for module, _ in values if isinstance(module, nn.RNNBase)}:

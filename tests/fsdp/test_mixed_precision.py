@@ -2,11 +2,13 @@
 
 import copy
 import dataclasses
+import gc
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import jax
 import pytest
 import torch
 from support import check
@@ -370,3 +372,33 @@ class TestPolicy:
         FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=torch.float32))
         with pytest.raises(TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"):
             FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=torch.bfloat16)
+
+
+def num_casts() -> int:
+    gc.collect()
+    return sum(array.dtype == "bfloat16" for array in jax.live_arrays())
+
+
+class TestNothingIsLeft:
+    """After a step no cast of a parameter is there, though the loss is held; a second backward casts anew."""
+
+    @pytest.mark.parametrize("make", [Plain, Checkpointed, CheckpointedInside])
+    def test_after_a_step(self, mesh8: spmd.Mesh, make: Callable[[], nn.Module]) -> None:
+        model = FSDP(make(), mesh8, auto_wrap_policy=POLICY, mp_policy=BF16)
+        x = torch.randn(8, 16).to("xla")
+        before = num_casts()
+        loss = model(x).square().mean()
+        loss.backward()
+        spmd.sync(wait=True)
+        assert num_casts() == before + (loss.dtype == torch.bfloat16)
+
+    @pytest.mark.parametrize("make", [Plain, Checkpointed, CheckpointedInside])
+    def test_backward_twice(self, mesh8: spmd.Mesh, make: Callable[[], nn.Module]) -> None:
+        model = FSDP(make(), mesh8, auto_wrap_policy=POLICY, mp_policy=BF16)
+        loss = model(torch.randn(8, 16).to("xla")).square().mean()
+        loss.backward(retain_graph=True)
+        once = {name: parameter.grad.clone() for name, parameter in model.named_parameters()}
+        loss.backward()
+        for name, parameter in model.named_parameters():
+            check(parameter.grad, 2 * once[name].cpu())
+            assert parameter.dtype == torch.float32
