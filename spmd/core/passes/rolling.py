@@ -122,12 +122,15 @@ class _Rolled(Spread):
         named = {self.data.get(leaf, leaf): i for i, leaf in enumerate(old.leaves)}
         read = [operand for node in graph.nodes for operand in node.operands if type(operand) is Leaf]
         leaves = list(dict.fromkeys([*read, *named]))
-        lies, donated = [], []
+        copied = set(self.copies.values())
+        lies, donated, onto = [], [], []
         for leaf in leaves:
             like = self.copies.get(leaf, leaf)
             lies.append(old.lies[named[like]] if like in named else old.mesh)
-            donated.append(leaf in named and leaf not in self.copies.values() and old.donated[named[leaf]])
-        return dataclasses.replace(graph, leaves=leaves, lies=lies, donated=tuple(donated))
+            is_old = leaf in named and leaf not in copied
+            donated.append(is_old and old.donated[named[leaf]])
+            onto.append(old.onto[named[leaf]] if is_old else None)
+        return dataclasses.replace(graph, leaves=leaves, lies=lies, donated=tuple(donated), onto=onto)
 
     # What is as long as there are turns.
 

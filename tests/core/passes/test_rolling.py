@@ -164,3 +164,20 @@ class TestEpisodes:
         assert sum(counts[1:]) <= 2 and not any(counts[2:6]), (counts, spmd.metrics.report())
         for expected, made in zip(both[0].parameters(), both[1].parameters(), strict=True):
             torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-3, atol=1e-4)
+
+    def test_scores_by_index(self) -> None:
+        """Each length is a program yet, as a slice a turn stays outside the loop; from 8 turns on layers roll, too."""
+        policy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        both = policy, copy.deepcopy(policy).to("xla")
+        for length in range(5, 12):
+            states, actions = torch.randn(length, 1, 4), torch.randint(2, (length, 1, 1))
+            gradients = []
+            for model, device in zip(both, ("cpu", "xla"), strict=True):
+                scores = [
+                    model(state.to(device)).log_softmax(-1).gather(1, action.to(device))
+                    for state, action in zip(states, actions, strict=True)
+                ]
+                loss = torch.cat(scores).square().sum()
+                gradients.append([x.cpu() for x in torch.autograd.grad(loss, list(model.parameters()))])
+            for expected, made in zip(*gradients, strict=True):
+                torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
