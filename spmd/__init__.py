@@ -24,7 +24,7 @@ from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
-from .core.ir.graph import AbstractError as AbstractError
+from .core.ir.errors import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer

@@ -19,7 +19,8 @@ from spmd import Mesh, Sharding
 from spmd.core.compile.compiler import compile_for, lower_graph
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.engine.placement import meshes_met
-from spmd.core.ir.graph import AbstractError, Graph, topological
+from spmd.core.ir.errors import AbstractError
+from spmd.core.ir.graph import Graph, topological
 from spmd.core.ir.meta import dense_meta
 from spmd.core.lazy.cell import LIVE, pending
 from spmd.core.lazy.tensor import abstract

@@ -203,7 +203,7 @@ def _apply(
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            takes_rows = node.entry.lowering.elements or _is_of_scalars(node)
+            takes_rows = node.entry.lowering.takes_rows or _is_of_scalars(node)
             if not node.entry.lowering.any_memory:
                 # Of a stack on the host only the row that is read is fetched, where the op takes no rows.
                 operands = rows_on_device(operands if takes_rows else list(map(plain, operands)))

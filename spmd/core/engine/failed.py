@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from ..compile.failing import RunError
-from ..ir.graph import Leaf, LostError, Node, origin, topological
+from ..ir.errors import LostError
+from ..ir.graph import Leaf, Node, origin, topological
 from ..lazy.cell import ASIDE, LIVE, Cell
 from ..passes import nans
 

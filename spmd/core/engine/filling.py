@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import torch
 
-from ..ir.graph import AbstractError, Leaf
+from ..ir.errors import AbstractError
+from ..ir.graph import Leaf
 from ..ir.meta import dense_meta
 from ..ir.source import user_line
 from ..lazy.annotate import current_sharding

@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable
 
-from ..ir.graph import AbstractError, Leaf, Node, Value, origin
+from ..ir.errors import AbstractError
+from ..ir.graph import Leaf, Node, Value, origin
 from ..ir.source import describe, user_line
 from ..lazy.cell import Cell
 from ..pjrt import agreement, devices, processes, transfer

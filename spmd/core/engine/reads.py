@@ -10,7 +10,8 @@ import numpy as np
 from .. import interrupt, metrics
 from ..compile import failing
 from ..config import config
-from ..ir.graph import AbstractError, Leaf, Node, is_data, origin
+from ..ir.errors import AbstractError
+from ..ir.graph import Leaf, Node, is_data, origin
 from ..ir.source import describe, user_line
 from ..lazy import body
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads

@@ -12,19 +12,12 @@ import numpy as np
 from ..config import config
 from ..sharding.value import Sharding
 from .encode import digest
+from .errors import AbstractError, LostError
 from .meta import Meta, dense_meta
 from .op import Entry
 from .store import Family, Store
 
 _serials = itertools.count()
-
-
-class LostError(RuntimeError):
-    """A tensor whose data is gone was read."""
-
-
-class AbstractError(RuntimeError):
-    """What has no data, or lies on devices that are not here, was read or run."""
 
 
 class Leaf:

@@ -15,7 +15,7 @@ from jax._src.sharding_impls import local_to_global_shape  # which jax's own upl
 
 from .. import forking
 from ..dtypes import to_numpy_dtype, to_torch_dtype
-from ..ir.graph import AbstractError
+from ..ir.errors import AbstractError
 from ..ir.source import user_line
 from ..sharding.constrain import cut, pad
 from ..sharding.partitioner import compiler_context
