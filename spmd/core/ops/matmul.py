@@ -1,5 +1,6 @@
 """Products of matrices and vectors. Narrow floats accumulate in float32; scaling and bias come before rounding."""
 
+import itertools
 import math
 
 import jax.numpy as jnp
@@ -88,8 +89,7 @@ def _gathered(grad_output, self):
     Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), they are gathered
     once for both gradients. Left to themselves, partitioners gather the weight and exchange the input's gradient.
     """
-    known = split.layout(*((self, dim) for dim in range(self.ndim)))
-    given = split.layout(*((grad_output, dim) for dim in range(grad_output.ndim)))
+    known, given = split.layout_of(self), split.layout_of(grad_output)
     if known is None or given is None or known[0] != given[0]:
         return grad_output
     (mesh, (*_, features)), (_, dims) = known, given
@@ -97,11 +97,24 @@ def _gathered(grad_output, self):
     return grad_output if wanted == dims else split.placed(grad_output, mesh, *wanted)
 
 
+def _input_gradient(grad_output, weight, self):
+    """The gradient of a product's input. Where devices have partial sums of it, it lies as the input lies: left to
+    itself, a partitioner may scatter the sum of each of several products of one input, piece by piece."""
+    made = _rounded_product(_rows(grad_output), weight, grad_output.dtype)
+    known, given = split.layout_of(self), split.layout_of(grad_output)
+    if known is None or given is None or known[0] != given[0] or not given[1][-1]:
+        return made
+    mesh, dims = known
+    is_free = set(given[1][-1]).isdisjoint(itertools.chain(*dims))
+    return split.placed(made.reshape(self.shape), mesh, *dims) if is_free else made
+
+
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
-    rows, grad = _rows(self), _rows(_gathered(grad_output, self))
+    grad_output = _gathered(grad_output, self)
+    rows, grad = _rows(self), _rows(grad_output)
     made = (
-        _rounded_product(grad, weight, grad.dtype) if output_mask[0] else None,
+        _input_gradient(grad_output, weight, self) if output_mask[0] else None,
         _rounded_product(grad.T, rows, grad.dtype) if output_mask[1] else None,
         jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
     )

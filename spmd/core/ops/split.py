@@ -52,9 +52,14 @@ def layout(*asked: tuple[jax.Array, int], uneven: int | None = None) -> tuple[An
     return mesh, split
 
 
+def layout_of(array: jax.Array) -> tuple[Any, list[Axes]] | None:
+    """The mesh, and the axes over which each dim of an array is split; None where nothing is known of any."""
+    return layout(*((array, dim) for dim in range(array.ndim)))
+
+
 def lies(array: jax.Array) -> NamedSharding | None:
     """How all of an array is split, as far as it is known here."""
-    known = layout(*((array, dim) for dim in range(array.ndim)))
+    known = layout_of(array)
     return NamedSharding(known[0], spec(*known[1])) if known is not None else None
 
 

@@ -254,6 +254,8 @@ class TestSequenceParallel:
             (("data", None, "tensor"), (("data", "tensor"), None, None), [("data", None, None)]),
             (("data", None, "tensor"), ("data", None, None), []),
             (("data", "tensor", None), ("data", "tensor", None), []),
+            (("data", None, None), ("data", None, "tensor"), [("data", None, None)]),
+            (("data", "tensor", None), ("data", None, "tensor"), []),
         ],
     )
     def test_what_is_placed(self, features, gradient, placed):
