@@ -217,230 +217,235 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %178 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
     %179 = stablehlo.reshape %176 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
     %180 = stablehlo.dot_general %179, %arg9, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
-    %181 = stablehlo.transpose %179, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
-    %182 = stablehlo.dot_general %181, %178, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
-    %183 = stablehlo.reshape %180 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %184 = stablehlo.custom_call @Sharding(%182) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %185 = stablehlo.negate %137 : tensor<4x8x64xf32>
-    %186 = stablehlo.exponential %185 : tensor<4x8x64xf32>
+    %181 = stablehlo.reshape %180 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %182 = stablehlo.custom_call @Sharding(%181) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %183 = stablehlo.transpose %179, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
+    %184 = stablehlo.dot_general %183, %178, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
+    %185 = stablehlo.custom_call @Sharding(%184) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %186 = stablehlo.negate %137 : tensor<4x8x64xf32>
+    %187 = stablehlo.exponential %186 : tensor<4x8x64xf32>
     %cst_11 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %187 = stablehlo.broadcast_in_dim %cst_11, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %188 = stablehlo.add %187, %186 : tensor<4x8x64xf32>
+    %188 = stablehlo.broadcast_in_dim %cst_11, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %189 = stablehlo.add %188, %187 : tensor<4x8x64xf32>
     %cst_12 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %189 = stablehlo.broadcast_in_dim %cst_12, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %190 = stablehlo.divide %189, %188 : tensor<4x8x64xf32>
-    %191 = stablehlo.multiply %177, %190 : tensor<4x8x64xf32>
+    %190 = stablehlo.broadcast_in_dim %cst_12, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %191 = stablehlo.divide %190, %189 : tensor<4x8x64xf32>
+    %192 = stablehlo.multiply %177, %191 : tensor<4x8x64xf32>
     %cst_13 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %192 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %193 = stablehlo.subtract %192, %190 : tensor<4x8x64xf32>
-    %194 = stablehlo.multiply %137, %193 : tensor<4x8x64xf32>
+    %193 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %194 = stablehlo.subtract %193, %191 : tensor<4x8x64xf32>
+    %195 = stablehlo.multiply %137, %194 : tensor<4x8x64xf32>
     %cst_14 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %195 = stablehlo.broadcast_in_dim %cst_14, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %196 = stablehlo.add %195, %194 : tensor<4x8x64xf32>
-    %197 = stablehlo.multiply %191, %196 : tensor<4x8x64xf32>
-    %198 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %199 = stablehlo.reshape %197 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
-    %200 = stablehlo.dot_general %199, %arg8, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
-    %201 = stablehlo.transpose %199, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
-    %202 = stablehlo.dot_general %201, %198, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
-    %203 = stablehlo.reshape %200 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %204 = stablehlo.add %183, %203 : tensor<4x8x32xf32>
-    %205 = stablehlo.custom_call @Sharding(%202) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %206 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %207 = stablehlo.broadcast_in_dim %206, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %208 = stablehlo.multiply %204, %207 : tensor<4x8x32xf32>
-    %209 = stablehlo.multiply %204, %129 : tensor<4x8x32xf32>
+    %196 = stablehlo.broadcast_in_dim %cst_14, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %197 = stablehlo.add %196, %195 : tensor<4x8x64xf32>
+    %198 = stablehlo.multiply %192, %197 : tensor<4x8x64xf32>
+    %199 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %200 = stablehlo.reshape %198 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
+    %201 = stablehlo.dot_general %200, %arg8, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
+    %202 = stablehlo.reshape %201 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %203 = stablehlo.custom_call @Sharding(%202) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %204 = stablehlo.transpose %200, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
+    %205 = stablehlo.dot_general %204, %199, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
+    %206 = stablehlo.add %182, %203 : tensor<4x8x32xf32>
+    %207 = stablehlo.custom_call @Sharding(%205) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %208 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %209 = stablehlo.broadcast_in_dim %208, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %210 = stablehlo.multiply %206, %209 : tensor<4x8x32xf32>
+    %211 = stablehlo.multiply %206, %129 : tensor<4x8x32xf32>
     %cst_15 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %210 = stablehlo.reduce(%209 init: %cst_15) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %211 = stablehlo.broadcast_in_dim %210, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %212 = stablehlo.multiply %208, %116 : tensor<4x8x32xf32>
-    %213 = stablehlo.broadcast_in_dim %127, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %214 = stablehlo.multiply %208, %213 : tensor<4x8x32xf32>
+    %212 = stablehlo.reduce(%211 init: %cst_15) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %213 = stablehlo.broadcast_in_dim %212, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %214 = stablehlo.multiply %210, %116 : tensor<4x8x32xf32>
+    %215 = stablehlo.broadcast_in_dim %127, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %216 = stablehlo.multiply %210, %215 : tensor<4x8x32xf32>
     %cst_16 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %215 = stablehlo.reduce(%212 init: %cst_16) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %216 = stablehlo.broadcast_in_dim %215, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %217 = stablehlo.add %168, %214 : tensor<4x8x32xf32>
-    %218 = stablehlo.multiply %127, %127 : tensor<4x8x1xf32>
-    %219 = stablehlo.multiply %218, %127 : tensor<4x8x1xf32>
-    %220 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
-    %221 = stablehlo.reshape %220 : (tensor<1xf64>) -> tensor<f64>
-    %222 = stablehlo.convert %221 : (tensor<f64>) -> tensor<f32>
-    %223 = stablehlo.broadcast_in_dim %222, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %224 = stablehlo.multiply %216, %223 : tensor<4x8x1xf32>
-    %225 = stablehlo.multiply %224, %219 : tensor<4x8x1xf32>
-    %226 = stablehlo.broadcast_in_dim %225, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %227 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
-    %228 = stablehlo.reshape %227 : (tensor<1xi64>) -> tensor<i64>
-    %229 = stablehlo.convert %228 : (tensor<i64>) -> tensor<f32>
-    %230 = stablehlo.broadcast_in_dim %229, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %231 = stablehlo.divide %226, %230 : tensor<4x8x32xf32>
-    %232 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
-    %233 = stablehlo.reshape %232 : (tensor<1xf64>) -> tensor<f64>
-    %234 = stablehlo.convert %233 : (tensor<f64>) -> tensor<f32>
-    %235 = stablehlo.broadcast_in_dim %234, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %236 = stablehlo.multiply %116, %235 : tensor<4x8x32xf32>
-    %237 = stablehlo.multiply %231, %236 : tensor<4x8x32xf32>
-    %238 = stablehlo.add %217, %237 : tensor<4x8x32xf32>
-    %239 = stablehlo.reshape %110 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %240 = stablehlo.reshape %238 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %241 = stablehlo.dot_general %240, %arg6, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %242 = stablehlo.transpose %240, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %243 = stablehlo.dot_general %242, %239, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %244 = stablehlo.reshape %241 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %245 = stablehlo.custom_call @Sharding(%243) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %246 = stablehlo.reshape %244 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %247 = stablehlo.transpose %246, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %248 = stablehlo.dot_general %68, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %217 = stablehlo.reduce(%214 init: %cst_16) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %218 = stablehlo.broadcast_in_dim %217, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %219 = stablehlo.add %168, %216 : tensor<4x8x32xf32>
+    %220 = stablehlo.multiply %127, %127 : tensor<4x8x1xf32>
+    %221 = stablehlo.multiply %220, %127 : tensor<4x8x1xf32>
+    %222 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
+    %223 = stablehlo.reshape %222 : (tensor<1xf64>) -> tensor<f64>
+    %224 = stablehlo.convert %223 : (tensor<f64>) -> tensor<f32>
+    %225 = stablehlo.broadcast_in_dim %224, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %226 = stablehlo.multiply %218, %225 : tensor<4x8x1xf32>
+    %227 = stablehlo.multiply %226, %221 : tensor<4x8x1xf32>
+    %228 = stablehlo.broadcast_in_dim %227, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %229 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
+    %230 = stablehlo.reshape %229 : (tensor<1xi64>) -> tensor<i64>
+    %231 = stablehlo.convert %230 : (tensor<i64>) -> tensor<f32>
+    %232 = stablehlo.broadcast_in_dim %231, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %233 = stablehlo.divide %228, %232 : tensor<4x8x32xf32>
+    %234 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
+    %235 = stablehlo.reshape %234 : (tensor<1xf64>) -> tensor<f64>
+    %236 = stablehlo.convert %235 : (tensor<f64>) -> tensor<f32>
+    %237 = stablehlo.broadcast_in_dim %236, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %238 = stablehlo.multiply %116, %237 : tensor<4x8x32xf32>
+    %239 = stablehlo.multiply %233, %238 : tensor<4x8x32xf32>
+    %240 = stablehlo.add %219, %239 : tensor<4x8x32xf32>
+    %241 = stablehlo.reshape %110 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %242 = stablehlo.reshape %240 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %243 = stablehlo.dot_general %242, %arg6, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %244 = stablehlo.transpose %242, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %245 = stablehlo.dot_general %244, %241, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %246 = stablehlo.reshape %243 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %247 = stablehlo.custom_call @Sharding(%245) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %248 = stablehlo.reshape %246 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %249 = stablehlo.transpose %248, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %250 = stablehlo.dot_general %68, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_17 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %249 = stablehlo.broadcast_in_dim %cst_17, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %250 = stablehlo.multiply %248, %249 : tensor<4x4x8x8xf32>
-    %251 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %252 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %253 = stablehlo.compare LE, %252, %251, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %251 = stablehlo.broadcast_in_dim %cst_17, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %252 = stablehlo.multiply %250, %251 : tensor<4x4x8x8xf32>
+    %253 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %254 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %255 = stablehlo.compare LE, %254, %253, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_18 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %254 = call @_where(%253, %250, %cst_18) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
+    %256 = call @_where(%255, %252, %cst_18) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
     %cst_19 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %255 = stablehlo.reduce(%254 init: %cst_19) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %256 = stablehlo.broadcast_in_dim %255, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %257 = stablehlo.broadcast_in_dim %256, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %258 = stablehlo.subtract %254, %257 : tensor<4x4x8x8xf32>
-    %259 = stablehlo.exponential %258 : tensor<4x4x8x8xf32>
+    %257 = stablehlo.reduce(%256 init: %cst_19) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %258 = stablehlo.broadcast_in_dim %257, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %259 = stablehlo.broadcast_in_dim %258, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %260 = stablehlo.subtract %256, %259 : tensor<4x4x8x8xf32>
+    %261 = stablehlo.exponential %260 : tensor<4x4x8x8xf32>
     %cst_20 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %260 = stablehlo.reduce(%259 init: %cst_20) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %261 = stablehlo.broadcast_in_dim %260, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %262 = stablehlo.log %261 : tensor<4x4x8x1xf32>
-    %263 = stablehlo.add %256, %262 : tensor<4x4x8x1xf32>
-    %264 = stablehlo.reshape %263 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
-    %265 = stablehlo.broadcast_in_dim %261, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %266 = stablehlo.divide %259, %265 : tensor<4x4x8x8xf32>
-    %267 = stablehlo.dot_general %266, %247, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %268 = stablehlo.dot_general %247, %81, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %269 = stablehlo.multiply %247, %105 : tensor<4x4x8x8xf32>
+    %262 = stablehlo.reduce(%261 init: %cst_20) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %263 = stablehlo.broadcast_in_dim %262, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %264 = stablehlo.log %263 : tensor<4x4x8x1xf32>
+    %265 = stablehlo.add %258, %264 : tensor<4x4x8x1xf32>
+    %266 = stablehlo.reshape %265 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
+    %267 = stablehlo.broadcast_in_dim %263, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %268 = stablehlo.divide %261, %267 : tensor<4x4x8x8xf32>
+    %269 = stablehlo.dot_general %268, %249, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %270 = stablehlo.dot_general %249, %81, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %271 = stablehlo.multiply %249, %105 : tensor<4x4x8x8xf32>
     %cst_21 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %270 = stablehlo.reduce(%269 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %271 = stablehlo.broadcast_in_dim %270, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %272 = stablehlo.broadcast_in_dim %271, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %273 = stablehlo.subtract %268, %272 : tensor<4x4x8x8xf32>
-    %274 = stablehlo.multiply %266, %273 : tensor<4x4x8x8xf32>
-    %275 = stablehlo.dot_general %274, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %272 = stablehlo.reduce(%271 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %273 = stablehlo.broadcast_in_dim %272, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %274 = stablehlo.broadcast_in_dim %273, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %275 = stablehlo.subtract %270, %274 : tensor<4x4x8x8xf32>
+    %276 = stablehlo.multiply %268, %275 : tensor<4x4x8x8xf32>
+    %277 = stablehlo.dot_general %276, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_22 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %276 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %277 = stablehlo.multiply %276, %275 : tensor<4x4x8x8xf32>
-    %278 = stablehlo.dot_general %274, %68, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %278 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %279 = stablehlo.multiply %278, %277 : tensor<4x4x8x8xf32>
+    %280 = stablehlo.dot_general %276, %68, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_23 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %279 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %280 = stablehlo.multiply %279, %278 : tensor<4x4x8x8xf32>
-    %281 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %282 = stablehlo.multiply %280, %281 : tensor<4x4x8x8xf32>
-    %283 = stablehlo.slice %282 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %284 = stablehlo.negate %283 : tensor<4x4x8x4xf32>
+    %281 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %282 = stablehlo.multiply %281, %280 : tensor<4x4x8x8xf32>
+    %283 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %284 = stablehlo.multiply %282, %283 : tensor<4x4x8x8xf32>
+    %285 = stablehlo.slice %284 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %286 = stablehlo.negate %285 : tensor<4x4x8x4xf32>
     %cst_24 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %285 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %287 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_25 = stablehlo.constant dense<0> : tensor<i64>
     %c_26 = stablehlo.constant dense<0> : tensor<i64>
     %c_27 = stablehlo.constant dense<0> : tensor<i64>
     %c_28 = stablehlo.constant dense<4> : tensor<i64>
-    %286 = stablehlo.dynamic_update_slice %285, %284, %c_25, %c_26, %c_27, %c_28 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %287 = stablehlo.slice %282 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %288 = stablehlo.dynamic_update_slice %287, %286, %c_25, %c_26, %c_27, %c_28 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %289 = stablehlo.slice %284 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
     %cst_29 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %288 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %290 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_30 = stablehlo.constant dense<0> : tensor<i64>
     %c_31 = stablehlo.constant dense<0> : tensor<i64>
     %c_32 = stablehlo.constant dense<0> : tensor<i64>
     %c_33 = stablehlo.constant dense<0> : tensor<i64>
-    %289 = stablehlo.dynamic_update_slice %288, %287, %c_30, %c_31, %c_32, %c_33 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %290 = stablehlo.add %286, %289 : tensor<4x4x8x8xf32>
-    %291 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %292 = stablehlo.multiply %280, %291 : tensor<4x4x8x8xf32>
-    %293 = stablehlo.add %290, %292 : tensor<4x4x8x8xf32>
-    %294 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %295 = stablehlo.multiply %277, %294 : tensor<4x4x8x8xf32>
-    %296 = stablehlo.slice %295 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %297 = stablehlo.negate %296 : tensor<4x4x8x4xf32>
+    %291 = stablehlo.dynamic_update_slice %290, %289, %c_30, %c_31, %c_32, %c_33 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %292 = stablehlo.add %288, %291 : tensor<4x4x8x8xf32>
+    %293 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %294 = stablehlo.multiply %282, %293 : tensor<4x4x8x8xf32>
+    %295 = stablehlo.add %292, %294 : tensor<4x4x8x8xf32>
+    %296 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %297 = stablehlo.multiply %279, %296 : tensor<4x4x8x8xf32>
+    %298 = stablehlo.slice %297 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %299 = stablehlo.negate %298 : tensor<4x4x8x4xf32>
     %cst_34 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %298 = stablehlo.broadcast_in_dim %cst_34, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %300 = stablehlo.broadcast_in_dim %cst_34, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_35 = stablehlo.constant dense<0> : tensor<i64>
     %c_36 = stablehlo.constant dense<0> : tensor<i64>
     %c_37 = stablehlo.constant dense<0> : tensor<i64>
     %c_38 = stablehlo.constant dense<4> : tensor<i64>
-    %299 = stablehlo.dynamic_update_slice %298, %297, %c_35, %c_36, %c_37, %c_38 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %300 = stablehlo.slice %295 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %301 = stablehlo.dynamic_update_slice %300, %299, %c_35, %c_36, %c_37, %c_38 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %302 = stablehlo.slice %297 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
     %cst_39 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %301 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %303 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_40 = stablehlo.constant dense<0> : tensor<i64>
     %c_41 = stablehlo.constant dense<0> : tensor<i64>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %302 = stablehlo.dynamic_update_slice %301, %300, %c_40, %c_41, %c_42, %c_43 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %303 = stablehlo.add %299, %302 : tensor<4x4x8x8xf32>
-    %304 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %305 = stablehlo.multiply %277, %304 : tensor<4x4x8x8xf32>
-    %306 = stablehlo.add %303, %305 : tensor<4x4x8x8xf32>
-    %307 = stablehlo.transpose %267, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %308 = stablehlo.reshape %307 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %309 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %310 = stablehlo.reshape %308 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %311 = stablehlo.dot_general %310, %arg5, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %312 = stablehlo.transpose %310, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %313 = stablehlo.dot_general %312, %309, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %314 = stablehlo.reshape %311 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %315 = stablehlo.custom_call @Sharding(%313) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %316 = stablehlo.transpose %293, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %317 = stablehlo.reshape %316 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %318 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %319 = stablehlo.reshape %317 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %320 = stablehlo.dot_general %319, %arg4, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %321 = stablehlo.transpose %319, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %322 = stablehlo.dot_general %321, %318, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %323 = stablehlo.reshape %320 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %324 = stablehlo.add %314, %323 : tensor<4x8x32xf32>
-    %325 = stablehlo.custom_call @Sharding(%322) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %326 = stablehlo.transpose %306, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %327 = stablehlo.reshape %326 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %328 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %329 = stablehlo.reshape %327 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %330 = stablehlo.dot_general %329, %arg3, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %331 = stablehlo.transpose %329, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %332 = stablehlo.dot_general %331, %328, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %333 = stablehlo.reshape %330 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %334 = stablehlo.add %324, %333 : tensor<4x8x32xf32>
-    %335 = stablehlo.custom_call @Sharding(%332) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %336 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %337 = stablehlo.broadcast_in_dim %336, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %338 = stablehlo.multiply %334, %337 : tensor<4x8x32xf32>
-    %339 = stablehlo.multiply %334, %37 : tensor<4x8x32xf32>
+    %304 = stablehlo.dynamic_update_slice %303, %302, %c_40, %c_41, %c_42, %c_43 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %305 = stablehlo.add %301, %304 : tensor<4x4x8x8xf32>
+    %306 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %307 = stablehlo.multiply %279, %306 : tensor<4x4x8x8xf32>
+    %308 = stablehlo.add %305, %307 : tensor<4x4x8x8xf32>
+    %309 = stablehlo.transpose %269, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %310 = stablehlo.reshape %309 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %311 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %312 = stablehlo.reshape %310 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %313 = stablehlo.dot_general %312, %arg5, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %314 = stablehlo.reshape %313 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %315 = stablehlo.custom_call @Sharding(%314) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %316 = stablehlo.transpose %312, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %317 = stablehlo.dot_general %316, %311, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %318 = stablehlo.custom_call @Sharding(%317) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %319 = stablehlo.transpose %295, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %320 = stablehlo.reshape %319 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %321 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %322 = stablehlo.reshape %320 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %323 = stablehlo.dot_general %322, %arg4, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %324 = stablehlo.reshape %323 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %325 = stablehlo.custom_call @Sharding(%324) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %326 = stablehlo.transpose %322, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %327 = stablehlo.dot_general %326, %321, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %328 = stablehlo.add %315, %325 : tensor<4x8x32xf32>
+    %329 = stablehlo.custom_call @Sharding(%327) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %330 = stablehlo.transpose %308, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %331 = stablehlo.reshape %330 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %332 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %333 = stablehlo.reshape %331 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %334 = stablehlo.dot_general %333, %arg3, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %335 = stablehlo.reshape %334 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %336 = stablehlo.custom_call @Sharding(%335) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %337 = stablehlo.transpose %333, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %338 = stablehlo.dot_general %337, %332, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %339 = stablehlo.add %328, %336 : tensor<4x8x32xf32>
+    %340 = stablehlo.custom_call @Sharding(%338) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %341 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %342 = stablehlo.broadcast_in_dim %341, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %343 = stablehlo.multiply %339, %342 : tensor<4x8x32xf32>
+    %344 = stablehlo.multiply %339, %37 : tensor<4x8x32xf32>
     %cst_44 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %340 = stablehlo.reduce(%339 init: %cst_44) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %341 = stablehlo.broadcast_in_dim %340, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %342 = stablehlo.multiply %338, %arg1 : tensor<4x8x32xf32>
-    %343 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %344 = stablehlo.multiply %338, %343 : tensor<4x8x32xf32>
+    %345 = stablehlo.reduce(%344 init: %cst_44) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %346 = stablehlo.broadcast_in_dim %345, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %347 = stablehlo.multiply %343, %arg1 : tensor<4x8x32xf32>
+    %348 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %349 = stablehlo.multiply %343, %348 : tensor<4x8x32xf32>
     %cst_45 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %345 = stablehlo.reduce(%342 init: %cst_45) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %346 = stablehlo.broadcast_in_dim %345, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %347 = stablehlo.add %238, %344 : tensor<4x8x32xf32>
-    %348 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
-    %349 = stablehlo.multiply %348, %35 : tensor<4x8x1xf32>
-    %350 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
-    %351 = stablehlo.reshape %350 : (tensor<1xf64>) -> tensor<f64>
-    %352 = stablehlo.convert %351 : (tensor<f64>) -> tensor<f32>
-    %353 = stablehlo.broadcast_in_dim %352, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %354 = stablehlo.multiply %346, %353 : tensor<4x8x1xf32>
-    %355 = stablehlo.multiply %354, %349 : tensor<4x8x1xf32>
-    %356 = stablehlo.broadcast_in_dim %355, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %357 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
-    %358 = stablehlo.reshape %357 : (tensor<1xi64>) -> tensor<i64>
-    %359 = stablehlo.convert %358 : (tensor<i64>) -> tensor<f32>
-    %360 = stablehlo.broadcast_in_dim %359, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %361 = stablehlo.divide %356, %360 : tensor<4x8x32xf32>
-    %362 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
-    %363 = stablehlo.reshape %362 : (tensor<1xf64>) -> tensor<f64>
-    %364 = stablehlo.convert %363 : (tensor<f64>) -> tensor<f32>
+    %350 = stablehlo.reduce(%347 init: %cst_45) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %351 = stablehlo.broadcast_in_dim %350, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %352 = stablehlo.add %240, %349 : tensor<4x8x32xf32>
+    %353 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
+    %354 = stablehlo.multiply %353, %35 : tensor<4x8x1xf32>
+    %355 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
+    %356 = stablehlo.reshape %355 : (tensor<1xf64>) -> tensor<f64>
+    %357 = stablehlo.convert %356 : (tensor<f64>) -> tensor<f32>
+    %358 = stablehlo.broadcast_in_dim %357, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %359 = stablehlo.multiply %351, %358 : tensor<4x8x1xf32>
+    %360 = stablehlo.multiply %359, %354 : tensor<4x8x1xf32>
+    %361 = stablehlo.broadcast_in_dim %360, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %362 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
+    %363 = stablehlo.reshape %362 : (tensor<1xi64>) -> tensor<i64>
+    %364 = stablehlo.convert %363 : (tensor<i64>) -> tensor<f32>
     %365 = stablehlo.broadcast_in_dim %364, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %366 = stablehlo.multiply %arg1, %365 : tensor<4x8x32xf32>
-    %367 = stablehlo.multiply %361, %366 : tensor<4x8x32xf32>
-    %368 = stablehlo.add %347, %367 : tensor<4x8x32xf32>
-    return %175, %184, %205, %211, %245, %315, %325, %335, %341, %368 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
+    %366 = stablehlo.divide %361, %365 : tensor<4x8x32xf32>
+    %367 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
+    %368 = stablehlo.reshape %367 : (tensor<1xf64>) -> tensor<f64>
+    %369 = stablehlo.convert %368 : (tensor<f64>) -> tensor<f32>
+    %370 = stablehlo.broadcast_in_dim %369, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %371 = stablehlo.multiply %arg1, %370 : tensor<4x8x32xf32>
+    %372 = stablehlo.multiply %366, %371 : tensor<4x8x32xf32>
+    %373 = stablehlo.add %352, %372 : tensor<4x8x32xf32>
+    return %175, %185, %207, %213, %247, %318, %329, %340, %346, %373 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<32x32xf32>) -> tensor<32x32xf32> {
     return %arg0 : tensor<32x32xf32>

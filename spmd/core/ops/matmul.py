@@ -97,10 +97,9 @@ def _gathered(grad_output, self):
     return grad_output if wanted == dims else split.placed(grad_output, mesh, *wanted)
 
 
-def _input_gradient(grad_output, weight, self):
+def _input_gradient(made, self, grad_output):
     """The gradient of a product's input. Where devices have partial sums of it, it lies as the input lies: left to
     itself, a partitioner may scatter the sum of each of several products of one input, piece by piece."""
-    made = _rounded_product(_rows(grad_output), weight, grad_output.dtype)
     known, given = split.layout_of(self), split.layout_of(grad_output)
     if known is None or given is None or known[0] != given[0] or not given[1][-1]:
         return made
@@ -114,7 +113,7 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     grad_output = _gathered(grad_output, self)
     rows, grad = _rows(self), _rows(grad_output)
     made = (
-        _input_gradient(grad_output, weight, self) if output_mask[0] else None,
+        _input_gradient(_rounded_product(grad, weight, grad.dtype), self, grad_output) if output_mask[0] else None,
         _rounded_product(grad.T, rows, grad.dtype) if output_mask[1] else None,
         jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
     )
