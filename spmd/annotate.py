@@ -66,6 +66,8 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
     """From now on the gradient of a marked leaf lies like it; that of a computed value, where it arrives."""
     if not leaf.is_leaf and leaf.requires_grad and not leaf.__dict__.get("_pins_grad"):
         assert isinstance(leaf, XlaTensor)
+        if leaf._view is not None:
+            return  # how a view lies is not how its cell does, and XLA lays its gradient
         leaf.__dict__["_pins_grad"] = leaf.register_hook(partial(_pin_arriving, leaf._cell.ref))
         return
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:

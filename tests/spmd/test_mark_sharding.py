@@ -441,3 +441,15 @@ class TestComplexConstants:
             SPMD_PARTITIONER=partitioner,
         )
         assert printed.splitlines() == ["{0j}", "{0j}", "{8j}", "{0j}", "{0j}"]
+
+
+def test_a_marked_view_of_another_rank(mesh2x4):
+    """Its gradient is not laid as the base is, which has other dims."""
+    first, second = mesh2x4.axis_names
+    twin = torch.arange(8.0).reshape(2, 4)
+    base = twin.to("xla").requires_grad_()
+    row = base[0]
+    spmd.mark_sharding(base, mesh2x4, (first, second))
+    spmd.mark_sharding(row, mesh2x4, (second,))
+    row.reshape(4, 1).square().sum().backward()
+    assert torch.equal(base.grad.cpu(), torch.cat([2 * twin[:1], torch.zeros(1, 4)]))
