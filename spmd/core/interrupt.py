@@ -66,7 +66,7 @@ def _hold(press: _Press) -> None:
     _held.append(press)
     pace.look_at = -1  # the next op looks up, and finds it
     # A threading.Thread would wait for its start.
-    _thread.start_new_thread(_press_again, (press.name, press.number))
+    _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
 
 
 def _forget(presses: list[_Press]) -> None:
@@ -74,19 +74,23 @@ def _forget(presses: list[_Press]) -> None:
         known[:] = [press for press in known if press not in presses]
 
 
-def _press_again(name: int, number: int) -> None:
+def _press_again(name: int, number: int, num_ops: int) -> None:
     """Sends the signal to the main thread until its handler has run: a true one, which ends a system call that waits.
 
-    Once is not enough: a signal that comes on the way into a system call does not end it.
+    Once is not enough: a signal that comes on the way into a system call does not end it. While ops go on being
+    recorded, more than the `num_ops` of when it came, nothing is sent: the next op takes it.
     """
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
     assert main is not None
     while any(press.name == name for press in _held):
-        if all(press.name != name for press in _due):
-            _due.extend(press for press in _held if press.name == name)
-        _sent.add(number)
-        signal.pthread_kill(main, number)
+        if pace.recorded_ops != num_ops:
+            num_ops, pace.look_at = pace.recorded_ops, -1
+        else:
+            if all(press.name != name for press in _due):
+                _due.extend(press for press in _held if press.name == name)
+            _sent.add(number)
+            signal.pthread_kill(main, number)
         time.sleep(PATIENCE)
 
 
@@ -97,7 +101,7 @@ def _take(number: int) -> tuple[bool, list[_Press]]:
     """Of a signal that came: whether it is one that `_press_again` sent, and the presses that are due by now."""
     is_ours = number in _sent
     _sent.discard(number)
-    return is_ours, [press for press in _due if press.number == number]
+    return is_ours, [press for press in _due if press.number == number and press in _held]
 
 
 # Where the dictionaries of weak references have what is called when a key or value dies.
@@ -134,8 +138,8 @@ def watch() -> None:
 
 
 def raise_held() -> None:
-    """Handles the signals that are waiting; between two ops their handlers may raise."""
-    if _held and _is_main():
+    """Handles the signals that are waiting, and those that their handlers send; between two ops these may raise."""
+    while _held and _is_main():
         presses = list(_held)
         _forget(presses)
         pace.look_at = 0
@@ -188,7 +192,7 @@ def later() -> Iterator[None]:
 
 
 def _deliver() -> None:
-    presses = [*_noted, *(press for press in _held if press in _due)]
+    presses = [*_held, *_noted]
     _noted.clear()
     _forget(presses)
     _call(presses)

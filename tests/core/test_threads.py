@@ -508,6 +508,26 @@ class TestInterrupt:
         )
         assert printed.splitlines()[-1] == f"{[True] * 10} [2.0, 2.0]"  # a hint comes before it
 
+    def test_a_handler_that_sends_another_signal(self) -> None:
+        """Both are handled at the next op, not the second wherever the program is a moment later."""
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            import torch, spmd
+            x = torch.zeros(2, device="xla")
+            x.tolist()
+            signal.raise_signal(signal.SIGALRM)
+            try:
+                x.add_(1)
+                print("late")
+            except KeyboardInterrupt:
+                print("at once", x.tolist())
+            """
+        )
+        assert printed == "at once [0.0, 0.0]\n"
+
     @pytest.mark.parametrize("place", ["collector", "finalizer", "weak reference"])
     def test_where_python_drops_what_is_raised(self, place: str) -> None:
         """A handler that comes due in a callback of the collector or of a weak reference, or in a `__del__`, waits."""
