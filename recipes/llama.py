@@ -111,7 +111,7 @@ class Llama(nn.Module):
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all tokens, in float32."""
-    return torch_cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+    return torch_cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh], None]:

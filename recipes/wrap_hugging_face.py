@@ -57,7 +57,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--model", choices=tuple(LAYERS), default="llama", help="whose family (default %(default)s)")
-    training.add_training_flags(parser, steps=150, eval_every=50)
+    training.add_training_flags(parser, steps=150, eval_every=50, lr=1e-3)
     args = parser.parse_args(arguments)
     if args.batch % prod(args.mesh.values()):
         parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
@@ -73,7 +73,7 @@ def configure(args: argparse.Namespace) -> PretrainedConfig:
         sizes |= {"num_key_value_heads": max(1, args.heads // 2), "intermediate_size": args.width * 8 // 3}
     return AutoConfig.for_model(
         args.model, vocab_size=256, max_position_embeddings=args.sequence,
-        bos_token_id=None, eos_token_id=None, **sizes,
+        bos_token_id=None, eos_token_id=None, loss_type="ForCausalLM", **sizes,
     )  # fmt: skip
 
 
@@ -85,6 +85,13 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tenso
     optimizer.step()
     optimizer.zero_grad()
     return loss
+
+
+def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
+    """Return what a step takes, here or on the devices of --target; nothing is allocated for it."""
+    tokens = torch.zeros(args.batch, args.sequence, dtype=torch.long).to("xla")
+    optimizer = training.make_optimizer(model, args)
+    return spmd.plan(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
 
 
 def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> History:
@@ -127,9 +134,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     model = wrap(configure(args), args.mesh)
     console.print(str(fsdp.show(model)), markup=False, highlight=False, soft_wrap=True)
-    tokens = torch.zeros(args.batch, args.sequence, dtype=torch.long, device="xla")
-    optimizer = training.make_optimizer(model, args)
-    planned = spmd.plan(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
+    planned = plan(model, args)
     planned.save(args.out / "plan.html")
     console.print(planned)
     if args.target:
