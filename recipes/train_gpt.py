@@ -52,7 +52,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--dropout", type=float, default=0.0, metavar="P", help="dropout (default %(default)s)")
-    training.add_training_flags(parser, steps=400, eval_every=100, lr=2e-3)
+    training.add_training_flags(parser, steps=400, eval_every=100)
     args = parser.parse_args(arguments)
     try:
         args.mesh = choose_mesh(args.mesh, args.devices)

@@ -53,7 +53,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model.add_argument("--kv-heads", type=int, default=4, metavar="N", help="heads of keys and values (default 4)")
     model.add_argument("--hidden", type=int, metavar="N", help="hidden units of a SwiGLU (default: 8/3 of the width)")
     model.add_argument("--no-checkpoint", action="store_true", help="keep what backward needs of blocks")
-    more = training.add_training_flags(parser, steps=150, eval_every=50, lr=1e-3)
+    more = training.add_training_flags(parser, steps=150, eval_every=50)
     more.add_argument("--accumulate", type=int, default=2, metavar="N", help="micro-batches of a step (default 2)")
     more.add_argument("--save-every", type=int, metavar="N", help="steps between two checkpoints (default: at the end)")
     more.add_argument(

@@ -62,16 +62,14 @@ def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return model
 
 
-def add_training_flags(
-    parser: argparse.ArgumentParser, *, steps: int, eval_every: int, lr: float
-) -> argparse._ArgumentGroup:
+def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_every: int) -> argparse._ArgumentGroup:
     """Add what a training loop and its report take; return the group of training for what one recipe has more."""
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=int, default=steps, metavar="N", help="optimizer steps (default %(default)s)")
     training.add_argument(
         "--batch", type=int, default=16, metavar="N", help="sequences per step, over all devices (default %(default)s)"
     )
-    training.add_argument("--lr", type=float, default=lr, help="peak learning rate (default %(default)s)")
+    training.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default %(default)s)")
     training.add_argument(
         "--warmup", type=int, default=30, metavar="N", help="steps up to the peak, then cosine (default 30)"
     )

@@ -57,7 +57,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
     model.add_argument("--model", choices=tuple(LAYERS), default="llama", help="whose family (default %(default)s)")
-    training.add_training_flags(parser, steps=150, eval_every=50, lr=1e-3)
+    training.add_training_flags(parser, steps=150, eval_every=50)
     args = parser.parse_args(arguments)
     if args.batch % prod(args.mesh.values()):
         parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
