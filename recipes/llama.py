@@ -111,34 +111,43 @@ class Llama(nn.Module):
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Mean over all tokens, in float32."""
-    return torch_cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.view(-1))
+    return torch_cross_entropy(logits.float().view(-1, logits.shape[-1]), targets.reshape(-1))
 
 
 def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh], None]:
     """Splits heads, hidden units and vocabulary over the axis "tensor" (arXiv:1909.08053), and residuals along the
-    sequence (arXiv:2205.05198). To be called before the model is wrapped; returns what its `shard_output` is to be."""
+    sequence (arXiv:2205.05198); the batch over the others. To be called before the model is wrapped; returns what its
+    `shard_output` is to be."""
+    batch = batch_axes(mesh)
     for block in model.blocks:
         attention = block.attention
         for linear in (attention.query, attention.key, attention.value, block.gate, block.up):
             spmd.mark_sharding(linear.weight, mesh, ("tensor", None))
         for linear in (attention.out, block.down):
             spmd.mark_sharding(linear.weight, mesh, (None, "tensor"))
-            linear.register_forward_hook(partial(_lies, mesh, ("fsdp", "tensor", None)))
+            linear.register_forward_hook(partial(_lies, mesh, (batch, "tensor", None)))
         for norm in (block.norm1, block.norm2):
-            norm.register_forward_hook(partial(_lies, mesh, ("fsdp", None, None)))
+            norm.register_forward_hook(partial(_lies, mesh, (batch, None, None)))
     spmd.mark_sharding(model.embed.weight, mesh, ("tensor", None))
     spmd.mark_sharding(model.head.weight, mesh, ("tensor", None))
-    model.norm.register_forward_hook(partial(_lies, mesh, ("fsdp", None, None)))
-    model.embed.register_forward_hook(partial(_lies, mesh, ("fsdp", "tensor", None)))
+    model.norm.register_forward_hook(partial(_lies, mesh, (batch, None, None)))
+    model.embed.register_forward_hook(partial(_lies, mesh, (batch, "tensor", None)))
 
     def shard_output(output: Any, mesh: spmd.Mesh) -> None:
         last = "tensor" if output.shape[-1] == model.config.vocabulary else None
-        spmd.mark_sharding(output, mesh, ("fsdp", None if last else "tensor", last))
+        spmd.mark_sharding(output, mesh, (batch, None if last else "tensor", last))
 
     return shard_output
 
 
-def _lies(mesh: spmd.Mesh, spec: tuple[str | None, ...], module: nn.Module, args: Any, output: Tensor) -> None:
+def batch_axes(mesh: spmd.Mesh) -> tuple[str, ...]:
+    """The axes that a batch is split over."""
+    return tuple(name for name in mesh.axis_names if name != "tensor")
+
+
+def _lies(
+    mesh: spmd.Mesh, spec: tuple[str | tuple[str, ...] | None, ...], module: nn.Module, args: Any, output: Tensor
+) -> None:
     spmd.mark_sharding(output, mesh, spec)
 
 
@@ -146,9 +155,12 @@ PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 
 
 def fully_sharded(model: Llama, mesh: spmd.Mesh, **how: Any) -> fsdp.FullyShardedDataParallel:
-    """The model under FSDP in bfloat16 over float32 masters, a unit a block; with heads over the axis "tensor"."""
+    """The model under FSDP in bfloat16 over float32 masters, a unit a block; with heads over the axis "tensor", and
+    replicas over the axis "data"."""
     if "tensor" in mesh.axis_names and mesh.shape()["tensor"] > 1:
         model = model.to_empty(device="xla") if model.head.weight.is_meta else model.to("xla")
         how["shard_output"] = tensor_parallel(model, mesh)
+    if "data" in mesh.axis_names:
+        how["extra_data_axis"] = "data"
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=PRECISION, **how)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.utils import parametrizations, parametrize
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -126,6 +127,19 @@ def moves_of_lazy_modules() -> None:
     print(calls, nn.parameter.UninitializedParameter(device="meta").device)
     with torch.device("meta"):
         print(nn.parameter.UninitializedParameter().device, nn.parameter.UninitializedBuffer().device)
+
+
+@program
+def registered_buffers() -> None:
+    handle = register_module_buffer_registration_hook(lambda module, name, buffer: print(type(module), name, buffer))
+    module = nn.BatchNorm1d(2)
+    module.plain, module.left_out = nn.Buffer(torch.ones(2)), nn.Buffer(torch.ones(1), persistent=False)
+    module.register_buffer("absent", None)
+    module.register_buffer("view", torch.arange(4.0)[1:])
+    handle.remove()
+    module.plain = module.plain * 2
+    show(*module.buffers())
+    print(list(module.state_dict()), [vars(buffer) for buffer in module.buffers()])
 
 
 @program

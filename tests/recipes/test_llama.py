@@ -29,11 +29,12 @@ class TestLlama:
     """FSDP x tensor parallel, residuals split along the sequence: values and gradients of one device."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
-    @pytest.mark.parametrize("shape", [(8,), (2, 4)])
+    @pytest.mark.parametrize("shape", [(8,), (2, 4), (2, 2, 2)])
     def test_training_step(self, shape: tuple[int, ...], partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(config, "partitioner", partitioner)
         monkeypatch.setattr(llama, "PRECISION", fsdp.MixedPrecisionPolicy())
-        mesh = spmd.Mesh(range(8), shape, ("fsdp", "tensor")[: len(shape)])
+        axes = ("data", "fsdp", "tensor") if len(shape) == 3 else ("fsdp", "tensor")[: len(shape)]
+        mesh = spmd.Mesh(range(8), shape, axes)
         plain, tokens = Llama(CONFIG), tokens_of()
         model = llama.fully_sharded(copy.deepcopy(plain), mesh)
         expected = cross_entropy(plain(tokens), tokens)

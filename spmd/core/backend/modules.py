@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
 from ..dispatch.layouts import UnsupportedLayout, refuse_tensor
@@ -80,7 +81,8 @@ def _move(module: nn.Module, fn: Function) -> None:
         if isinstance(buffer, UninitializedTensorMixin):
             move_uninitialized(buffer, fn)
         elif buffer is not None:
-            module._buffers[name] = fn(buffer)
+            module._buffers[name] = moved = fn(buffer)
+            _hold(module, name, moved)
 
 
 def _warn(text: str) -> None:
@@ -132,6 +134,17 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any])
         _move(module, once)
     else:
         original(module, once, False)
+
+
+def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
+    """Tells a cell that it is a module's buffer; a parameter's is told by `nn.Parameter`."""
+    if type(buffer) is XlaTensor:
+        buffer._cell.is_state = True
+
+
+def know_buffers() -> None:
+    """Has every buffer be known as state from its registration on: its initial value is no part of the first step."""
+    register_module_buffer_registration_hook(_hold)
 
 
 def keep_identity() -> None:

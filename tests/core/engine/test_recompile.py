@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from support import check
 
 import spmd
 
@@ -246,6 +247,47 @@ class TestSharing:
         second = x.cos() * 3
         spmd.sync()
         assert compiles() - before == 1 and second.shape == (17,)
+
+
+class Turning(torch.nn.Module):
+    """Frequencies in a buffer, whichever way it is one, that are computed, and not drawn or filled."""
+
+    def __init__(self, way: str, width: int) -> None:
+        super().__init__()
+        frequencies = 1.0 / 10 ** (torch.arange(width) / width)
+        if way == "nn.Buffer":
+            self.frequencies = torch.nn.Buffer(frequencies, persistent=False)
+        else:
+            self.register_buffer("frequencies", frequencies)
+        self.weight = torch.nn.Parameter(torch.ones(width))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x * self.weight * self.frequencies).cos()
+
+
+class TestBuffers:
+    """A buffer's initial value is born before the first step, which is then the same program as all others."""
+
+    @pytest.mark.parametrize(("way", "width"), [("nn.Buffer", 8), ("register_buffer", 9), ("moved", 10)])
+    def test_computed(self, way: str, width: int) -> None:
+        plain = Turning(way, width)
+        with torch.device("xla"):
+            model = Turning(way, width)
+        if way == "moved":
+            plain, model = plain.to(torch.bfloat16), model.to(torch.bfloat16)
+        optimizers = [torch.optim.SGD(module.parameters(), lr=0.1) for module in (plain, model)]
+        names = []
+        for _ in range(3):
+            for module, optimizer, device in zip((plain, model), optimizers, ("cpu", "xla"), strict=True):
+                module(torch.ones(width, dtype=plain.weight.dtype).to(device)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+            before = len(spmd.metrics.compiles())
+            spmd.sync()
+            names.append([record.name for record in spmd.metrics.compiles()[before:]])
+        assert names == [["init", "step"], [], []]
+        check(model.frequencies, plain.frequencies)
+        check(model.weight, plain.weight)
 
 
 class TestBound:

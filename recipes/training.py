@@ -1,0 +1,241 @@
+"""What the recipes that train on text share: flags, schedule, the loop, evaluation, sampling, progress and the picture.
+
+Nothing here knows of devices, meshes or a model: it is given functions. Not here: data (`text.py`), any training step.
+"""
+
+import argparse
+import math
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+
+import matplotlib
+import torch
+from matplotlib import pyplot
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch import Tensor, nn
+
+from recipes import text
+
+matplotlib.use("agg")  # writes files, needs no screen
+
+READ_EVERY = 10  # steps between two readings of the loss; in between nothing waits for the device
+
+
+# -- Flags.
+
+
+def parse_mesh(written: str, *, beside: tuple[str, ...]) -> dict[str, int]:
+    """Return {"data": 2, "fsdp": 4} for "data=2,fsdp=4": the axis fsdp, and those of `beside` that are wanted."""
+    if not re.fullmatch(r"\w+=[1-9]\d*(,\w+=[1-9]\d*)*", written):
+        raise argparse.ArgumentTypeError(f"expected axes like {beside[0]}=2,fsdp=4, got {written!r}")
+    sizes = [axis.split("=") for axis in written.split(",")]
+    mesh = {name: int(size) for name, size in sizes}
+    if len(mesh) != len(sizes) or "fsdp" not in mesh or not mesh.keys() <= {"fsdp", *beside}:
+        wanted = " and ".join(beside)
+        raise argparse.ArgumentTypeError(f"the axes are fsdp and, if wanted, {wanted}, each once; got {written!r}")
+    return mesh
+
+
+def add_place_flags(parser: argparse._ArgumentGroup) -> None:
+    """Add what says where a step runs, beside the mesh."""
+    parser.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
+    parser.add_argument(
+        "--target",
+        metavar="SLICE",
+        help='plan the step for these devices ("v5e:2x4", "cpu:8") into OUT/plan.html; nothing is trained',
+    )
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add the sizes that every transformer has; return their group for those of one."""
+    model = parser.add_argument_group("the model")
+    model.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks (default %(default)s)")
+    model.add_argument("--width", type=int, default=256, metavar="N", help="features per token (default %(default)s)")
+    model.add_argument("--heads", type=int, default=8, metavar="N", help="attention heads (default %(default)s)")
+    model.add_argument("--sequence", type=int, default=128, metavar="N", help="bytes of context (default %(default)s)")
+    return model
+
+
+def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_every: int) -> argparse._ArgumentGroup:
+    """Add what a training loop and its report take; return the group of training for what one recipe has more."""
+    training = parser.add_argument_group("training")
+    training.add_argument("--steps", type=int, default=steps, metavar="N", help="optimizer steps (default %(default)s)")
+    training.add_argument(
+        "--batch", type=int, default=16, metavar="N", help="sequences per step, over all devices (default %(default)s)"
+    )
+    training.add_argument("--lr", type=float, default=2e-3, help="peak learning rate (default %(default)s)")
+    training.add_argument(
+        "--warmup", type=int, default=30, metavar="N", help="steps up to the peak, then cosine (default 30)"
+    )
+    training.add_argument("--clip", type=float, default=1.0, metavar="NORM", help="largest gradient norm (default 1)")
+    training.add_argument("--seed", type=int, default=0, help="seed of weights, batches and sample (default 0)")
+    report = parser.add_argument_group("what it reports")
+    report.add_argument(
+        "--eval-every", type=int, default=eval_every, metavar="N", help="steps between two (default %(default)s)"
+    )
+    report.add_argument(
+        "--sample", type=int, default=200, metavar="BYTES", help="bytes written at the end (default 200)"
+    )
+    report.add_argument(
+        "--temperature", type=float, default=0.7, metavar="T", help="of the sample; 0: greedy (default 0.7)"
+    )
+    report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for what is left (default out)")
+    return training
+
+
+# -- Training.
+
+
+def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.AdamW:
+    """Return AdamW with the settings of the flags."""
+    return torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
+
+
+def learning_rate_factor(step: int, *, warmup: int, steps: int) -> float:
+    """Return the share of the peak learning rate at a step: linear warm-up, then a cosine down to a tenth."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.55 + 0.45 * math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
+
+
+def make_schedule(optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> torch.optim.lr_scheduler.LambdaLR:
+    """Return the schedule of the flags, to be stepped after each step of the optimizer."""
+    factor = partial(learning_rate_factor, warmup=args.warmup, steps=args.steps)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+@dataclass
+class History:
+    """What was measured: (step, nats per byte)."""
+
+    train: list[tuple[int, float]] = field(default_factory=list)
+    heldout: list[tuple[int, float]] = field(default_factory=list)
+
+
+class Reporter:
+    """Shows progress: a bar that moves on a terminal, a line per reading in a log."""
+
+    def __init__(self, console: Console, steps: int, compiles: Callable[[], int]) -> None:
+        self.console, self.compiles = console, compiles
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
+        self.progress = Progress(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.task = self.progress.add_task("compiling the first step", total=steps)
+
+    def reading(self, step: int, *, loss: float, tokens_per_second: float) -> None:
+        line = f"loss {loss:.4f}   {tokens_per_second:,.0f} tokens/s   {self.compiles()} compiles"
+        self.progress.update(self.task, completed=step, description=line)
+        if not self.console.is_terminal:
+            self.say(f"step {step:5d}   {line}")
+
+    def say(self, line: str) -> None:
+        self.progress.console.print(line, highlight=False)
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A training run.
+
+    step: does a step on a batch on the host and returns its loss; evaluate: the held-out loss; after: is told each
+    step that is done.
+    """
+
+    args: argparse.Namespace
+    reporter: Reporter
+    bigram: float
+    step: Callable[[Tensor, Tensor], Tensor]
+    evaluate: Callable[[], float]
+    after: Callable[[int], None]
+
+    def run(self, batches: Iterable[tuple[Tensor, Tensor]], history: History, *, done: int = 0) -> None:
+        """Take the steps after the first `done`, whose batches are passed over, and write down what is measured."""
+        args, counted, clock = self.args, done, time.perf_counter()
+        with self.reporter.progress:
+            for step, (tokens, targets) in enumerate(islice(batches, done, args.steps), start=done + 1):
+                loss = self.step(tokens, targets)
+                if step == 1 or step % READ_EVERY == 0 or step == args.steps:
+                    history.train.append((step, loss.item()))
+                    now = time.perf_counter()
+                    rate = (step - counted) * tokens.numel() / (now - clock)
+                    self.reporter.reading(step, loss=history.train[-1][1], tokens_per_second=rate)
+                    clock, counted = now, step
+                if step % args.eval_every == 0 or step == args.steps:
+                    self.look(step, history)
+                    clock = time.perf_counter()
+                self.after(step)
+
+    def look(self, step: int, history: History) -> None:
+        """Write down the held-out loss."""
+        history.heldout.append((step, self.evaluate()))
+        held = f"held-out {history.heldout[-1][1]:.4f}   (bigram table {self.bigram:.4f})"
+        self.reporter.say(f"step {step:5d}   {held}")
+
+
+@torch.no_grad()
+def evaluate(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batches: list[tuple[Tensor, Tensor]]) -> float:
+    """Return the mean loss over fixed batches, in nats per byte; one program, whatever the training step is."""
+    model.eval()
+    total = sum(loss(tokens, targets).item() for tokens, targets in batches)
+    model.train()
+    return total / len(batches)
+
+
+# -- What is shown at the end.
+
+
+@torch.no_grad()
+def write(model: nn.Module, logits: Callable[[Tensor], Tensor], prompts: Tensor, args: argparse.Namespace) -> Tensor:
+    """Return `args.sample` more bytes for each prompt (rows, sequence).
+
+    The window slides and never grows, so that one program writes them all.
+    """
+    model.eval()
+    generator = torch.Generator().manual_seed(args.seed)
+    window, written = prompts, []
+    for _ in range(args.sample):
+        last = logits(window)[:, -1].float().cpu()
+        if args.temperature:
+            token = torch.multinomial(torch.softmax(last / args.temperature, dim=-1), 1, generator=generator)
+        else:
+            token = last.argmax(-1, keepdim=True)
+        written.append(token)
+        window = torch.cat([window[:, 1:], token], dim=1)
+    model.train()
+    return torch.cat([prompts[:, :0], *written], dim=1)
+
+
+def show_sample(
+    model: nn.Module,
+    logits: Callable[[Tensor], Tensor],
+    heldout: Tensor,
+    args: argparse.Namespace,
+    console: Console,
+    *,
+    rows: int,
+) -> None:
+    """Let the model go on from held-out text in so many rows, of which the first is shown."""
+    prompts = heldout[: rows * args.sequence].view(rows, args.sequence).long()
+    written = write(model, logits, prompts, args)
+    console.print("\n[bold]A sample[/bold] (dim: held-out text that it goes on from)")
+    console.print(text.decode(prompts[0]), style="dim", end="", markup=False, highlight=False)
+    console.print(text.decode(written[0]), markup=False, highlight=False)
+
+
+def draw(history: History, *, bigram: float, title: str, path: Path) -> None:
+    """Write the picture of a run."""
+    figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
+    axes.plot(*zip(*history.train, strict=True), color="tab:blue", alpha=0.8, label="training batch")
+    axes.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out text")
+    axes.axhline(bigram, color="tab:gray", linestyle="--", label=f"bigram table, held-out ({bigram:.2f})")
+    last = history.heldout[-1]
+    axes.annotate(f"{last[1]:.2f}", last, xytext=(0, -16), textcoords="offset points", ha="center", color="tab:orange")
+    axes.set(xlabel="step", ylabel="loss (nats per byte)", title=title, xlim=(0, None), ylim=(0, None))
+    axes.grid(alpha=0.3)
+    axes.legend()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
