@@ -11,7 +11,7 @@ from recipes.gpt import GPT, Block, GPTConfig
 from spmd.core.engine import init
 
 
-def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[str, torch.Tensor], list[str]]:
+def initialised(device: str, mesh: spmd.Mesh, layers: int = 16) -> tuple[dict[str, torch.Tensor], list[str]]:
     """The initial weights, and the programs that were compiled for them."""
     spmd.manual_seed(0)
     spmd.metrics.clear()
@@ -27,12 +27,12 @@ def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[st
 
 @pytest.mark.parametrize("device", ["xla", "meta"])
 class TestDeep:
-    """Twelve layers are initialised by the programs of one, with the numbers that one program for all would give."""
+    """Sixteen layers are initialised by the programs of one, with the numbers that one program for all would give."""
 
     def test_programs(self, device: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         found, names = initialised(device, mesh8)
         assert {*names} == {"init"} and len(names) <= 5
-        assert initialised(device, mesh8, layers=16)[1].count("init") <= len(names)
+        assert initialised(device, mesh8, layers=20)[1].count("init") <= len(names)
         monkeypatch.setattr(init, "_FEW", 10**9)
         expected, _ = initialised(device, mesh8)
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
@@ -40,3 +40,21 @@ class TestDeep:
 
     def test_few_are_one_program(self, device: str, mesh8: spmd.Mesh) -> None:
         assert initialised(device, mesh8, layers=1)[1] == ["init"]
+
+
+class TestBuffers:
+    """Statistics of batch norm are born with the weights: the first step, which writes both, is the program of all."""
+
+    def test_programs(self, mesh8: spmd.Mesh) -> None:
+        with torch.device("xla"):
+            model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.BatchNorm1d(24))
+        model = fsdp.FullyShardedDataParallel(model, mesh8)
+        optimizer = torch.optim.AdamW(model.parameters())
+        spmd.metrics.clear()
+        for _ in range(3):
+            model(torch.randn(16, 16).to("xla")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            spmd.sync()
+        assert [record.name for record in spmd.metrics.compiles()] == ["init", "step"], spmd.metrics.report()
+        assert model[1].num_batches_tracked.item() == 3

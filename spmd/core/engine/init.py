@@ -152,7 +152,9 @@ def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bo
 
 
 def _constant(value: Value) -> Any:
-    """The number that fills a value, or None where it is more than that."""
+    """The number that fills a value, wherever that was said to lie, or None where it is more than that."""
+    while type(value) is Node and value.entry.name == "mark_sharding":
+        value = value.operands[0]
     if type(value) is not Node or value.entry.constant is None:
         return None
     return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant
