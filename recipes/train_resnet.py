@@ -22,7 +22,9 @@ from pathlib import Path
 import matplotlib
 import torch
 from matplotlib import pyplot
+from rich import box
 from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -249,6 +251,15 @@ def bytes_by_layout(args: argparse.Namespace, data: images.Images) -> dict[str, 
     }
 
 
+def bytes_table(found: dict[str, list[tuple[int, spmd.Plan]]]) -> Table:
+    """Return what the chart shows, as numbers."""
+    table = Table("layout", "images", "state MiB", "peak MiB", title="A step, per device", box=box.SIMPLE_HEAD)
+    for layout, plans in found.items():
+        for batch, planned in plans:
+            table.add_row(layout, str(batch), f"{planned.state / 2**20:.2f}", f"{planned.peak / 2**20:.2f}")
+    return table
+
+
 def draw_bytes(found: dict[str, list[tuple[int, spmd.Plan]]], *, title: str, path: Path) -> None:
     """Write the chart of bytes per device against batch size: the peak of a step, and what lives between steps."""
     figure, axes = pyplot.subplots(figsize=(8, 6), layout="constrained")
@@ -296,7 +307,9 @@ def main(arguments: list[str] | None = None) -> None:
     if args.device == "xla" and args.chart:
         made.append(args.out / "bytes.png")
         title = f"A training step of a ResNet on {what}, {args.devices} devices"
-        draw_bytes(bytes_by_layout(args, data), title=title, path=made[-1])
+        found = bytes_by_layout(args, data)
+        console.print(bytes_table(found))
+        draw_bytes(found, title=title, path=made[-1])
     console.print(*made, f"{time.perf_counter() - started:.0f} s", sep="\n", highlight=False)
 
 

@@ -37,6 +37,7 @@ class TestReport:
         printed = run(tmp_path, "--layout=spatial", *sizes)
         assert "8 device(s) here (height=8)" in printed and "collective-permute" in printed, "rows of the neighbours"
         assert re.search(r"epoch 1   loss \d\.\d+   training [\d.]+%   [\d,]+ images/s   held-out [\d.]+%", printed)
+        assert re.findall(r"(data|fsdp|spatial) +8 +[\d.]+ +[\d.]+", printed) == ["data", "fsdp", "spatial"]
         for name in ("curves.png", "bytes.png"):
             assert (tmp_path / "made" / name).read_bytes().startswith(b"\x89PNG")
 
