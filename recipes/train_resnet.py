@@ -62,7 +62,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
     report = parser.add_argument_group("what it reports")
     report.add_argument(
-        "--chart", type=int, nargs="*", default=[4, 8, 32, 128], metavar="N", help="batch sizes of OUT/bytes.png"
+        "--chart", type=int, nargs="*", default=[4, 16, 64], metavar="N", help="batch sizes of OUT/bytes.png"
     )
     report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)")
     args = parser.parse_args(arguments)
