@@ -93,7 +93,7 @@ def _by_mesh(initial: dict[Cell, Value], cells: Sequence[Cell]) -> list[tuple[Sh
 
 # How many ops more than one of each kind a program may have. Compiling takes longer than in proportion to a program's
 # ops (12 layers in one program: 8 s, in five: 0.7), but each program is a line in the ledger and a start of XLA.
-_FEW = 96
+_FEW = 48
 
 
 def _programs(initial: Sequence[Born], mesh: Sharding) -> list[list[Born]]:
