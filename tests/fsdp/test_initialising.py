@@ -40,3 +40,21 @@ class TestDeep:
 
     def test_few_are_one_program(self, device: str, mesh8: spmd.Mesh) -> None:
         assert initialised(device, mesh8, layers=1)[1] == ["init"]
+
+
+class TestBuffers:
+    """Statistics of batch norm are born with the weights: the first step, which writes both, is the program of all."""
+
+    def test_programs(self, mesh8: spmd.Mesh) -> None:
+        with torch.device("xla"):
+            model = torch.nn.Sequential(torch.nn.Linear(16, 24), torch.nn.BatchNorm1d(24))
+        model = fsdp.FullyShardedDataParallel(model, mesh8)
+        optimizer = torch.optim.AdamW(model.parameters())
+        spmd.metrics.clear()
+        for _ in range(3):
+            model(torch.randn(16, 16).to("xla")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            spmd.sync()
+        assert [record.name for record in spmd.metrics.compiles()] == ["init", "step"], spmd.metrics.report()
+        assert model[1].num_batches_tracked.item() == 3

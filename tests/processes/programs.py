@@ -20,6 +20,7 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from tests.alike import WHERE, alike
+from tests.processes.keywords import keywords as keywords
 
 CONFIG = GPTConfig(layers=2, width=32, heads=2, sequence=16)
 DEEPER = dataclasses.replace(CONFIG, layers=4)

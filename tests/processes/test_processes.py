@@ -11,11 +11,12 @@ import time
 from typing import Any
 
 import pytest
-from support import ROOT
+from support import ROOT, run_script
 
 import spmd
 from spmd.core.pjrt import processes
 
+from .keywords import VARIANTS
 from .programs import DEEPER, STEPS, losses
 
 PROGRAMS = ROOT / "tests/processes/programs.py"
@@ -28,7 +29,11 @@ def environment(**added: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(ROOT), "SPMD_PARTITIONER": spmd.config.partitioner, **added}
 
 
-def together(name: str, *codes: int) -> list[tuple[str, str]]:
+# Machine code in a hurry, by the same passes over programs: for what compiles many of them.
+HASTY = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def together(name: str, *codes: int, **added: str) -> list[tuple[str, str]]:
     """Runs a program as two processes, which must end with these codes; what each printed, to stdout and stderr."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -36,7 +41,7 @@ def together(name: str, *codes: int) -> list[tuple[str, str]]:
     started = [
         subprocess.Popen(
             [sys.executable, "-W", "error", str(PROGRAMS), name, str(port), str(index)],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(), cwd=ROOT,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(**added), cwd=ROOT,
         )
         for index in range(2)
     ]  # fmt: skip
@@ -88,6 +93,31 @@ class TestTraining:
         found = [json.loads(text)["losses"] for text in re.findall(r"\{.*?\}", done.stdout)]
         assert len(found) == 2 and found[0] == found[1]
         assert found[0] == pytest.approx(losses(), rel=1e-6)
+
+
+ALONE = """
+    import json
+    import spmd
+    spmd.simulate(8)
+    from tests.processes.keywords import keywords
+    print(json.dumps(keywords()))
+"""
+
+
+class TestKeywords:
+    """With each keyword and habit of FSDP, two processes of four devices train as one of eight: losses and state."""
+
+    def test_state(self) -> None:
+        first, second = results(together("keywords", 0, 0, XLA_FLAGS=HASTY))
+        assert first == second
+        expected = json.loads(run_script(ALONE, XLA_FLAGS=HASTY).splitlines()[-1])
+        assert first.keys() == expected.keys() == VARIANTS.keys()
+        for name, values in expected.items():
+            assert first[name].keys() == values.keys()
+            for key, wanted in values.items():
+                assert first[name][key] == pytest.approx(wanted, rel=1e-5, abs=1e-6), f"{name}: {key}"
+        changing = ("mp_policy", "clip_grad_norm_", "no_sync", "set_gradient_divide_factors")
+        assert all(expected[name] != expected["nothing"] for name in changing)
 
 
 class TestUse:

@@ -93,7 +93,7 @@ def _by_mesh(initial: dict[Cell, Value], cells: Sequence[Cell]) -> list[tuple[Sh
 
 # How many ops more than one of each kind a program may have. Compiling takes longer than in proportion to a program's
 # ops (12 layers in one program: 8 s, in five: 0.7), but each program is a line in the ledger and a start of XLA.
-_FEW = 96
+_FEW = 48
 
 
 def _programs(initial: Sequence[Born], mesh: Sharding) -> list[list[Born]]:
@@ -152,7 +152,9 @@ def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bo
 
 
 def _constant(value: Value) -> Any:
-    """The number that fills a value, or None where it is more than that."""
+    """The number that fills a value, wherever that was said to lie, or None where it is more than that."""
+    while type(value) is Node and value.entry.name == "mark_sharding":
+        value = value.operands[0]
     if type(value) is not Node or value.entry.constant is None:
         return None
     return value.numbers[0] if value.entry.constant == "lifted" else value.entry.constant

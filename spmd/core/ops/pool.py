@@ -162,15 +162,16 @@ def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indice
     zero = jnp.zeros((), wide.dtype)
     for place in np.ndindex(*window):
         # Where this place of the window holds the maximum, its gradient goes to one position; strides spread them.
-        position, pads = jnp.zeros((), indices.dtype), [(0, 0, 0)] * lead
+        position, gaps, pads = jnp.zeros((), indices.dtype), [(0, 0, 0)] * lead, [(0, 0, 0)] * lead
         for dim in range(rank):
             start = place[dim] * dilation[dim] - padding[dim]
             along = np.arange(counts[dim]) * stride[dim] + start
             along = np.where((along >= 0) & (along < sizes[dim]), along * math.prod(sizes[dim + 1 :]), -(2**40))
             position = position + _along(along, lead + dim, self.ndim)
-            end = start + (counts[dim] - 1) * stride[dim] + 1
-            pads.append((start, sizes[dim] - end, stride[dim] - 1))
-        part = lax.pad(jnp.where(indices == position, wide, zero), zero, pads)
+            # Two pads: XLA's partitioners abort where one both cuts elements off and puts gaps between them.
+            gaps.append((0, stride[dim] - 1, stride[dim] - 1))
+            pads.append((start, sizes[dim] - start - counts[dim] * stride[dim], 0))
+        part = lax.pad(lax.pad(jnp.where(indices == position, wide, zero), zero, gaps), zero, pads)
         total = part if total is None else total + part
     return total.astype(grad.dtype)
 

@@ -134,3 +134,23 @@ class TestSharded:
         batch = Batch(mesh=mesh8, axis="fsdp")
         plain(batch, torch.float32, 2)
         batch.check()
+
+    def test_height(self, mesh8):
+        """The rows of an image split, so that kernels reach over to the neighbour."""
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        for height in (16, 24):
+            x = torch.randn(height, 2, 4, 7) / 2
+            for size, settings in (
+                (3, {"padding": 1}),
+                (3, {"padding": 1, "stride": 2}),
+                (1, {"stride": 2}),
+                (7, {"padding": 3}),
+            ):
+                for convolve in (F.conv2d, F.conv_transpose2d):
+                    batch.case(
+                        f"{convolve.__name__} {size} {settings} of {height}",
+                        lambda x, w, convolve=convolve, how=settings: convolve(x.permute(1, 2, 0, 3), w, **how),
+                        x,
+                        torch.randn(4, 4, size, size) / 4 / size,
+                    )
+        batch.check()

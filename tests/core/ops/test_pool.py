@@ -143,3 +143,17 @@ class TestSharded:
         for kind in (maxima, averages, adaptive):
             kind(batch, torch.float32, 2)
         batch.check()
+
+    def test_height(self, mesh8):
+        """The rows of an image split, so that windows reach over to the neighbour."""
+        batch = Batch(mesh=mesh8, axis="fsdp")
+        for height in (16, 24):
+            x = distinct(height, 2, 2, 9)
+            for window, stride, padding in ((3, 2, 1), (2, 2, 0), (3, 1, 1), (5, 3, 2)):
+                for pool in (F.max_pool2d, F.avg_pool2d):
+                    batch.case(
+                        f"{pool.__name__} {window} {stride} of {height}",
+                        lambda x, pool=pool, how=(window, stride, padding): pool(x.permute(1, 2, 0, 3), *how),
+                        x,
+                    )
+        batch.check()

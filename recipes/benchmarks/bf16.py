@@ -1,0 +1,132 @@
+"""What bfloat16 costs in loss: FSDP in bfloat16 over float32 parameters against float32, beside another seed's weights.
+
+    python recipes/benchmarks/bf16.py                    # 500 steps each: float32, bfloat16, float32 from other weights
+    python recipes/benchmarks/bf16.py --seeds 0 1 2 3    # more seeds, each pair of them compared
+
+A byte-level GPT on the text of `recipes/text.py`, AdamW with warm-up, cosine and clipping, over 8 simulated devices.
+`fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)` gathers and computes in bfloat16; parameters, gradients and the
+optimizer's state stay float32. All runs read the same batches. The gap of two runs is the mean of |difference| of their
+training losses, step by step, and that of their held-out losses at the end.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from itertools import combinations, islice
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
+import fsdp
+import spmd
+from recipes import text
+from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from recipes.train_gpt import learning_rate_factor
+
+BFLOAT16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+FLOAT32 = fsdp.MixedPrecisionPolicy()
+
+
+class Run(NamedTuple):
+    """The training loss of each step, and the held-out loss after the last, in nats per byte."""
+
+    losses: list[float]
+    heldout: float
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of weights; bfloat16 has the first")
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--sequence", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--lr", type=float, default=2e-3)
+    options = parser.parse_args(arguments)
+    if len(set(options.seeds)) < 2:
+        parser.error("--seeds needs two different ones to compare")
+    return options
+
+
+def train(policy: fsdp.MixedPrecisionPolicy, seed: int, options: argparse.Namespace, corpus: text.Text) -> Run:
+    """Train from a seed's weights, and return what was measured."""
+    torch.manual_seed(seed)
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    config = GPTConfig(options.layers, options.width, 4, options.sequence)
+    how = {"auto_wrap_policy": {Block}, "mp_policy": policy}
+    model = fsdp.FullyShardedDataParallel(GPT(config), mesh, **how)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=options.lr, betas=(0.9, 0.95), weight_decay=0.1)
+    factor = partial(learning_rate_factor, warmup=min(30, options.steps // 4), steps=options.steps)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+    sizes = {"batch": options.batch, "sequence": options.sequence}
+    put = partial(move, mesh=mesh)
+    losses = []
+    for tokens, targets in islice(text.batches(corpus.train, **sizes, seed=0), options.steps):
+        loss = loss_of(model, put(tokens), put(targets))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+        spmd.sync()
+        losses.append(loss.detach())
+    with torch.no_grad():
+        heldout = [
+            loss_of(model, put(tokens), put(targets)).item()
+            for tokens, targets in text.windows(corpus.heldout, **sizes)
+        ]
+    return Run([loss.item() for loss in losses], fmean(heldout))
+
+
+def move(tokens: Tensor, mesh: spmd.Mesh) -> Tensor:
+    return spmd.mark_sharding(tokens.to("xla"), mesh, ("fsdp", None))
+
+
+def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(model(tokens).float(), targets)
+
+
+def gap(one: Run, other: Run) -> tuple[float, float]:
+    """Return how far two runs are apart: in training, on average over the steps, and on held-out text."""
+    apart = fmean(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
+    return apart, abs(one.heldout - other.heldout)
+
+
+def compare(options: argparse.Namespace, corpus: text.Text) -> tuple[dict[str, Run], dict[str, tuple[float, float]]]:
+    """Return all runs and the gaps between them; the first gap is that of bfloat16."""
+    runs = {f"float32, seed {seed}": train(FLOAT32, seed, options, corpus) for seed in options.seeds}
+    half = f"bfloat16, seed {options.seeds[0]}"
+    first, *others = runs
+    gaps = {f"{half} - {first}": gap(half_run := train(BFLOAT16, options.seeds[0], options, corpus), runs[first])}
+    gaps |= {f"{one} - {other}": gap(runs[one], runs[other]) for one, other in combinations([first, *others], 2)}
+    return {half: half_run, **runs}, gaps
+
+
+def tables(runs: dict[str, Run], gaps: dict[str, tuple[float, float]]) -> Sequence[Table]:
+    """Return what was measured, and how far apart it is."""
+    measured = Table("run", "first step", "last 50 steps", "held-out")
+    for name, run in runs.items():
+        measured.add_row(name, f"{run.losses[0]:.4f}", f"{fmean(run.losses[-50:]):.4f}", f"{run.heldout:.4f}")
+    apart = Table("gap", "training, mean of steps", "held-out")
+    for name, (training, heldout) in gaps.items():
+        apart.add_row(name, f"{training:.4f}", f"{heldout:.4f}")
+    return measured, apart
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = parse(arguments)
+    spmd.simulate(8)
+    Console().print(*tables(*compare(options, text.load())))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Images without a download: the handwritten digits inside scikit-learn, or random ones at ImageNet's shapes.
+
+Lives here: the images, their split, batches of them. Not here: any model.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True)
+class Images:
+    """Images (n, channels, height, width) of float32 with labels (n,) of int64; some held out, perhaps none."""
+
+    train: tuple[Tensor, Tensor]
+    heldout: tuple[Tensor, Tensor]
+    classes: int
+
+
+def digits(heldout: int = 360) -> Images:
+    """Return the 1,797 digits of scikit-learn (Alpaydin and Kaynak, UCI 1998), scaled from 8 x 8 to 32 x 32 pixels.
+
+    They are sorted by writer: the last ones, held out, are by writers of whom some are not among the first.
+    """
+    loaded = load_digits()
+    small = torch.tensor(loaded.images, dtype=torch.float32)[:, None] / 16
+    images = F.interpolate(small, scale_factor=4, mode="bilinear") - small.mean()
+    labels = torch.tensor(loaded.target, dtype=torch.int64)
+    cut = len(images) - heldout
+    return Images((images[:cut], labels[:cut]), (images[cut:], labels[cut:]), classes=10)
+
+
+def fake(count: int, seed: int) -> Images:
+    """Return random images and labels with ImageNet's shapes, none held out: what they cost is real, nothing else."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(count, 3, 224, 224, generator=generator)
+    labels = torch.randint(1000, (count,), generator=generator)
+    return Images((images, labels), (images[:0], labels[:0]), classes=1000)
+
+
+def batches(images: Tensor, labels: Tensor, *, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the images of one epoch in random order; what fills no batch is left out. A seed is an order."""
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
+    for chosen in order.split(batch)[: len(order) // batch]:
+        yield images[chosen], labels[chosen]
