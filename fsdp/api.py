@@ -20,10 +20,10 @@ class MixedPrecisionPolicy:
 
     Attributes:
         param_dtype: floating-point parameters are cast to it in front of their gather, so that this dtype travels, and
-            are seen so by `forward`; gradients are reduced in it and arrive in the parameter's own dtype, which is
-            also the optimizer's. None: the parameter's own.
-        reduce_dtype: the dtype that gradients are reduced in. None: the one they are computed in; another one is not
-            built yet.
+            are seen so by `forward`; gradients are computed in it and arrive in the parameter's own dtype, which
+            is also the optimizer's. None: the parameter's own.
+        reduce_dtype: the dtype that gradients are summed over devices in (`spmd.reduce_gradient_in`). None: the one
+            that they are computed in.
         output_dtype: what the floating-point tensors of each unit's output are cast to. None: as they are computed.
         cast_forward_inputs: cast floating-point inputs of each unit to `param_dtype`.
         buffer_dtype: what floating-point buffers are cast to, for good, when the module is wrapped. None: their own.
@@ -52,16 +52,6 @@ class MixedPrecisionPolicy:
                 raise TypeError(
                     f"MixedPrecisionPolicy: expected {name} to be a floating-point torch.dtype, got {dtype!r}"
                 )
-
-    def check_reduction(self, caller: str, parameter: nn.Parameter) -> None:
-        """Raises NotImplementedError where a parameter's gradient is computed in another dtype than it is to be reduced
-        in."""
-        computed = self.param_dtype or parameter.dtype
-        if self.reduce_dtype not in (None, computed) and parameter.is_floating_point():
-            raise NotImplementedError(
-                f"{caller}: reduce_dtype={self.reduce_dtype} is not built where gradients are computed in {computed}; "
-                "leave it None: they are reduced in the dtype that they are computed in"
-            )
 
 
 @dataclass(frozen=True)

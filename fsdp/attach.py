@@ -17,7 +17,7 @@ def attach(
 ) -> Unit:
     """One unit of modules: it has their parameters but for those that units below have, and those to be ignored.
 
-    Raises ValueError for a module that is a unit already, NotImplementedError for a reduction that is not built.
+    Raises ValueError for a module that is a unit already.
     """
     for module in modules:
         if unit_of(module) is not None:
@@ -31,8 +31,6 @@ def attach(
     left = {id(parameter) for parameter in ignored}
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
     own = [parameter for key, parameter in every.items() if key not in taken and key not in left]
-    for parameter in own:
-        settings.mp_policy.check_reduction(settings.caller, parameter)
     places = [slot for module in modules for slot in slots(module, inner) if id(_at(*slot)) not in left]
     unit = Unit(
         own=own,

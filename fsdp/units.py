@@ -54,7 +54,8 @@ class Unit:
         self._own, self._whole = tuple(own), tuple(whole)
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
-        self._scaling: list[Any] = []
+        self._hooks: list[Any] = []  # on gradients
+        self._hooked: tuple[bool, ...] = ()  # which parameters have them
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -65,14 +66,13 @@ class Unit:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_scaling"}
+        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_hooks", "_hooked"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._scaling = []
+        self._hooks, self._hooked = [], ()
         self._begin_anew()
-        self._scale_gradients()
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
@@ -114,7 +114,6 @@ class Unit:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
                         spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
-            self._scale_gradients()
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
         held, settings = self._held_spec(parameter), self.settings
@@ -157,14 +156,23 @@ class Unit:
     def divide_gradients(self, factor: float | None) -> None:
         """Has gradients be the sum over the parts of the batch divided by a factor; None: by their number, a mean."""
         self.divide_factor = factor
-        self._scale_gradients()
+        self._hooked = ()
 
-    def _scale_gradients(self) -> None:
-        for handle in self._scaling:
+    def _hook_gradients(self) -> None:
+        """Has gradients be reduced in the dtype and divided by the factor that are set, of the parameters that are
+        trained now: they may have been frozen or thawed since."""
+        trained = tuple(parameter.requires_grad for parameter in self._own)
+        if trained == self._hooked:
+            return
+        for handle in self._hooks:
             handle.remove()
-        scale = None if self.divide_factor is None else _Scale(self.split.ways / self.divide_factor)
-        trained = [parameter for parameter in self._own if parameter.requires_grad]
-        self._scaling = [] if scale is None else [parameter.register_hook(scale) for parameter in trained]
+        self._hooks, self._hooked = [], trained
+        dtype = self.settings.mp_policy.reduce_dtype
+        for parameter in self._own:
+            if parameter.requires_grad and dtype is not None:
+                self._hooks.append(spmd.reduce_gradient_in(parameter, dtype))
+            if parameter.requires_grad and self.divide_factor is not None:
+                self._hooks.append(parameter.register_hook(_Scale(self.split.ways / self.divide_factor)))
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
@@ -176,6 +184,7 @@ class Unit:
             self.split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
         if not self._passes:
             self.restore()
+            self._hook_gradients()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self._cast_slots()}
         begun = self._begun(stored)

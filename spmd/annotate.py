@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import torch
 
+from .core.dispatch.reduction import reduce_in
 from .core.engine import reads
 from .core.lazy import annotate
 from .core.lazy.cell import Cell
@@ -90,6 +91,37 @@ def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
     cell = ref()
     if cell is not None and isinstance(grad, XlaTensor):
         lay_gradient(cell, grad)
+
+
+def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Has the gradient of a leaf be summed over devices in a dtype, which need not be the one it is computed in.
+
+    The products and sums that make the gradient are asked for in that dtype, before a partitioner reduces them; the
+    gradient arrives in the leaf's own. Of a scatter (an embedding's gradient) and of a convolution's kernel it is
+    at least the one that they add up in, float32. A gradient that another op makes is reduced as it is, with a warning
+    that names the op.
+
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or no floating dtype,
+    ValueError for one that is no leaf with a gradient. Source: `torch.distributed.fsdp.MixedPrecisionPolicy`.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
+    >>> handle = spmd.reduce_gradient_in(weight, torch.float32)
+    >>> (torch.ones(2, 4, device="xla", dtype=torch.bfloat16) @ weight).sum().backward()
+    >>> weight.grad.dtype
+    torch.bfloat16
+    """
+    target = on_device(leaf, "reduce_gradient_in")
+    if not (target.is_leaf and target.requires_grad):
+        raise ValueError("reduce_gradient_in: expected a leaf that has a gradient, such as a parameter in training")
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
+    return target.register_hook(partial(_reduce_arriving, dtype))
+
+
+def _reduce_arriving(dtype: torch.dtype, grad: torch.Tensor) -> None:
+    if isinstance(grad, XlaTensor):
+        reduce_in(grad, dtype)
 
 
 class use_sharding:

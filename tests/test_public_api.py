@@ -15,8 +15,8 @@ NAMES = {
         "check checkpoint_name clear_sharding cond config device device_ids eager fill_shards from_process_local "
         "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint "
         "local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
-        "place_to_host plan process_count process_index register_lowering remat scan scan_layers simulate "
-        "stablehlo_custom_call sync use_sharding while_loop"
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
+        "simulate stablehlo_custom_call sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -94,6 +94,7 @@ SIGNATURES = {
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
+    spmd.reduce_gradient_in: "(leaf, dtype)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
