@@ -31,7 +31,7 @@ class ShownUnit:
 
     name: str
     kind: str
-    reshards: bool
+    reshards: bool | int
     parameters: tuple[ShownParameter, ...]
     gathered_bytes: int
     kept_bytes: int
@@ -48,7 +48,8 @@ class Shown:
             ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
         ]
         for unit in self.units:
-            notes = "" if unit.reshards else "kept after forward"
+            notes = "" if unit.reshards is True else "kept after forward"
+            notes += f", split over {unit.reshards}" if unit.reshards and notes else ""
             sizes = (_size(unit.gathered_bytes), _size(unit.kept_bytes))
             rows.append((f"{unit.name or '(root)'}: {unit.kind}", "", "", "", *sizes, notes))
             rows += [_row(parameter) for parameter in unit.parameters]
@@ -90,7 +91,7 @@ def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list
     return ShownUnit(
         name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in places),
-        reshards=unit.reshards,
+        reshards=unit.reshards if unit.kept_on is None else unit.kept_on.shape()[unit.settings.shard_axis],
         parameters=(*own, *left),
         gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
         kept_bytes=sum(row.kept_bytes for row in (*own, *left)),

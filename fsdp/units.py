@@ -10,7 +10,8 @@ from torch import nn
 
 import spmd
 
-from .api import CPUOffloadPolicy, Settings
+from .api import CPUOffloadPolicy, Settings, mesh_within
+from .gradients import GradientHooks
 from .outputs import BatchSplit, map_tensors, tensors
 from .plan import placement
 
@@ -20,11 +21,12 @@ ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 @dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, and what modules hold in it. None: its backward is over, which lets go of the
-    casts, whoever holds the loss; a second backward casts anew."""
+    """One forward pass: what it gathered, what modules hold in it, and what of each gather is kept for backward. None:
+    its backward is over, which lets go of the casts, whoever holds the loss; a second backward casts anew."""
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
+    kept: Sequence[Sequence[Any]] = ()
 
 
 class Unit:
@@ -54,8 +56,7 @@ class Unit:
         self._own, self._whole = tuple(own), tuple(whole)
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
-        self._hooks: list[Any] = []  # on gradients
-        self._hooked: tuple[bool, ...] = ()  # which parameters have them
+        self._hooks = GradientHooks()
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -66,12 +67,11 @@ class Unit:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_hooks", "_hooked"}
+        runs = {"_gathered", "_passes", "_masters", "_is_unsharded"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._hooks, self._hooked = [], ()
         self._begin_anew()
 
     @property
@@ -100,11 +100,22 @@ class Unit:
 
         What the root reads last is what backward reads first; what it reads first, backward has no use for.
         """
-        return not self.is_root if self.reshard_after_forward is None else self.reshard_after_forward
+        said = self.reshard_after_forward
+        return not self.is_root if said is None else said if isinstance(said, bool) else said > 1
+
+    @property
+    def kept_on(self) -> spmd.Mesh | None:
+        """The mesh over which what forward gathered stays split until backward, where that is some of the devices."""
+        said = self.reshard_after_forward
+        size = self.settings.mesh.shape()[self.settings.shard_axis]
+        if said is None or isinstance(said, bool) or said in (1, size):
+            return None
+        return mesh_within(self.settings.mesh, self.settings.shard_axis, said)
 
     def refresh(self, modules: Iterable[nn.Module]) -> None:
         """Splits the parameters that there are now and says that buffers are whole; `.to(dtype)` makes others."""
         self._begin_anew()
+        self._hooks.forget()
         if self.is_on_device:
             self._specs = tuple(map(self._placed, self._own))
             self.reshard()
@@ -156,23 +167,12 @@ class Unit:
     def divide_gradients(self, factor: float | None) -> None:
         """Has gradients be the sum over the parts of the batch divided by a factor; None: by their number, a mean."""
         self.divide_factor = factor
-        self._hooked = ()
+        if self.is_on_device:
+            self._hook_gradients()
 
     def _hook_gradients(self) -> None:
-        """Has gradients be reduced in the dtype and divided by the factor that are set, of the parameters that are
-        trained now: they may have been frozen or thawed since."""
-        trained = tuple(parameter.requires_grad for parameter in self._own)
-        if trained == self._hooked:
-            return
-        for handle in self._hooks:
-            handle.remove()
-        self._hooks, self._hooked = [], trained
-        dtype = self.settings.mp_policy.reduce_dtype
-        for parameter in self._own:
-            if parameter.requires_grad and dtype is not None:
-                self._hooks.append(spmd.reduce_gradient_in(parameter, dtype))
-            if parameter.requires_grad and self.divide_factor is not None:
-                self._hooks.append(parameter.register_hook(_Scale(self.split.ways / self.divide_factor)))
+        scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
+        self._hooks.put(self._own, self.settings.mp_policy.reduce_dtype, scale)
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
@@ -209,6 +209,9 @@ class Unit:
             return output
         ended, stored = self._passes.pop()
         _hold(stored)
+        returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
+        if self.kept_on is not None and returned:
+            ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
         if self._is_unsharded and not self._passes:
@@ -235,17 +238,18 @@ class Unit:
                 again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
             at.gathers, at.held = again.gathers, again.held
         if self.reshards:
-            for gather in at.gathers:
-                gather.renew(gradient)
+            for place, gather in enumerate(at.gathers):
+                gather.renew(gradient, at.kept[place] if at.kept else ())
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
+        if (at.held and not self._passes) or at.kept:
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
     def _end(self, at: "_Pass") -> None:
         """Ends the backward of a forward pass."""
         self.restore()
-        at.gathers, at.held = (), None
+        at.gathers, at.held, at.kept = (), None, ()
 
     def _watch(self, output: Any, ended: _Pass) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
@@ -354,16 +358,6 @@ class _Arrived:
         if task != self.task:
             self.task = task
             self.unit.arrive(gradient, self.at)
-
-
-class _Scale:
-    """The hook on a parameter's gradient that multiplies it; it holds no unit, as a unit holds the parameter."""
-
-    def __init__(self, factor: float):
-        self.factor = factor
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * self.factor
 
 
 class Enter:

@@ -15,7 +15,7 @@ from .core.dispatch.reduction import reduce_in
 from .core.engine import reads
 from .core.lazy import annotate
 from .core.lazy.cell import Cell
-from .core.lazy.reads import Read, join, latest_turn, lay_gradient, next_turn, read_in, renew
+from .core.lazy.reads import Read, join, keep, latest_turn, lay_gradient, next_turn, read_in, renew
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt import runs
 from .core.pjrt.host import leaving
@@ -189,12 +189,26 @@ class use_sharding:
         if self._reads and self._turn != latest_turn():
             next_turn()  # what was gathered within may be freed: backward begins out here
 
-    def renew(self, after: torch.Tensor) -> None:
+    def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
+        """What the tensors are read as now, split over another mesh by the specs they are stored by: for `renew`.
+
+        Its axes have the same names; one that is shorter keeps more, which is nearer to what is gathered. It is there
+        before `before` is, so that what was gathered is freed. Raises TypeError for a tensor that is not on xla.
+        """
+        before = on_device(before, "use_sharding.keep")
+        layouts = []
+        for tensor in self._tensors:
+            stored = tensor._cell.sharding
+            spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
+            layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
+        return keep(self._reads, layouts, before)
+
+    def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Has the tensors gathered anew when next read, once `after` is computed, so that what was gathered is freed.
 
         Nothing happens where no other `use_sharding` was entered or renewed since, nor one around it left: what was
-        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. Raises TypeError for a tensor
-        that is not on xla.
+        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. `kept`, what `keep` returned,
+        is gathered from instead of what is stored. Raises TypeError for a tensor that is not on xla.
 
         >>> import torch, spmd
         >>> weight = torch.ones(4, 4, device="xla")
@@ -210,7 +224,7 @@ class use_sharding:
         if self._turn != latest_turn():
             self._bind()
             self._forget_what_ran()
-            renew(self._reads, after)
+            renew(self._reads, after, kept)
             self._take_turn()
 
     def _forget_what_ran(self) -> None:
