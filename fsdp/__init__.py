@@ -1,5 +1,6 @@
 """Fully sharded data parallel: an auto-wrap policy chooses units, a plan splits each parameter, XLA does the rest."""
 
+from .accumulation import accumulate_gradients as accumulate_gradients
 from .activation import checkpoint_module as checkpoint_module
 from .aliases import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
 from .aliases import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel

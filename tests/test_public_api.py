@@ -24,9 +24,9 @@ NAMES = {
     ),
     fsdp: (
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
-        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel always_wrap_policy "
-        "checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts fully_shard "
-        "lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
+        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel accumulate_gradients "
+        "always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts "
+        "fully_shard lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
         "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
@@ -133,6 +133,7 @@ SIGNATURES = {
     ),
     fsdp.OffloadPolicy: "()",
     fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
+    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches)",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
