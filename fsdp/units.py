@@ -1,7 +1,8 @@
 """What one unit does around its forward and backward: gathers its parameters, in the dtype it computes in."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -57,6 +58,7 @@ class Unit:
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
         self._hooks = GradientHooks()
+        self._modules: list[weakref.ref[nn.Module]] = []
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -67,11 +69,12 @@ class Unit:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_masters", "_is_unsharded"}
+        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
+        self._modules = []
         self._begin_anew()
 
     @property
@@ -83,6 +86,26 @@ class Unit:
     def ignored(self) -> tuple[nn.Parameter, ...]:
         """Those below it that it leaves whole."""
         return self._whole
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those that it has hooks on; after a copy, those that `refresh` was told of."""
+        return [module for ref in self._modules if (module := ref()) is not None]
+
+    def release(self, below: "Unit") -> None:
+        """Leaves the parameters of a unit to that, which was made of modules below."""
+        left = {id(parameter) for parameter in below.parameters}
+        kept = [place for place, parameter in enumerate(self._own) if id(parameter) not in left]
+        self._specs = tuple(self._specs[place] for place in kept) if self._specs else ()
+        self._own = tuple(self._own[place] for place in kept)
+        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in left)
+        self._begin_anew()
+
+    def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
+        """Takes other parameters in the place of those with these ids."""
+        self._whole = tuple(new.get(id(parameter), parameter) for parameter in self._whole)
+        self._own = tuple(new.get(id(parameter), parameter) for parameter in self._own)
+        self.refresh(modules)
 
     @property
     def is_running(self) -> bool:
@@ -112,10 +135,11 @@ class Unit:
             return None
         return mesh_within(self.settings.mesh, self.settings.shard_axis, said)
 
-    def refresh(self, modules: Iterable[nn.Module]) -> None:
+    def refresh(self, modules: Collection[nn.Module]) -> None:
         """Splits the parameters that there are now and says that buffers are whole; `.to(dtype)` makes others."""
         self._begin_anew()
         self._hooks.forget()
+        self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         if self.is_on_device:
             self._specs = tuple(map(self._placed, self._own))
             self.reshard()
@@ -358,23 +382,3 @@ class _Arrived:
         if task != self.task:
             self.task = task
             self.unit.arrive(gradient, self.at)
-
-
-class Enter:
-    """A forward pre-hook that gathers a unit's parameters."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self.unit.enter(module, args, kwargs)
-
-
-class Exit:
-    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return self.unit.leave(output)
