@@ -27,7 +27,7 @@ NAMES = {
         "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel accumulate_gradients "
         "always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts "
         "fully_shard lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
-        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "recursive_wrap register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
