@@ -2,6 +2,7 @@
 
 import copy
 import weakref
+from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -69,7 +70,11 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
         assert isinstance(leaf, XlaTensor)
         if leaf._view is not None:
             return  # how a view lies is not how its cell does, and XLA lays its gradient
-        leaf.__dict__["_pins_grad"] = leaf.register_hook(partial(_pin_arriving, leaf._cell.ref))
+        pin = leaf.__dict__["_pins_grad"] = partial(_pin_arriving, leaf._cell.ref)
+        if leaf._backward_hooks is None:  # what register_hook does, without a handle, which costs more than the mark
+            leaf._backward_hooks = OrderedDict(layout=pin)
+        else:
+            leaf._backward_hooks["layout"] = pin
         return
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
         return

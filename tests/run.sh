@@ -2,6 +2,10 @@
 # Run every test: one pytest process per group of files, so that a group shares its devices and compiled programs, and
 # at most JOBS (2) processes at once. Arguments go to every pytest.
 #
+# Most of the time of a small test goes to LLVM. So the groups of small tests have XLA generate simple code, from the
+# same partitioned and optimised program; tests of whole models, of processes and of what the generator decides (the
+# group codegen) take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
+#
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
 #     TEST_GROUPS="spmd fsdp@shardy" tests/run.sh   only these
 set -uo pipefail
@@ -9,7 +13,8 @@ cd "$(dirname "$0")/.."
 shopt -s nullglob
 
 python=${PYTHON:-.venv/bin/python}
-usual="core sweep spmd fsdp models golden processes rest core@shardy spmd@shardy fsdp@shardy golden@shardy"
+usual="core sweep core@shardy fsdp spmd models fsdp@shardy spmd@shardy processes rest codegen golden golden@shardy"
+simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 read -ra groups <<<"${TEST_GROUPS:-$usual}"
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
@@ -17,30 +22,37 @@ trap 'rm -rf "$logs"' EXIT
 files() { # the files and folders of a group
     case $1 in
         core | sweep | spmd | fsdp | models | golden | processes) echo "tests/$1" ;;
+        codegen) echo "tests/core -m codegen" ;;
         rest) # what stands beside these; nullglob drops what does not exist
             for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
             ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, sweep, spmd, fsdp, models, golden, processes and rest, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, codegen, sweep, spmd, fsdp, models, golden, processes and rest, each also with @shardy" >&2
             return 1
             ;;
     esac
 }
 
-# What no partitioner sees: torch's own habits around one device. They run once.
+# What no partitioner sees: torch's own habits around one device, signals and threads, what a file of programs must be.
+# They run once.
 around="backend/test_cpu_programs backend/test_device_module backend/test_generator backend/test_modules
-    backend/test_settings dispatch/test_layouts test_forking test_tables"
+    backend/test_settings compile/test_stored dispatch/test_layouts engine/test_failing ir/test_op test_forking
+    test_tables test_threads"
 
 run() { # one group in one process; its last line says how it ended
-    local group=$1 partitioner=gspmd paths name
+    local group=$1 partitioner=gspmd flags=${XLA_FLAGS-} paths name
     shift
     paths=$(files "${group%@*}") || return 1
+    if [[ -z ${XLA_FLAGS+set} && ${group%@*} =~ ^(core|sweep|spmd|fsdp|golden)$ ]]; then
+        flags=$simple
+    fi
+    if [[ ${group%@*} == core ]]; then set -- -m "not codegen" "$@"; fi
     if [[ $group == *@shardy ]]; then
         partitioner=shardy
         for name in $around; do set -- "$@" "--ignore=tests/core/$name.py"; done
     fi
     # shellcheck disable=SC2086  # paths hold no blanks and must split
-    SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider $paths "$@"
+    XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider $paths "$@"
 }
 
 start() {

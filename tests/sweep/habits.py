@@ -11,6 +11,8 @@ import torch
 from sweep.cases import Outcome
 from torch import nn
 
+import spmd
+
 Make = Callable[[str], nn.Module]
 Forward = Callable[[nn.Module, str], Any]
 
@@ -87,6 +89,7 @@ def _computes(module: nn.Module, forward: Forward) -> None:
     expected = forward(copy.deepcopy(module), "xla")
     torch.manual_seed(0)
     actual = forward(pickle.loads(pickle.dumps(module)).to("xla"), "xla")
+    spmd.sync()  # fused with the comparison, the two may be rounded differently
     torch.testing.assert_close(actual, expected, rtol=0, atol=0, equal_nan=True)
 
 

@@ -11,6 +11,8 @@ from torch import nn
 
 import spmd
 
+pytestmark = pytest.mark.codegen
+
 NARROW = [
     torch.float8_e4m3fn,
     torch.float8_e5m2,

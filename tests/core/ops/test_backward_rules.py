@@ -11,6 +11,7 @@ from recipes.benchmarks import backward
 CASES = backward.cases()
 
 
+@pytest.mark.codegen
 class TestCost:
     """Flops, transcendentals, bytes accessed and temporary memory of a compiled forward and backward pass."""
 
