@@ -24,7 +24,7 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel):
     torch.bfloat16
     """
 
-    def __init__(self, module: nn.Module, reshard_after_forward: bool = True, **how: Any):
+    def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, **how: Any):
         said = translate(type(self).__name__, how, XLA, _OURS)
         super().__init__(module, reshard_after_forward=reshard_after_forward, **said)
 

@@ -1,5 +1,6 @@
 """What a user sets about a wrapped module: frozen values, checked when they are made."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any
@@ -12,6 +13,8 @@ import spmd
 from .plan import Placement
 
 ShardOutput = Callable[[Any, spmd.Mesh], None]
+# Whether what forward gathered is freed: True, False, how many devices it stays split over meanwhile; None: by default.
+Reshard = bool | int | None
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,10 @@ class MixedPrecisionPolicy:
 
     Attributes:
         param_dtype: floating-point parameters are cast to it in front of their gather, so that this dtype travels, and
-            are seen so by `forward`; gradients are reduced in it and arrive in the parameter's own dtype, which is
-            also the optimizer's. None: the parameter's own.
-        reduce_dtype: the dtype that gradients are reduced in. None: the one they are computed in; another one is not
-            built yet.
+            are seen so by `forward`; gradients are computed in it and arrive in the parameter's own dtype, which
+            is also the optimizer's. None: the parameter's own.
+        reduce_dtype: the dtype that gradients are summed over devices in (`spmd.reduce_gradient_in`). None: the one
+            that they are computed in.
         output_dtype: what the floating-point tensors of each unit's output are cast to. None: as they are computed.
         cast_forward_inputs: cast floating-point inputs of each unit to `param_dtype`.
         buffer_dtype: what floating-point buffers are cast to, for good, when the module is wrapped. None: their own.
@@ -52,16 +55,6 @@ class MixedPrecisionPolicy:
                 raise TypeError(
                     f"MixedPrecisionPolicy: expected {name} to be a floating-point torch.dtype, got {dtype!r}"
                 )
-
-    def check_reduction(self, caller: str, parameter: nn.Parameter) -> None:
-        """Raises NotImplementedError where a parameter's gradient is computed in another dtype than it is to be reduced
-        in."""
-        computed = self.param_dtype or parameter.dtype
-        if self.reduce_dtype not in (None, computed) and parameter.is_floating_point():
-            raise NotImplementedError(
-                f"{caller}: reduce_dtype={self.reduce_dtype} is not built where gradients are computed in {computed}; "
-                "leave it None: they are reduced in the dtype that they are computed in"
-            )
 
 
 @dataclass(frozen=True)
@@ -102,7 +95,7 @@ class Settings:
     mesh: spmd.Mesh
     shard_axis: str
     batch_axes: tuple[str, ...]
-    reshard_after_forward: bool | None = None
+    reshard_after_forward: Reshard = None
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy()
     offload_policy: OffloadPolicy = OffloadPolicy()
     shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None
@@ -112,12 +105,29 @@ class Settings:
     def __post_init__(self) -> None:
         self._check("mp_policy", MixedPrecisionPolicy, "a fsdp.MixedPrecisionPolicy")
         self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy")
-        self._check("reshard_after_forward", bool | None, "True, False or None")
+        self.checked_reshard(self.reshard_after_forward)
 
     def _check(self, name: str, kind: Any, said: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, kind):
             raise TypeError(f"{self.caller}: expected {name} to be {said}, got {type(value).__name__} ({value!r})")
+
+    def checked_reshard(self, value: Any) -> Reshard:
+        """What a user says of resharding: a number of devices between one and the whole axis stays a number."""
+        if value is None or isinstance(value, bool):
+            return value
+        size = self.mesh.shape()[self.shard_axis]
+        if not isinstance(value, int):
+            raise TypeError(
+                f"{self.caller}: expected reshard_after_forward to be True, False, a number of devices or None, got "
+                f"{type(value).__name__} ({value!r})"
+            )
+        if value < 1 or size % value:
+            raise ValueError(
+                f"{self.caller}: expected reshard_after_forward to divide the {size} devices of axis "
+                f"{self.shard_axis!r}, got {value}"
+            )
+        return value
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Settings":
         return self
@@ -134,6 +144,17 @@ class Settings:
 
 
 OVERRIDABLE = {field.name for field in fields(Settings)} - {"caller", "mesh", "shard_axis", "batch_axes"}
+
+
+@functools.cache
+def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
+    """The same devices with an axis cut in two: neighbours along it, `size` of them, keep its name."""
+    name = f"{axis}_copies"
+    assert name not in mesh.axis_names, "a name of ours"
+    at = mesh.axis_names.index(axis)
+    shape = (*mesh.mesh_shape[:at], mesh.mesh_shape[at] // size, size, *mesh.mesh_shape[at + 1 :])
+    names = (*mesh.axis_names[:at], name, *mesh.axis_names[at:])
+    return spmd.Mesh(mesh.device_ids, shape, names, target=mesh.target)
 
 
 def axes_of(

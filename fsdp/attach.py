@@ -1,13 +1,17 @@
 """Makes modules a unit: their parameters are split, and hooks gather them. Both shapes of the API stand on it."""
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import nn
 
+import spmd
+
 from .api import Settings
 from .outputs import BatchSplit
-from .units import ATTRIBUTE, Enter, Exit, Unit, slots, unit_of, units_in
+from .units import ATTRIBUTE, Unit, slots, unit_of, units_in
 
 ParamInit = Callable[[nn.Module], None]
 
@@ -17,7 +21,7 @@ def attach(
 ) -> Unit:
     """One unit of modules: it has their parameters but for those that units below have, and those to be ignored.
 
-    Raises ValueError for a module that is a unit already, NotImplementedError for a reduction that is not built.
+    Raises ValueError for a module that is a unit already.
     """
     for module in modules:
         if unit_of(module) is not None:
@@ -25,14 +29,13 @@ def attach(
                 f"{settings.caller}: {type(module).__name__} is a unit of fsdp already; wrap a module once, children "
                 "before their parents"
             )
+    above = _above(modules)
     inner = {below for module in modules for units in units_in(module).values() for _, below in units}
     below = [unit for module in modules for unit in units_in(module)]
     taken = {id(parameter) for unit in below for parameter in (*unit.parameters, *unit.ignored)}
-    left = {id(parameter) for parameter in ignored}
+    left = {id(parameter) for parameter in (*ignored, *(one for unit in above for one in unit.ignored))}
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
     own = [parameter for key, parameter in every.items() if key not in taken and key not in left]
-    for parameter in own:
-        settings.mp_policy.check_reduction(settings.caller, parameter)
     places = [slot for module in modules for slot in slots(module, inner) if id(_at(*slot)) not in left]
     unit = Unit(
         own=own,
@@ -46,11 +49,77 @@ def attach(
     unit.refresh(modules)
     for other in below:
         other.is_root = False
+    for other in above:
+        other.release(unit)
+        unit.is_root = False
+    _OWNERS.update((id(parameter), unit) for parameter in (*unit.parameters, *unit.ignored))
     for module in modules:
         module.__dict__[ATTRIBUTE] = unit
-        module.register_forward_pre_hook(Enter(unit), with_kwargs=True)
-        module.register_forward_hook(Exit(unit), always_call=True)
+        module.register_load_state_dict_post_hook(_Loaded(unit, module))
+        module.register_forward_pre_hook(_Enter(unit), with_kwargs=True)
+        module.register_forward_hook(_Exit(unit), always_call=True)
     return unit
+
+
+class _Enter:
+    """A forward pre-hook that gathers a unit's parameters."""
+
+    def __init__(self, unit: Unit):
+        self.unit = unit
+
+    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        return self.unit.enter(module, args, kwargs)
+
+
+class _Exit:
+    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
+
+    def __init__(self, unit: Unit):
+        self.unit = unit
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
+        return self.unit.leave(output)
+
+
+# Whose each parameter is, for a module that is wrapped after one above it. A unit holds its parameters: ids stay.
+_OWNERS: WeakValueDictionary[int, Unit] = WeakValueDictionary()
+
+
+def _above(modules: Sequence[nn.Module]) -> list[Unit]:
+    """The units above modules that have their parameters by now."""
+    owners = {_OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()} - {None}
+    found = []
+    for owner in owners:
+        assert owner is not None
+        below = {below for module in owner.modules for below in module.modules()}
+        if not below.isdisjoint(modules):
+            found.append(owner)
+    return found
+
+
+class _Loaded:
+    """The hook behind `load_state_dict`: with `assign=True` it has put other parameters there, which the unit takes.
+
+    What was loaded is there before a step reads it, or else the first step after it would be another program than in a
+    training that never stopped, and round otherwise.
+    """
+
+    def __init__(self, unit: Unit, module: nn.Module):
+        self.unit = unit
+        mine = {id(parameter) for parameter in (*unit.parameters, *unit.ignored)}
+        named = module.named_parameters(remove_duplicate=False)
+        self.held = {name: parameter for name, parameter in named if id(parameter) in mine}
+
+    def __call__(self, module: nn.Module, incompatible: Any) -> None:
+        now = {name: module.get_parameter(name) for name in self.held}
+        new = {id(old): now[name] for name, old in self.held.items() if now[name] is not old}
+        if new:
+            move([module])
+            self.unit.exchange(new, [module])
+            _OWNERS.update((id(parameter), self.unit) for parameter in self.unit.parameters)
+            self.held = now
+        if self.unit.is_root and self.unit.is_on_device and self.unit.settings.mesh.target is None:
+            spmd.sync()
 
 
 def _at(module: nn.Module, name: str) -> nn.Parameter | None:

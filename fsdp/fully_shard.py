@@ -8,7 +8,7 @@ from torch import nn
 
 import spmd
 
-from .api import MixedPrecisionPolicy, OffloadPolicy, Settings, axes_of
+from .api import MixedPrecisionPolicy, OffloadPolicy, Reshard, Settings, axes_of
 from .attach import attach, materialise, move
 from .notices import ONE_VIEW, REDUCED, SCHEDULED, warn_without_meaning
 from .outputs import BatchSplit
@@ -26,7 +26,7 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
     module: nn.Module | Sequence[nn.Module],
     *,
     mesh: spmd.Mesh | None = None,
-    reshard_after_forward: bool | None = None,
+    reshard_after_forward: Reshard = None,
     shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None,
     mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
     offload_policy: OffloadPolicy = OffloadPolicy(),
@@ -47,8 +47,8 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
         module: a module, or several that are gathered together.
         mesh: the devices; default: one axis over all. Parameters are split over its axis `fsdp`, or over its only axis;
             of two axes of other names the first holds replicas and parameters are split over the second.
-        reshard_after_forward: free what was gathered after forward and gather it again for backward. None: True, but
-            False for the root.
+        reshard_after_forward: free what was gathered after forward and gather it again for backward; a number: keep
+            it split over so many neighbours, and gather it among them. None: True, but False for the root.
         shard_placement_fn: asked for each parameter: a `PartitionSpec`, torch's `Shard(dim)` or `Replicate()`, or None
             for the largest dim that divides (`fsdp.parameter_spec`).
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
@@ -144,12 +144,10 @@ class FSDPModule:
         """Stores the unit's parameters split."""
         self._unit.reshard()
 
-    def set_reshard_after_forward(self, reshard_after_forward: bool, recurse: bool = True) -> None:
+    def set_reshard_after_forward(self, reshard_after_forward: bool | int, recurse: bool = True) -> None:
         """As the argument of `fully_shard`, for this unit and with `recurse` for those below."""
-        if not isinstance(reshard_after_forward, bool):
-            raise TypeError(f"set_reshard_after_forward: expected True or False, got {reshard_after_forward!r}")
         for unit in self._units(recurse):
-            unit.reshard_after_forward = reshard_after_forward
+            unit.reshard_after_forward = unit.settings.checked_reshard(reshard_after_forward)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
         """Has the unit's gradients be the sum over the batch's parts, one a device, divided by a factor.

@@ -53,6 +53,12 @@ class BatchSplit:
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
         self._specs: dict[int, spmd.PartitionSpec] = {}  # by rank of the tensor
 
+    def rows(self, stack: torch.Tensor) -> None:
+        """Splits dim 0 of each row of a stack, where that divides."""
+        if stack.dim() >= 2 and stack.shape[1] % self.ways == 0:
+            spec = spmd.PartitionSpec(None, self.axes, *(None for _ in range(stack.dim() - 2)))
+            spmd.mark_sharding(stack, self.mesh, spec)
+
     def __call__(self, output: Any) -> None:
         for tensor in tensors(output):
             rank = tensor.dim()

@@ -14,7 +14,8 @@ _HEAD = ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per dev
 
 @dataclass(frozen=True)
 class ShownParameter:
-    """One parameter. names: all that it has (tied weights have several). notes: "frozen", "tied", "ignored"."""
+    """One parameter. names: all that it has (tied weights have several). notes: "frozen", "tied", "ignored",
+    "kept above" (a unit before has it, too: its bytes are counted there)."""
 
     names: tuple[str, ...]
     shape: tuple[int, ...]
@@ -31,7 +32,7 @@ class ShownUnit:
 
     name: str
     kind: str
-    reshards: bool
+    reshards: bool | int
     parameters: tuple[ShownParameter, ...]
     gathered_bytes: int
     kept_bytes: int
@@ -48,7 +49,8 @@ class Shown:
             ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
         ]
         for unit in self.units:
-            notes = "" if unit.reshards else "kept after forward"
+            notes = "" if unit.reshards is True else "kept after forward"
+            notes += f", split over {unit.reshards}" if unit.reshards and notes else ""
             sizes = (_size(unit.gathered_bytes), _size(unit.kept_bytes))
             rows.append((f"{unit.name or '(root)'}: {unit.kind}", "", "", "", *sizes, notes))
             rows += [_row(parameter) for parameter in unit.parameters]
@@ -81,35 +83,46 @@ def show(model: nn.Module) -> Shown:
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
-    return Shown(tuple(_unit(unit, places, names) for unit, places in found.items()))
+    seen: set[int] = set()
+    return Shown(tuple(_unit(unit, places, names, seen) for unit, places in found.items()))
 
 
-def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]]) -> ShownUnit:
-    own = [_parameter(parameter, names, ()) for parameter in unit.parameters]
-    left = [_parameter(parameter, names, ("ignored",)) for parameter in unit.ignored]
+def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> ShownUnit:
+    """seen: parameters of the units before, which are kept once however many gather them."""
+    own = [_parameter(parameter, names, (), seen) for parameter in unit.parameters]
+    left = [_parameter(parameter, names, ("ignored",), seen) for parameter in unit.ignored]
     return ShownUnit(
         name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in places),
-        reshards=unit.reshards,
+        reshards=unit.reshards if unit.kept_on is None else unit.kept_on.shape()[unit.settings.shard_axis],
         parameters=(*own, *left),
         gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
         kept_bytes=sum(row.kept_bytes for row in (*own, *left)),
     )
 
 
-def _parameter(parameter: nn.Parameter, names: dict[int, list[str]], notes: tuple[str, ...]) -> ShownParameter:
+def _parameter(
+    parameter: nn.Parameter, names: dict[int, list[str]], notes: tuple[str, ...], seen: set[int]
+) -> ShownParameter:
+    is_above = id(parameter) in seen
+    seen.add(id(parameter))
     sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)
     called = tuple(name.removeprefix("module.") for name in names.get(id(parameter), ()))
     shape = tuple(parameter.shape)
     shard = shape if sharding is None else sharding.shard_shape(shape)
-    said = (*notes, *(() if parameter.requires_grad else ("frozen",)), *(("tied",) if len(called) > 1 else ()))
+    said = (
+        *notes,
+        *(() if parameter.requires_grad else ("frozen",)),
+        *(("tied",) if len(called) > 1 else ()),
+        *(("kept above",) if is_above else ()),
+    )
     return ShownParameter(
         names=called,
         shape=shape,
         dtype=parameter.dtype,
         spec=None if sharding is None else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
         num_bytes=parameter.numel() * parameter.element_size(),
-        kept_bytes=torch.Size(shard).numel() * parameter.element_size(),
+        kept_bytes=0 if is_above else torch.Size(shard).numel() * parameter.element_size(),
         notes=said if sharding is None or sharding.memory == "device" else (*said, "on the host"),
     )
 

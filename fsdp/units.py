@@ -1,7 +1,8 @@
 """What one unit does around its forward and backward: gathers its parameters, in the dtype it computes in."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Sequence
+import weakref
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import nn
 
 import spmd
 
-from .api import CPUOffloadPolicy, Settings
+from .api import CPUOffloadPolicy, Settings, mesh_within
+from .gradients import GradientHooks
 from .outputs import BatchSplit, map_tensors, tensors
 from .plan import placement
 
@@ -20,11 +22,12 @@ ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 @dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, and what modules hold in it. None: its backward is over, which lets go of the
-    casts, whoever holds the loss; a second backward casts anew."""
+    """One forward pass: what it gathered, what modules hold in it, and what of each gather is kept for backward. None:
+    its backward is over, which lets go of the casts, whoever holds the loss; a second backward casts anew."""
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
+    kept: Sequence[Sequence[Any]] = ()
 
 
 class Unit:
@@ -54,7 +57,8 @@ class Unit:
         self._own, self._whole = tuple(own), tuple(whole)
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
-        self._scaling: list[Any] = []
+        self._hooks = GradientHooks()
+        self._modules: list[weakref.ref[nn.Module]] = []
         self._begin_anew()
 
     def _begin_anew(self) -> None:
@@ -65,14 +69,13 @@ class Unit:
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_scaling"}
+        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._scaling = []
+        self._modules = []
         self._begin_anew()
-        self._scale_gradients()
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
@@ -83,6 +86,26 @@ class Unit:
     def ignored(self) -> tuple[nn.Parameter, ...]:
         """Those below it that it leaves whole."""
         return self._whole
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """Those that it has hooks on; after a copy, those that `refresh` was told of."""
+        return [module for ref in self._modules if (module := ref()) is not None]
+
+    def release(self, below: "Unit") -> None:
+        """Leaves the parameters of a unit to that, which was made of modules below."""
+        left = {id(parameter) for parameter in below.parameters}
+        kept = [place for place, parameter in enumerate(self._own) if id(parameter) not in left]
+        self._specs = tuple(self._specs[place] for place in kept) if self._specs else ()
+        self._own = tuple(self._own[place] for place in kept)
+        self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in left)
+        self._begin_anew()
+
+    def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
+        """Takes other parameters in the place of those with these ids."""
+        self._whole = tuple(new.get(id(parameter), parameter) for parameter in self._whole)
+        self._own = tuple(new.get(id(parameter), parameter) for parameter in self._own)
+        self.refresh(modules)
 
     @property
     def is_running(self) -> bool:
@@ -100,11 +123,23 @@ class Unit:
 
         What the root reads last is what backward reads first; what it reads first, backward has no use for.
         """
-        return not self.is_root if self.reshard_after_forward is None else self.reshard_after_forward
+        said = self.reshard_after_forward
+        return not self.is_root if said is None else said if isinstance(said, bool) else said > 1
 
-    def refresh(self, modules: Iterable[nn.Module]) -> None:
+    @property
+    def kept_on(self) -> spmd.Mesh | None:
+        """The mesh over which what forward gathered stays split until backward, where that is some of the devices."""
+        said = self.reshard_after_forward
+        size = self.settings.mesh.shape()[self.settings.shard_axis]
+        if said is None or isinstance(said, bool) or said in (1, size):
+            return None
+        return mesh_within(self.settings.mesh, self.settings.shard_axis, said)
+
+    def refresh(self, modules: Collection[nn.Module]) -> None:
         """Splits the parameters that there are now and says that buffers are whole; `.to(dtype)` makes others."""
         self._begin_anew()
+        self._hooks.forget()
+        self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         if self.is_on_device:
             self._specs = tuple(map(self._placed, self._own))
             self.reshard()
@@ -114,7 +149,6 @@ class Unit:
                 for buffer in module.buffers():
                     if buffer.device.type == "xla":
                         spmd.mark_sharding(buffer, self.settings.mesh, [None] * buffer.dim())
-            self._scale_gradients()
 
     def _placed(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
         held, settings = self._held_spec(parameter), self.settings
@@ -157,14 +191,12 @@ class Unit:
     def divide_gradients(self, factor: float | None) -> None:
         """Has gradients be the sum over the parts of the batch divided by a factor; None: by their number, a mean."""
         self.divide_factor = factor
-        self._scale_gradients()
+        if self.is_on_device:
+            self._hook_gradients()
 
-    def _scale_gradients(self) -> None:
-        for handle in self._scaling:
-            handle.remove()
-        scale = None if self.divide_factor is None else _Scale(self.split.ways / self.divide_factor)
-        trained = [parameter for parameter in self._own if parameter.requires_grad]
-        self._scaling = [] if scale is None else [parameter.register_hook(scale) for parameter in trained]
+    def _hook_gradients(self) -> None:
+        scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
+        self._hooks.put(self._own, self.settings.mp_policy.reduce_dtype, scale)
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
@@ -176,6 +208,7 @@ class Unit:
             self.split([tensor for tensor in tensors((args, kwargs)) if spmd.get_sharding(tensor) is None])
         if not self._passes:
             self.restore()
+            self._hook_gradients()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self._cast_slots()}
         begun = self._begun(stored)
@@ -200,6 +233,9 @@ class Unit:
             return output
         ended, stored = self._passes.pop()
         _hold(stored)
+        returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
+        if self.kept_on is not None and returned:
+            ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
         if self._is_unsharded and not self._passes:
@@ -226,17 +262,18 @@ class Unit:
                 again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
             at.gathers, at.held = again.gathers, again.held
         if self.reshards:
-            for gather in at.gathers:
-                gather.renew(gradient)
+            for place, gather in enumerate(at.gathers):
+                gather.renew(gradient, at.kept[place] if at.kept else ())
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
+        if (at.held and not self._passes) or at.kept:
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
     def _end(self, at: "_Pass") -> None:
         """Ends the backward of a forward pass."""
         self.restore()
-        at.gathers, at.held = (), None
+        at.gathers, at.held, at.kept = (), None, ()
 
     def _watch(self, output: Any, ended: _Pass) -> None:
         """Gathers anew when the first gradient arrives at an output of a forward pass."""
@@ -345,33 +382,3 @@ class _Arrived:
         if task != self.task:
             self.task = task
             self.unit.arrive(gradient, self.at)
-
-
-class _Scale:
-    """The hook on a parameter's gradient that multiplies it; it holds no unit, as a unit holds the parameter."""
-
-    def __init__(self, factor: float):
-        self.factor = factor
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * self.factor
-
-
-class Enter:
-    """A forward pre-hook that gathers a unit's parameters."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self.unit.enter(module, args, kwargs)
-
-
-class Exit:
-    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return self.unit.leave(output)

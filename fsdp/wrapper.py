@@ -45,8 +45,9 @@ class FullyShardedDataParallel(nn.Module):
         ignored_modules: neither split nor units; their parameters are whole on each device.
         ignored_params: neither split nor gathered; they are whole on each device.
         reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
-            backward; False keeps them, which saves half the gathers and takes the memory of the whole model. The root
-            keeps its own: backward begins with them.
+            backward; False keeps them, which saves half the gathers and takes the memory of the whole model; a number
+            keeps them split over so many neighbours, and backward gathers among these. The root keeps its own: backward
+            begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
         shard_placement_fn: asked for each parameter: a `PartitionSpec`, a dim, or None for the default.
@@ -88,7 +89,7 @@ class FullyShardedDataParallel(nn.Module):
         shard_axis: str = "fsdp",
         ignored_modules: Collection[nn.Module] = (),
         ignored_params: Collection[nn.Parameter] = (),
-        reshard_after_forward: bool = True,
+        reshard_after_forward: bool | int = True,
         mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
         offload_policy: OffloadPolicy = OffloadPolicy(),
         shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None,
@@ -133,7 +134,8 @@ class FullyShardedDataParallel(nn.Module):
     ) -> None:
         """Makes a unit of what the user's function makes of a module; a wrapper it made of this class is left out."""
         how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
-        how["reshard_after_forward"] = settings.reshard_after_forward is not False
+        said = settings.reshard_after_forward
+        how["reshard_after_forward"] = True if said is None else said
         *extra, axis = settings.batch_axes
         made = callable_(
             unit, mesh=settings.mesh, shard_axis=axis, extra_data_axis=next(iter(extra), None),
@@ -209,6 +211,14 @@ class FullyShardedDataParallel(nn.Module):
         """
         for unit in units_in(self.module) if recursive else [self._attached]:
             unit.divide_gradients(pre * post)
+
+    def get_shard_metadata(self) -> dict[str, Any]:
+        """What `fsdp.consolidate_sharded_state_dicts` asks for beside the state dicts of all ranks.
+
+        A state dict is whole here, and that of one rank of one: a script that saves both for PyTorch/XLA's
+        consolidation goes on working.
+        """
+        return {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": 1, "rank": 0}
 
     def params_with_grad(self) -> list[nn.Parameter]:
         """The parameters that have a gradient."""

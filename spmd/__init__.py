@@ -6,6 +6,7 @@ from .annotate import clear_sharding as clear_sharding
 from .annotate import get_sharding as get_sharding
 from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
+from .annotate import reduce_gradient_in as reduce_gradient_in
 from .annotate import use_sharding as use_sharding
 from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint

@@ -12,10 +12,11 @@ import jax
 import numpy as np
 import torch
 
+from .core.dispatch.reduction import reduce_in
 from .core.engine import reads
 from .core.lazy import annotate
 from .core.lazy.cell import Cell
-from .core.lazy.reads import Read, join, latest_turn, lay_gradient, next_turn, read_in, renew
+from .core.lazy.reads import Read, join, keep, latest_turn, lay_gradient, next_turn, read_in, renew
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt import runs
 from .core.pjrt.host import leaving
@@ -97,6 +98,37 @@ def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
         lay_gradient(cell, grad)
 
 
+def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Has the gradient of a leaf be summed over devices in a dtype, which need not be the one it is computed in.
+
+    The products and sums that make the gradient are asked for in that dtype, before a partitioner reduces them; the
+    gradient arrives in the leaf's own. Of a scatter (an embedding's gradient) and of a convolution's kernel it is
+    at least the one that they add up in, float32. A gradient that another op makes is reduced as it is, with a warning
+    that names the op.
+
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or no floating dtype,
+    ValueError for one that is no leaf with a gradient. Source: `torch.distributed.fsdp.MixedPrecisionPolicy`.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
+    >>> handle = spmd.reduce_gradient_in(weight, torch.float32)
+    >>> (torch.ones(2, 4, device="xla", dtype=torch.bfloat16) @ weight).sum().backward()
+    >>> weight.grad.dtype
+    torch.bfloat16
+    """
+    target = on_device(leaf, "reduce_gradient_in")
+    if not (target.is_leaf and target.requires_grad):
+        raise ValueError("reduce_gradient_in: expected a leaf that has a gradient, such as a parameter in training")
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
+    return target.register_hook(partial(_reduce_arriving, dtype))
+
+
+def _reduce_arriving(dtype: torch.dtype, grad: torch.Tensor) -> None:
+    if isinstance(grad, XlaTensor):
+        reduce_in(grad, dtype)
+
+
 class use_sharding:
     """A context in which ops read tensors laid out by another spec than the one they are stored by.
 
@@ -162,12 +194,26 @@ class use_sharding:
         if self._reads and self._turn != latest_turn():
             next_turn()  # what was gathered within may be freed: backward begins out here
 
-    def renew(self, after: torch.Tensor) -> None:
+    def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
+        """What the tensors are read as now, split over another mesh by the specs they are stored by: for `renew`.
+
+        Its axes have the same names; one that is shorter keeps more, which is nearer to what is gathered. It is there
+        before `before` is, so that what was gathered is freed. Raises TypeError for a tensor that is not on xla.
+        """
+        before = on_device(before, "use_sharding.keep")
+        layouts = []
+        for tensor in self._tensors:
+            stored = tensor._cell.sharding
+            spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
+            layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
+        return keep(self._reads, layouts, before)
+
+    def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
         """Has the tensors gathered anew when next read, once `after` is computed, so that what was gathered is freed.
 
         Nothing happens where no other `use_sharding` was entered or renewed since, nor one around it left: what was
-        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. Raises TypeError for a tensor
-        that is not on xla.
+        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. `kept`, what `keep` returned,
+        is gathered from instead of what is stored. Raises TypeError for a tensor that is not on xla.
 
         >>> import torch, spmd
         >>> weight = torch.ones(4, 4, device="xla")
@@ -183,7 +229,7 @@ class use_sharding:
         if self._turn != latest_turn():
             self._bind()
             self._forget_what_ran()
-            renew(self._reads, after)
+            renew(self._reads, after, kept)
             self._take_turn()
 
     def _forget_what_ran(self) -> None:

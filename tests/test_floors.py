@@ -29,8 +29,9 @@ PLANNING = ("chips", "reach", "names", "figures", "report", "advice", "planner",
 
 # Those of `fsdp` from the ground up.
 FSDP = (
-    "library", "notices", "policies", "plan", "api", "outputs", "units", "attach", "whole", "shown", "activation",
-    "keywords", "fully_shard", "wrapper", "aliases", "state_dict", "convert", "consolidate_sharded_ckpts",
+    "library", "notices", "policies", "plan", "api", "outputs", "gradients", "units", "attach", "whole", "shown",
+    "accumulation", "activation", "keywords", "fully_shard", "wrapper", "recursive", "aliases", "state_dict", "convert",
+    "consolidate_sharded_ckpts",
 )  # fmt: skip
 
 

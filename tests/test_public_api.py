@@ -15,8 +15,8 @@ NAMES = {
         "check checkpoint_name clear_sharding cond config device device_ids eager fill_shards from_process_local "
         "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint "
         "local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
-        "place_to_host plan process_count process_index register_lowering remat scan scan_layers simulate "
-        "stablehlo_custom_call sync use_sharding while_loop"
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
+        "simulate stablehlo_custom_call sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -24,10 +24,10 @@ NAMES = {
     ),
     fsdp: (
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
-        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel always_wrap_policy "
-        "checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts fully_shard "
-        "lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
-        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel accumulate_gradients "
+        "always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts "
+        "fully_shard lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
+        "recursive_wrap register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
@@ -94,6 +94,7 @@ SIGNATURES = {
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
+    spmd.reduce_gradient_in: "(leaf, dtype)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
@@ -132,6 +133,7 @@ SIGNATURES = {
     ),
     fsdp.OffloadPolicy: "()",
     fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
+    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches)",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import fsdp
 import spmd
+from spmd.core.compile import cache
 
 FSDP = fsdp.FullyShardedDataParallel
 
@@ -76,3 +77,17 @@ def spec(tensor: Tensor) -> tuple[Any, ...]:
     sharding = spmd.get_sharding(tensor)
     assert sharding is not None
     return sharding.partition_spec(tensor.dim())
+
+
+LAYERS = 8  # of a stack
+
+
+def stack(width: int, layers: int = LAYERS) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
+
+
+def last_record() -> spmd.metrics.CompileRecord:
+    """The ledger's line of the program that ran last, which an earlier test may have compiled."""
+    program = cache.last_program()
+    assert program is not None and program.record is not None
+    return program.record

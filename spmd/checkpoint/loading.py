@@ -37,7 +37,7 @@ def load_checkpoint(
     The model is laid out first (`mark_sharding`, FSDP): on the device, where what it was to be initialised with is then
     never computed (`with torch.device("xla")`, or `to_empty(device="xla")` of a model on meta). Piece after piece is
     mapped, cast and uploaded, so that the host never holds more than one; with several processes each reads its own.
-    Tied weights need one of their names.
+    Tied weights need one of their names. A module with a `_load_from_state_dict` of its own gets what is its, whole.
 
     Args:
         module: what is on xla is filled in place; what is on the CPU is copied into.
@@ -49,7 +49,7 @@ def load_checkpoint(
         rename: called with each name in the files; gives the model's, or None for what is not wanted.
 
     Returns (missing_keys, unexpected_keys). Raises ValueError for names or shapes that do not fit and for a model on
-    meta (nothing is loaded then), FileNotFoundError.
+    meta (nothing is loaded then, unless a module that loads itself says so), FileNotFoundError.
 
     >>> import os, tempfile, torch, spmd
     >>> with tempfile.TemporaryDirectory() as folder, torch.device("xla"):
@@ -65,6 +65,11 @@ def load_checkpoint(
     if dtype is not None:
         module.to(dtype)
     state = module.state_dict(keep_vars=True)  # tied weights are one object
+    selves = _loading_themselves(module, state, contents)
+    for owner in selves:
+        for name in owner.names:
+            contents.pop(name, None)
+            state.pop(name, None)
     names = _compare(state, contents)
     if strict and any(names):
         raise ValueError(_names_differ(names, path))
@@ -77,7 +82,52 @@ def load_checkpoint(
             _load(state[name], contents[name])
     if extra:
         module.load_state_dict(extra, strict=False)
+    for owner in selves:
+        owner.load(names)
+    if strict and any(names):
+        raise ValueError(_names_differ(names, path))
     return names
+
+
+class _Owner(NamedTuple):
+    """A module with a `_load_from_state_dict` of its own. names: what is its in the files and in the model."""
+
+    module: nn.Module
+    prefix: str
+    stored: Contents
+    names: set[str]
+
+    def load(self, left_out: LoadedNames) -> None:
+        """Has it load what is its, whole, and adds what it leaves out."""
+        state = {name: value.read() if isinstance(value, Stored) else value for name, value in self.stored.items()}
+        errors: list[str] = []
+        self.module._load_from_state_dict(
+            state, self.prefix, {}, True, left_out.missing_keys, left_out.unexpected_keys, errors
+        )
+        if errors:
+            raise ValueError(f"load_checkpoint: {type(self.module).__name__} says: {'; '.join(errors)}")
+
+
+def _loading_themselves(module: nn.Module, state: dict[str, Any], contents: Contents) -> list[_Owner]:
+    """The modules below that say how they are loaded: names of an older version, say, or data in another form."""
+    names = {_identity(value): name for name, value in state.items()}
+    found = []
+    for child in module.modules():
+        if type(child)._load_from_state_dict is nn.Module._load_from_state_dict:
+            continue
+        direct = {**child._parameters, **child._buffers}
+        own = {name: names[_identity(value)] for name, value in direct.items() if _identity(value) in names}
+        if not own:
+            continue
+        name, full = next(iter(own.items()))
+        prefix = full.removesuffix(name)
+        stored = {
+            key: value
+            for key, value in contents.items()
+            if key in own.values() or (key.startswith(prefix) and key not in state)
+        }
+        found.append(_Owner(child, prefix, stored, {*stored, *own.values()}))
+    return found
 
 
 def _renamed(contents: Contents, rename: Rename | None) -> Contents:

@@ -206,8 +206,10 @@ class TestReshardAfterForward:
     def test_set_later(self, mesh8: spmd.Mesh) -> None:
         assert self.gathers_of(mesh8, lambda model: model.set_reshard_after_forward(False)) == 3
         assert self.gathers_of(mesh8, lambda model: model.set_reshard_after_forward(False, recurse=False)) == 4
-        with pytest.raises(TypeError, match="expected True or False, got 1"):
-            fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8).set_reshard_after_forward(1)
+        with pytest.raises(
+            TypeError, match=r"expected reshard_after_forward to be True, False, a number .*, got float"
+        ):
+            fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8).set_reshard_after_forward(1.0)
 
     def test_a_root_has_no_unit_above(self, mesh8: spmd.Mesh) -> None:
         block = fsdp.fully_shard(Layer(16), mesh=mesh8)
@@ -217,7 +219,9 @@ class TestReshardAfterForward:
         assert [unit.reshards for unit in fsdp.show(model).units] == [False, True]
 
     def test_wrong_type(self, mesh8: spmd.Mesh) -> None:
-        with pytest.raises(TypeError, match="expected reshard_after_forward to be True, False or None, got str"):
+        with pytest.raises(
+            TypeError, match="expected reshard_after_forward to be True, False, a number of devices or None, got str"
+        ):
             fsdp.fully_shard(nn.Linear(2, 2), mesh=mesh8, reshard_after_forward="yes")
 
 

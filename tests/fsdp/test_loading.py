@@ -145,3 +145,33 @@ class TestBase:
         for key, value in sharded.state_dict().items():
             assert value.dtype == torch.bfloat16 and torch.equal(value.cpu(), source.state_dict()[key].bfloat16()), key
         assert spmd.get_sharding(sharded.lm_head.weight).text(2).startswith("{devices=[8,1]")
+
+
+class TestModulesThatLoadThemselves:
+    """`load_checkpoint` leaves to a module with its own `_load_from_state_dict` what is its."""
+
+    def test_an_older_name_and_batch_norm(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
+        class Renamed(nn.Linear):
+            def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+                state_dict[prefix + "weight"] = state_dict.pop(prefix + "kernel").T
+                super()._load_from_state_dict(state_dict, prefix, *rest)
+
+        model = nn.Sequential(Renamed(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
+        state = {name: torch.randn_like(value.float()) for name, value in model.state_dict().items()}
+        expected = {name: value.clone() for name, value in state.items()}
+        state["0.kernel"] = state.pop("0.weight").T.contiguous()
+        del state["1.num_batches_tracked"]  # older than the counter
+        torch.save(state, tmp_path / "model.pt")
+        wrapped = fsdp.FullyShardedDataParallel(model, mesh=mesh8, auto_wrap_policy={nn.Linear})
+        names = fsdp.load_checkpoint(wrapped, tmp_path / "model.pt")
+        assert not any(names)
+        for name, value in wrapped.state_dict().items():
+            if name != "1.num_batches_tracked":
+                assert torch.equal(value.detach().cpu(), expected[name]), name
+        assert spmd.get_sharding(wrapped[0].weight).partition_spec(2) == (None, "fsdp")
+
+    def test_what_it_misses_is_told(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
+        model = fsdp.fully_shard(nn.BatchNorm1d(8), mesh=mesh8)
+        torch.save({"weight": torch.ones(8), "other": torch.ones(8)}, tmp_path / "model.pt")
+        with pytest.raises(ValueError, match="missing in the files: 'bias'"):
+            fsdp.load_checkpoint(model, tmp_path / "model.pt")

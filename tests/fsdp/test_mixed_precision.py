@@ -366,10 +366,6 @@ class TestPolicy:
     def test_refused(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected param_dtype to be a floating-point torch.dtype, got torch.int8"):
             fsdp.MixedPrecisionPolicy(param_dtype=torch.int8)
-        both = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-        with pytest.raises(NotImplementedError, match=r"reduce_dtype=torch.float32 is not built where gradients are c"):
-            FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=both)
-        FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=torch.float32))
         with pytest.raises(TypeError, match=r"expected mp_policy to be a fsdp.MixedPrecisionPolicy, got dtype"):
             FSDP(nn.Linear(8, 8), mesh=mesh8, mp_policy=torch.bfloat16)
 

@@ -9,18 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from wrapped import FSDP, POLICY, Layer, Net, same_training, train
+from wrapped import FSDP, LAYERS, POLICY, Layer, Net, last_record, same_training, stack, train
 
 import fsdp
 import spmd
 from spmd import config
-from spmd.core.compile import cache
-
-LAYERS = 8
-
-
-def stack(width: int, layers: int = LAYERS) -> nn.Module:
-    return nn.Sequential(*(nn.Linear(width, width, bias=False) for _ in range(layers)))
 
 
 def saved_bytes(model: nn.Module, x: Tensor) -> int:
@@ -36,13 +29,6 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         model(x).square().mean().backward()
     return sum(saved.values()) + max(saved.values())
-
-
-def last_record() -> spmd.metrics.CompileRecord:
-    """The ledger's line of the program that ran last, which an earlier test may have compiled."""
-    program = cache.last_program()
-    assert program is not None and program.record is not None
-    return program.record
 
 
 def step_of(width: int, mesh: spmd.Mesh, *, clip: bool = False, **how: Any) -> tuple[spmd.metrics.CompileRecord, int]:

@@ -243,7 +243,9 @@ class TestLoadCheckpoint:
             model, tmp_path, strict=False,
             rename=lambda name: None if "norm" in name else name.removeprefix("model."),
         )  # fmt: skip
-        assert left.missing_keys == [name for name in untied(source) if "norm" in name] and not left.unexpected_keys
+        # Batch norm loads itself, and takes files without metadata for older than its counter, as in `load_state_dict`.
+        norms = [name for name in untied(source) if "norm" in name and not name.endswith("num_batches_tracked")]
+        assert left.missing_keys == norms and not left.unexpected_keys
         assert torch.equal(model.layers[1].weight.detach().cpu(), source.layers[1].weight)
         with pytest.raises(ValueError, match="rename gives 'x'"):
             spmd.load_checkpoint(model, tmp_path, rename=lambda name: "x")

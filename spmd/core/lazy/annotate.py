@@ -84,8 +84,9 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
         value = cell.value
         cell.sharding = sharding = sharding.closed() if type(value) is Leaf else sharding
         if type(value) is Node and value.entry.name == "mark_sharding" and via is None and may_change(value):
-            value.entry = mark_entry(cell.meta, sharding)  # marked again: also for what has read the value since
-            take_up(lambda nodes, _: value in nodes)
+            if value.entry.sharding is not sharding:  # else it lies so, perhaps by way of another layout
+                value.entry = mark_entry(cell.meta, sharding)  # marked again: also for what has read the value since
+                take_up(lambda nodes, _: value in nodes)
         elif type(value) is not Leaf:
             # The line is that of the value: an annotation is about it; finding our own would cost more than recording.
             source = origin(value)

@@ -22,7 +22,7 @@ from ..tables import Interned
 from .annotate import annotate, mark_entry
 from .cell import LOCK, Cell
 from .record import NOWHERE, record
-from .tensor import XlaTensor
+from .tensor import XlaTensor, wrap
 from .views import View, ViewRule, read_view
 from .views import read as value_of
 
@@ -77,7 +77,7 @@ class Read(View):
         members = _members(self.group)
         if len(members) < 2:
             return read_view(self, cell)
-        _gather(members, [member.value for member in members.values()])
+        _gather(members, [member.value for member in members.values()], [cell.sharding for cell in members.values()])
         return self.value  # type: ignore[return-value]
 
 
@@ -180,29 +180,71 @@ def operand_of(cell: Cell) -> Value:
     return cell.value if read is None else read.value_of(cell)
 
 
-def renew(reads: Sequence[Read], after: XlaTensor) -> None:
+def keep(reads: Sequence[Read], layouts: Sequence[Sharding], before: XlaTensor) -> list[XlaTensor | None]:
+    """What was gathered of each, laid out so, for `renew`; None where that is no more than what is stored.
+
+    It is cut before anyone reads `before`, or else a compiler cuts it when it is read, and keeps it whole until then.
+    """
+    with LOCK:
+        kept = [_cut(read, layout) for read, layout in zip(reads, layouts, strict=True)]
+        made = [tensor for tensor in kept if tensor is not None]
+        if made:
+            parts = [(tensor._cell.meta, tensor._cell.sharding) for tensor in made]
+            waited = [tensor._cell.value for tensor in made]
+            for tensor, value in zip(made, _behind(parts, waited, before), strict=False):
+                tensor._cell.write(value)
+        return kept
+
+
+def _cut(read: Read, layout: Sharding) -> XlaTensor | None:
+    cell = read.owner()
+    if cell is None or cell.sharding is read.layout:
+        return None
+    # Behind a barrier: a partitioner that sees what it was gathered of exchanges that instead.
+    whole = record(_barrier_entry(((cell.meta, read.layout),)), (read.value_of(cell),), (), NOWHERE)
+    kept = wrap(cell.meta, Cell(whole, cell.meta))
+    annotate(kept, layout)
+    return kept
+
+
+def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) -> Sequence[Value]:
+    """The values, none of which is there before all are, the tensor's among them, which takes what comes out: XLA keeps
+    a barrier where both are used. Empty where the tensor is data or a module's own, which waits for nothing."""
+    arrived = value_of(tensor)
+    if type(arrived) is Leaf or tensor._cell.is_state:
+        return ()
+    *made, passed = results(record(_barrier_entry((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
+    if tensor._view is None:
+        tensor._cell.write(passed)
+    else:
+        tensor._view.keep(passed, tensor._cell)
+    return made
+
+
+def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | None] = ()) -> None:
     """Has what is read from now on gathered anew, and not before `after` is computed; what was gathered can be freed.
+
+    kept: what to gather it from, instead of what is stored (see `keep`).
 
     XLA would merge a second gather of the same shards with the first. One barrier over the shards and `after` prevents
     it where both results are used: so the tensor takes the barrier's, too. What is data or a module's own is waited for
     by nothing. A cast of what is stored is made anew, too, and not kept for it.
     """
     with LOCK:
-        arrived = value_of(after)
         members = _members(reads)
-        if type(arrived) is Leaf or after._cell.is_state or not members:
-            return
-        casts = [_cast_behind(cell.value) for cell in members.values()]
+        nearer = {read: tensor for read, tensor in zip(reads, kept, strict=bool(kept)) if tensor is not None}
+        casts = [
+            (value_of(nearer[read]), []) if read in nearer else _cast_behind(cell.value)
+            for read, cell in members.items()
+        ]
         stored = [base for base, _ in casts]
-        lies = [cell.sharding for cell in members.values()]
-        entry = _barrier_entry(
-            (*((base.meta, at) for base, at in zip(stored, lies, strict=True)), (arrived.meta, None))
-        )
-        *shards, passed = results(record(entry, (*stored, arrived), (), NOWHERE))
-        if after._view is None:
-            after._cell.write(passed)
-        else:
-            after._view.keep(passed, after._cell)
+        lies = {
+            read: nearer[read]._cell.sharding if read in nearer else cell.sharding for read, cell in members.items()
+        }
+        parts = [(base.meta, at) for base, at in zip(stored, lies.values(), strict=True)]
+        shards = _behind(parts, stored, after) if members else ()
+        if not shards:
+            return
         shard_of = {
             member: _recorded_again(ops, shard) for member, (_, ops), shard in zip(members, casts, shards, strict=True)
         }
@@ -213,7 +255,7 @@ def renew(reads: Sequence[Read], after: XlaTensor) -> None:
                 continue  # gathered with its group
             group = {other: held for other, held in _members(member.group).items() if other in shard_of}
             if len(group) > 1:
-                _gather(group, [shard_of[other] for other in group])
+                _gather(group, [shard_of[other] for other in group], [lies[other] for other in group])
             else:
                 member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), cell)
 
@@ -256,9 +298,9 @@ def _members(reads: Iterable[Read]) -> dict[Read, Cell]:
     }
 
 
-def _gather(members: dict[Read, Cell], stored: Sequence[Value]) -> None:
-    """One all-gather for many small arrays."""
-    parts = tuple((cell.meta, cell.sharding) for cell in members.values())
+def _gather(members: dict[Read, Cell], stored: Sequence[Value], lies: Sequence[Sharding | None]) -> None:
+    """One all-gather for many small arrays, of which each lies so."""
+    parts = tuple((cell.meta, at) for cell, at in zip(members.values(), lies, strict=True))
     layout = next(iter(members)).layout
     entry = _GATHERS.get(parts) or _GATHERS.of(parts, lambda: _new_gather(parts, layout))
     for (member, cell), value in zip(members.items(), results(record(entry, tuple(stored), (), NOWHERE)), strict=True):

@@ -5,6 +5,7 @@ import torch
 from jax import lax
 
 from .floats import wide
+from .partial import total
 from .registry import lower
 from .windows import per_dim
 
@@ -107,7 +108,7 @@ def aten_convolution_backward(
         grad_weight = _kernel_grad(x, grad, window, stride, padding, dilation, groups)
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
-        grad_bias = jnp.sum(grad_output, axis=axes, dtype=wide(grad_output.dtype))
+        grad_bias = total(grad_output.astype(wide(grad_output.dtype)), axes, grad_output, returns[2].dtype)
     return tuple(
         None if promised is None else grad.astype(promised.dtype)
         for grad, promised in zip((grad_input, grad_weight, grad_bias), returns, strict=True)

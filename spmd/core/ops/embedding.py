@@ -20,7 +20,7 @@ def aten_embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sp
 
 
 @lower(aten.embedding_dense_backward.default)
-def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq):
+def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq, *, returns):
     flat = indices.reshape(-1)
     # Rows that meet many times are summed in float32 and rounded once.
     accumulator = wide(grad_output.dtype)
@@ -32,7 +32,7 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
         flat = jnp.where(flat == padding_idx, jnp.asarray(num_weights, flat.dtype), flat)  # past the end: dropped
     zeros = jnp.zeros((num_weights, grad_output.shape[-1]), accumulator)
     total = zeros.at[flat].add(rows, mode="drop", wrap_negative_indices=False)
-    return total.astype(grad_output.dtype)
+    return total.astype(returns.dtype)
 
 
 # -- Bags: runs of indices whose rows are summed, averaged or compared.

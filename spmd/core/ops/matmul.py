@@ -10,6 +10,7 @@ from jax import lax
 from . import split
 from .create import cast
 from .grouped import groups_of_rows, rows_by_group
+from .partial import is_narrowed, total
 from .registry import lower
 
 aten = torch.ops.aten
@@ -31,9 +32,10 @@ def _rounded_product(left, right, dtype):
 
     Over several devices a narrow one is asked of the product itself, which accumulates in float32 all the same: where
     the mesh cuts what is summed over, the partial sums then travel at half the bytes. On one device that would only
-    have XLA's CPU compiler leave the rounding out between two products.
+    have XLA's CPU compiler leave the rounding out between two products. A gradient may be asked in another dtype than
+    its operands' (`ops.partial`).
     """
-    if left.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1:
+    if (left.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(left, dtype):
         return jnp.matmul(left, right, preferred_element_type=dtype)
     return cast(_product(left, right), dtype)
 
@@ -49,13 +51,13 @@ def _affine(self, product, beta, alpha):
 
 
 @lower(aten.mm.default)
-def aten_mm(self, mat2):
-    return _rounded_product(self, mat2, self.dtype)
+def aten_mm(self, mat2, *, returns):
+    return _rounded_product(self, mat2, returns.dtype)
 
 
 @lower(aten.bmm.default)
-def aten_bmm(self, mat2):
-    return _rounded_product(self, mat2, self.dtype)
+def aten_bmm(self, mat2, *, returns):
+    return _rounded_product(self, mat2, returns.dtype)
 
 
 @lower(aten.mm.dtype, aten.bmm.dtype)
@@ -114,8 +116,8 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     rows, grad = _rows(self), _rows(grad_output)
     made = (
         _input_gradient(_rounded_product(grad, weight, grad.dtype), self, grad_output) if output_mask[0] else None,
-        _rounded_product(grad.T, rows, grad.dtype) if output_mask[1] else None,
-        jnp.sum(grad.astype(_accumulator(grad.dtype)), axis=0) if output_mask[2] else None,
+        _rounded_product(grad.T, rows, returns[1].dtype) if output_mask[1] else None,
+        total(grad.astype(_accumulator(grad.dtype)), (0,), grad, returns[2].dtype) if output_mask[2] else None,
     )
     return tuple(
         None if value is None else cast(value.reshape(promised.shape), promised.dtype)

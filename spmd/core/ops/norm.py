@@ -7,6 +7,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .partial import total
 from .registry import lower
 
 aten = torch.ops.aten
@@ -66,8 +67,10 @@ def aten_native_layer_norm_backward(
     return _like(
         (
             _grad_normalized(_scaled(grad, weight), normalized, rstd, inner) if output_mask[0] else None,
-            jnp.sum(grad * normalized, axis=outer) if output_mask[1] and weight is not None else None,
-            jnp.sum(grad, axis=outer) if output_mask[2] and bias is not None else None,
+            total(grad * normalized, outer, grad_out, returns[1].dtype)
+            if output_mask[1] and weight is not None
+            else None,
+            total(grad, outer, grad_out, returns[2].dtype) if output_mask[2] and bias is not None else None,
         ),
         returns,
     )
@@ -93,7 +96,7 @@ def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight
     return _like(
         (
             rstd * (scaled - x * along) if output_mask[0] else None,
-            jnp.sum(grad * x * rstd, axis=_outer_axes(input, normalized_shape))
+            total(grad * x * rstd, _outer_axes(input, normalized_shape), grad_out, returns[1].dtype)
             if output_mask[1] and weight is not None
             else None,
         ),
@@ -127,8 +130,8 @@ def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, H
     return _like(
         (
             _grad_normalized(scaled, normalized, rstd, (2, 3)) if output_mask[0] else None,
-            jnp.sum(grad * normalized, axis=(0, 3)) if output_mask[1] else None,
-            jnp.sum(grad, axis=(0, 3)) if output_mask[2] else None,
+            total(grad * normalized, (0, 3), grad_out, returns[1].dtype) if output_mask[1] else None,
+            total(grad, (0, 3), grad_out, returns[2].dtype) if output_mask[2] else None,
         ),
         returns,
     )
@@ -201,5 +204,10 @@ def aten_native_batch_norm_backward(
     scaled = _scaled(grad, _per_channel(weight, x))
     grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd
     # torch's meta kernel makes the input's gradient whatever the mask says: what it returns decides.
-    made = (grad_input, jnp.sum(grad * normalized, axis=axes), jnp.sum(grad, axis=axes))
+    of_weight, of_bias = (grad_out if like is None else like for like in returns[1:])
+    made = (
+        grad_input,
+        total(grad * normalized, axes, grad_out, of_weight.dtype),
+        total(grad, axes, grad_out, of_bias.dtype),
+    )
     return _like([None if like is None else part for part, like in zip(made, returns, strict=True)], returns)

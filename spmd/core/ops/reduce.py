@@ -12,6 +12,7 @@ import torch
 from jax import lax
 
 from .floats import widened_as
+from .partial import is_narrowed, total
 from .registry import Promote, lower
 
 aten = torch.ops.aten
@@ -33,7 +34,10 @@ def _count(self, axes):
 
 
 def _sum(self, dim, keepdim, returns):
-    return jnp.sum(widened_as(self, returns.dtype), axis=_axes(self, dim), keepdims=keepdim).astype(returns.dtype)
+    axes = _axes(self, dim)
+    if is_narrowed(self, returns.dtype):
+        return total(self, axes, self, returns.dtype).reshape(returns.shape)
+    return jnp.sum(widened_as(self, returns.dtype), axis=axes, keepdims=keepdim).astype(returns.dtype)
 
 
 @lower(aten.sum.default)

@@ -1,0 +1,48 @@
+"""Sums over what devices may split, by their op's name: the results that their rules give in the dtype promised."""
+
+import math
+
+import jax.numpy as jnp
+
+from . import split
+
+# The results that are sums over the batch: the gradients of weights, say. Narrow ones accumulate in float32.
+SUMS: dict[str, tuple[int, ...]] = {
+    "aten.mm": (0,),
+    "aten.bmm": (0,),
+    "aten.linear_backward": (1, 2),
+    "aten.convolution_backward": (1, 2),
+    "aten.embedding_dense_backward": (0,),
+    "aten.native_layer_norm_backward": (1, 2),
+    "aten.native_group_norm_backward": (1, 2),
+    "aten.native_batch_norm_backward": (1, 2),
+    "aten._fused_rms_norm_backward": (1,),
+    "aten.sum": (0,),
+    "aten.sum.dim_IntList": (0,),
+}
+
+# What may stand between such a sum and the gradient it becomes: casts, views, and the sum of several uses.
+WAYS = {
+    "aten._to_copy", "aten.add.Tensor", "aten.add_.Tensor", "aten.alias", "aten.as_strided", "aten.clone",
+    "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
+    "aten.squeeze.dims", "aten.t", "aten.transpose.int", "aten.unsqueeze", "aten.view", "aten._unsafe_view",
+    "aten.detach", "aten.slice_backward", "aten.select_backward", "aten.cat", "aten.split.Tensor",
+}  # fmt: skip
+
+
+def is_narrowed(operand, dtype):
+    """Whether an op is asked for a sum narrower than its operand, which then is what devices are to exchange."""
+    is_floating = all(jnp.issubdtype(one, jnp.floating) for one in (operand.dtype, dtype))
+    return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and split.num_devices() > 1
+
+
+def total(x, axes, operand, dtype):
+    """The sum of x over axes, of an op that is asked for it in a dtype. Where that is narrower than its operand the sum
+    is a product's, which rounds each device's sum of its own part once, before devices exchange it."""
+    if not is_narrowed(operand, dtype) or not axes:
+        return jnp.sum(x, axis=axes)
+    kept = [axis for axis in range(x.ndim) if axis not in axes]
+    rows = jnp.transpose(x, (*axes, *kept)).reshape(math.prod(x.shape[axis] for axis in axes), -1)
+    ones = jnp.ones((1, rows.shape[0]), x.dtype)
+    made = jnp.matmul(ones, rows, preferred_element_type=dtype)
+    return made.reshape([x.shape[axis] for axis in kept])
