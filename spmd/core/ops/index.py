@@ -91,7 +91,9 @@ def _write(self, dim, index, src, method):
         update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
         operand_batching_dims=others, scatter_indices_batching_dims=others,
     )  # fmt: skip
-    return _SCATTERS[method](self, index[..., None], src, numbers, mode=_IN_BOUNDS)
+    # In 32 bits: where rows must be padded, XLA's partitioner pads positions with an int32 and aborts on wider ones.
+    narrow = index.astype(jnp.int32) if self.shape[dim] < 2**31 else index
+    return _SCATTERS[method](self, narrow[..., None], src, numbers, mode=_IN_BOUNDS)
 
 
 @lower(aten.scatter.src)

@@ -117,6 +117,19 @@ class TestEmpty:
 class TestSharded:
     """Indexed dims sharded and whole."""
 
+    @pytest.mark.parametrize("num_rows", [1, 3])
+    def test_fewer_rows_than_devices_are_written(self, num_rows: int, mesh8: spmd.Mesh) -> None:
+        """Their positions are padded, which XLA's partitioner can in 32 bits alone: in 64 the process aborted."""
+        data, written = torch.randn(8, 8), torch.randn(8, 8)
+        index = torch.rand(8, 8).argsort(0)[:num_rows]
+        for method in ("scatter", "scatter_add"):
+            expected = getattr(data, method)(0, index, written[:num_rows])
+            rows = spmd.mark_sharding(written.to("xla"), mesh8, ("fsdp", None))
+            whole = spmd.mark_sharding(data.to("xla"), mesh8, (None, None))
+            torch.testing.assert_close(
+                getattr(whole, method)(0, index.to("xla"), rows[:num_rows]).cpu(), expected, rtol=0, atol=0
+            )
+
     def test_partitioned(self, mesh8):
         batch = Batch(mesh=mesh8, axis="fsdp")
         indexing(batch, torch.float32)
