@@ -73,6 +73,7 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
         pin = leaf.__dict__["_pins_grad"] = partial(_pin_arriving, leaf._cell.ref)
         if leaf._backward_hooks is None:  # what register_hook does, without a handle, which costs more than the mark
             leaf._backward_hooks = OrderedDict(layout=pin)
+            leaf.grad_fn._register_hook_dict(leaf)  # type: ignore[union-attr]  # else autograd calls none of them
         else:
             leaf._backward_hooks["layout"] = pin
         return
