@@ -64,6 +64,9 @@ def mark_sharding(
     return tensor
 
 
+_PIN = -1  # a place among the hooks on a gradient that no handle of torch has
+
+
 def _watch_gradient(leaf: torch.Tensor) -> None:
     """From now on the gradient of a marked leaf lies like it; that of a computed value, where it arrives."""
     if not leaf.is_leaf and leaf.requires_grad and not leaf.__dict__.get("_pins_grad"):
@@ -72,9 +75,10 @@ def _watch_gradient(leaf: torch.Tensor) -> None:
             return  # how a view lies is not how its cell does, and XLA lays its gradient
         pin = leaf.__dict__["_pins_grad"] = partial(_pin_arriving, leaf._cell.ref)
         if leaf._backward_hooks is None:  # what register_hook does, without a handle, which costs more than the mark
-            leaf._backward_hooks = OrderedDict(layout=pin)
+            leaf._backward_hooks = OrderedDict({_PIN: pin})
+            leaf.grad_fn._register_hook_dict(leaf)  # type: ignore[union-attr]  # else autograd calls none of them
         else:
-            leaf._backward_hooks["layout"] = pin
+            leaf._backward_hooks[_PIN] = pin
         return
     if leaf.__dict__.get("_pins_grad") or not leaf.requires_grad or not leaf.is_leaf:
         return

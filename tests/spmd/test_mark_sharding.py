@@ -453,3 +453,14 @@ def test_a_marked_view_of_another_rank(mesh2x4):
     spmd.mark_sharding(row, mesh2x4, (second,))
     row.reshape(4, 1).square().sum().backward()
     assert torch.equal(base.grad.cpu(), torch.cat([2 * twin[:1], torch.zeros(1, 4)]))
+
+
+def test_a_users_hook_on_a_marked_value_is_called(mesh8: spmd.Mesh) -> None:
+    """The mark puts a hook of its own first; autograd calls both."""
+    x = torch.ones(8, 4, device="xla", requires_grad=True)
+    y = spmd.mark_sharding(x * 2, mesh8, ("fsdp", None))
+    seen: list[torch.Size] = []
+    y.register_hook(lambda grad: seen.append(grad.shape))
+    (y * 3).sum().backward()
+    assert seen == [torch.Size([8, 4])]
+    assert spmd.get_sharding(y).partition_spec(2) == ("fsdp", None)
