@@ -34,7 +34,7 @@ import fsdp
 import spmd
 from recipes import images
 from recipes.resnet import ResNet, ResNetConfig
-from recipes.train_gpt import Reporter, learning_rate_factor
+from recipes.training import Reporter, learning_rate_factor
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
 UNIT = 20_000  # parameters from which on a module is a unit of its own
@@ -195,7 +195,7 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
     total = args.num_epochs * steps
     factor = partial(learning_rate_factor, warmup=max(1, total // 10), steps=total)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
-    history, reporter = History(), Reporter(console, total)
+    history, reporter = History(), Reporter(console, total, spmd.metrics.num_compiles)
     with reporter.progress:
         for epoch in range(args.num_epochs):
             started, found = time.perf_counter(), []

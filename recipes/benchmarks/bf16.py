@@ -29,7 +29,7 @@ import fsdp
 import spmd
 from recipes import text
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from recipes.train_gpt import learning_rate_factor
+from recipes.training import learning_rate_factor
 
 BFLOAT16 = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 FLOAT32 = fsdp.MixedPrecisionPolicy()
