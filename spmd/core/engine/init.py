@@ -1,5 +1,6 @@
 """The birth of state: initial values run first, sharded, so that the first step is the same program as all others."""
 
+import math
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -33,10 +34,14 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
                 fixed.setdefault(cell, []).append(value)
     if not fixed:
         return False
-    # An optimizer's decay of the weights depends on constants alone, too, where it is the step's first write: the
-    # initial value is the one that the rest of the step reads first.
+    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
+    # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
     read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
-    initial = {cell: next((value for value in values if value in read), values[-1]) for cell, values in fixed.items()}
+    begins = _first_impure(cells, known)
+    initial = {}
+    for cell, values in fixed.items():
+        before = [value for value in values if _serial(value) < begins]
+        initial[cell] = next((value for value in values if value in read), (before or values)[-1])
     abstractly = recording()
     for mesh, here in _by_mesh(initial, cells):
         check_here(mesh)
@@ -132,6 +137,18 @@ def _graph_of(initial: Sequence[Born], mesh: Sharding) -> Graph:
     pinned = [pinned_sharding(cell, mesh) for cell, _ in initial]
     lies = [lies_in(leaf, mesh) for leaf in leaves]
     return Graph(nodes, leaves, lies, roots, pinned, (False,) * len(leaves), mesh)
+
+
+def _first_impure(cells: list[Cell], known: dict[Value, bool]) -> float:
+    """The number of the first op that depends on more than constants and random keys: there the step has begun."""
+    nodes, _ = topological([cell.value for cell in cells])
+    return next((node.serial for node in nodes if not is_pure(node, known)), math.inf)
+
+
+def _serial(value: Value) -> int:
+    maker = origin(value)
+    assert maker is not None, "data is born"
+    return maker.serial
 
 
 def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
