@@ -139,10 +139,12 @@ class TestBornSharded:
         share = whole_bytes(model.parameters()) / 8
         (record,) = spmd.metrics.compiles()[known:]
         assert record.name == "init"
-        assert share <= record.output_bytes + record.temp_bytes <= 1.1 * share
         after = live_bytes()
         for device in range(8):
             assert share <= after[device] - before[device] <= 1.1 * share
+        # Constants are filled without a program: biases, and the weights of norms.
+        varied = whole_bytes(p for p in model.parameters() if len(p.unique()) > 1) / 8
+        assert varied <= record.output_bytes + record.temp_bytes <= 1.1 * share
 
     def test_reset_parameters_of_torch(self, mesh8: spmd.Mesh) -> None:
         """kaiming_uniform_ and uniform_ of nn.Linear, normal_ of nn.Embedding, in-place arithmetic on top."""
