@@ -55,6 +55,8 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
         buffers = stacks.arguments(program, graph)
         for i, lies in program.foreign:
             buffers[i] = transfer.respelled(buffers[i], lies)
+        if len(graph.mesh.device_ids) > 1:
+            runs.make_room()
         with jax.enable_x64(True):
             made = program.executable(*buffers, *vectors)
         if program.calls_host:

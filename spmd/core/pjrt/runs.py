@@ -1,6 +1,7 @@
 """The programs that were started and may still run."""
 
 import atexit
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -59,6 +60,20 @@ def wait() -> None:
         if not array.is_deleted():
             array.block_until_ready()
     forget_done()
+
+
+def make_room() -> None:
+    """Waits for the programs over several devices of a CPU that were started, before another one is.
+
+    XLA runs the parts of all of them on one pool of threads, and a part that waits for others in a collective, or for
+    its input, keeps its thread. Those of two programs can take all that there are, and a part or a copy that they wait
+    for then never gets one. What a program raises is raised where its results are read.
+    """
+    for array, _ in in_flight():
+        devices = array.sharding.device_set
+        if len(devices) > 1 and next(iter(devices)).platform == "cpu" and not _is_done(array):
+            with contextlib.suppress(jax.errors.JaxRuntimeError):
+                array.block_until_ready()
 
 
 # A thread of XLA's that ends a program when the interpreter has gone aborts the process; a fork's child has no threads.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import check
+from support import check, run_script
 
 import spmd
 from spmd.core.compile import cache
@@ -153,3 +153,26 @@ class TestRecordingWhileOneCompiles:
         monkeypatch.setattr(cache, "_cause", cause)
         check(made[0], (torch.arange(18.0) + 1) * 2)
         check(x, torch.arange(18.0) + 1)
+
+
+class TestProgramsAtOnce:
+    """Programs with collectives that do not wait for each other's results, started one behind the other."""
+
+    def test_all_end(self) -> None:
+        """Two at once took all of XLA's threads, each part waiting for one that got none."""
+        printed = run_script(
+            """
+            import torch, spmd
+            spmd.simulate(8)
+            mesh = spmd.Mesh(range(8), (8,), ("x",))
+            rows = [spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None)) for _ in range(6)]
+            spmd.sync()
+            for turn in range(80):
+                for row in rows:
+                    total = (row @ row.t()).sum() + turn + torch.ones(64, 64).to("xla").sum()
+                    spmd.sync()
+            print(total.item())
+            """,
+            timeout=280,
+        )
+        assert float(printed) == 79 + 64 * 64
