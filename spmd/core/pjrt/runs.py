@@ -70,7 +70,7 @@ def make_room() -> None:
     for then never gets one. What a program raises is raised where its results are read.
     """
     for array, _ in in_flight():
-        devices = array.sharding.device_set
+        devices: Any = array.sharding.device_set
         if len(devices) > 1 and next(iter(devices)).platform == "cpu" and not _is_done(array):
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 array.block_until_ready()
