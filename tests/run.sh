@@ -16,6 +16,9 @@ python=${PYTHON:-.venv/bin/python}
 usual="core sweep core@shardy fsdp spmd models fsdp@shardy spmd@shardy processes rest codegen golden golden@shardy"
 simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false"
 read -ra groups <<<"${TEST_GROUPS:-$usual}"
+# A group that hangs is ended, and says where each of its threads was.
+limit=()
+if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 40m); fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -52,7 +55,7 @@ run() { # one group in one process; its last line says how it ended
         for name in $around; do set -- "$@" "--ignore=tests/core/$name.py"; done
     fi
     # shellcheck disable=SC2086  # paths hold no blanks and must split
-    XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider $paths "$@"
+    XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner ${limit[@]+"${limit[@]}"} "$python" -m pytest -q -p no:cacheprovider $paths "$@"
 }
 
 start() {
