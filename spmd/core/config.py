@@ -175,6 +175,10 @@ def add_xla_defaults() -> None:
     known = _known_to_xla([name for name in XLA_DEFAULTS if name not in given])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
     os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
+    # The threads of XLA's CPU client, by default 16 here for eight devices. In a program whose collectives may run side
+    # by side (one inside a loop, one beside it) each device holds one for itself and one for each of them: with too few
+    # they wait for ever for one that never starts.
+    os.environ.setdefault("PJRT_NPROC", "64")
 
 
 def _known_to_xla(names: Sequence[str]) -> set[str]:
