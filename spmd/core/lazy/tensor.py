@@ -91,9 +91,10 @@ class XlaTensor(torch.Tensor):
         else:
             state = {name: value for name, value in self.__dict__.items() if name not in OURS}
             copied.__dict__.update(copy.deepcopy(state, memo))
-        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients; False: none
         if pin is not None:
             copied.__dict__["_pins_grad"] = pin
+        if pin:
             copied.register_post_accumulate_grad_hook(pin)
         if self.grad is not None:
             copied.grad = self.grad.__deepcopy__(memo)
