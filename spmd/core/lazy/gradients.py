@@ -9,7 +9,7 @@ import torch
 
 from .cell import Cell
 from .reads import lay_gradient
-from .tensor import XlaTensor
+from .tensor import WHEN_PARAMETER, XlaTensor
 
 _PIN = -1  # a place among the hooks on a gradient that no handle of torch has
 
@@ -67,3 +67,6 @@ def _pin_arriving(ref: "weakref.ref[Cell]", grad: torch.Tensor) -> None:
     cell = ref()
     if cell is not None and isinstance(grad, XlaTensor):
         lay_gradient(cell, grad)
+
+
+WHEN_PARAMETER.append(follow)
