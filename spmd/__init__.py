@@ -1,15 +1,18 @@
 """Global-view SPMD for PyTorch: write for one big device, say where tensors live, XLA partitions the program."""
 
 from . import metrics as metrics
-from .annotate import Shard as Shard
+from .annotate import MarkShardingFunction as MarkShardingFunction
+from .annotate import annotate_custom_sharding as annotate_custom_sharding
 from .annotate import clear_sharding as clear_sharding
 from .annotate import get_sharding as get_sharding
-from .annotate import local_shards as local_shards
 from .annotate import mark_sharding as mark_sharding
-from .annotate import reduce_gradient_in as reduce_gradient_in
-from .annotate import use_sharding as use_sharding
+from .annotate import mark_sharding_with_gradients as mark_sharding_with_gradients
+from .annotate import reshard as reshard
+from .annotate import shard_as as shard_as
 from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint
+from .closures import add_step_closure as add_step_closure
+from .closures import on_sync as on_sync
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
 from .core.config import config as config
@@ -22,6 +25,7 @@ from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
+from .core.engine.barrier import Synced as Synced
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
@@ -49,12 +53,25 @@ from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
 from .planning import plan as plan
+from .reading import reduce_gradient_in as reduce_gradient_in
+from .reading import use_sharding as use_sharding
 from .runtime import device as device
 from .runtime import device_ids as device_ids
+from .runtime import get_hlo as get_hlo
 from .runtime import get_stablehlo as get_stablehlo
 from .runtime import manual_seed as manual_seed
 from .runtime import mark_step as mark_step
+from .runtime import residence as residence
 from .runtime import simulate as simulate
 from .runtime import sync as sync
+from .sharded_tensor import XLAShardedTensor as XLAShardedTensor
+from .sharded_tensor import unwrap_sharded_tensor as unwrap_sharded_tensor
+from .sharded_tensor import wrap_as_sharded_tensor as wrap_as_sharded_tensor
+from .sharded_tensor import wrap_if_sharded as wrap_if_sharded
 from .sharding_spec import ShardingSpec as ShardingSpec
 from .sharding_spec import ShardingType as ShardingType
+from .shards import Shard as Shard
+from .shards import XLAShard as XLAShard
+from .shards import from_local_shards as from_local_shards
+from .shards import load_local_shards_ as load_local_shards_
+from .shards import local_shards as local_shards

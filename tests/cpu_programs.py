@@ -369,6 +369,16 @@ def faulted() -> bool:
 
 
 @program
+def assigned_state() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    before = model[0].weight
+    print(model.load_state_dict(state, assign=True), model[0].weight is before, type(model[0].weight))
+    print(model[1].running_mean is state["1.running_mean"], model.load_state_dict({}, strict=False, assign=True))
+    print(torch.nn.Module.__dict__["_load_from_state_dict"].__name__)
+
+
+@program
 def jax_and_the_environment() -> None:
     # The one row that imports jax in both processes, and so compares what a JAX program sees.
     jax = importlib.import_module("jax")

@@ -11,13 +11,16 @@ import spmd
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding "
-        "ShardingSpec ShardingType call_jax check checkpoint_name clear_sharding cond config device device_ids "
-        "eager fill_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_sharding "
-        "get_stablehlo initialize linear_cross_entropy load_checkpoint local_shards manual_seed mark_sharding "
-        "mark_step nan_guard no_host_transfer offload_optimizer place_to_device place_to_host plan process_count "
-        "process_index reduce_gradient_in register_lowering remat scan scan_layers set_global_mesh simulate "
-        "stablehlo_custom_call sync use_sharding while_loop"
+        "AbstractError BodyError HybridMesh LayersDifferError MarkShardingFunction Mesh P PartitionSpec Plan "
+        "ProcessError Shard Sharding ShardingSpec ShardingType Synced XLAShard XLAShardedTensor add_step_closure "
+        "annotate_custom_sharding call_jax check checkpoint_name clear_sharding cond config device device_ids eager "
+        "fill_shards from_local_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh "
+        "get_hlo get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint load_local_shards_ "
+        "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
+        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index "
+        "reduce_gradient_in register_lowering remat reshard residence scan scan_layers set_global_mesh shard_as "
+        "simulate stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop wrap_as_sharded_tensor "
+        "wrap_if_sharded"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -81,7 +84,20 @@ SIGNATURES = {
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.checkpoint_name: "(tensor, name)",
-    spmd.mark_sharding: "(tensor, mesh, partition_spec, *, memory_kind='device')",
+    spmd.mark_sharding: "(tensor, mesh, partition_spec=None, *, memory_kind=None, gradient=True)",
+    spmd.add_step_closure: "(closure, args=(), run_async=False)",
+    spmd.annotate_custom_sharding: "(tensor, mesh, partition_spec=None)",
+    spmd.from_local_shards: "(shards, mesh, partition_spec=None, shape=None)",
+    spmd.get_hlo: "(tensors=None)",
+    spmd.load_local_shards_: "(tensor, shards)",
+    spmd.mark_sharding_with_gradients: "(tensor, mesh, partition_spec=None)",
+    spmd.on_sync: "(function)",
+    spmd.reshard: "(tensor, partition_spec, mesh=None, *, memory_kind=None, gradient=True)",
+    spmd.residence: "(tensor)",
+    spmd.shard_as: "(a, b)",
+    spmd.unwrap_sharded_tensor: "(t)",
+    spmd.wrap_as_sharded_tensor: "(t, mesh_shape=None, partition_spec=None)",
+    spmd.wrap_if_sharded: "(x)",
     spmd.offload_optimizer: "(optimizer)",
     spmd.place_to_device: "(tensor)",
     spmd.place_to_host: "(tensor)",

@@ -1,6 +1,7 @@
 """Counters, timers and the compile ledger: what the library did, and why it compiled."""
 
 import contextlib
+import itertools
 import threading
 import time
 from collections import Counter, defaultdict, deque
@@ -140,6 +141,18 @@ def record_compile(record: CompileRecord) -> None:
     """Writes a line of the ledger."""
     with _lock:
         _ledger.append(record)
+
+
+def last_compile() -> CompileRecord | None:
+    """The last line of the ledger."""
+    with _lock:
+        return _ledger[-1] if _ledger else None
+
+
+def compiled_since(last: CompileRecord | None) -> tuple[CompileRecord, ...]:
+    """The lines of the ledger after this one, oldest first."""
+    with _lock:
+        return tuple(itertools.takewhile(lambda record: record is not last, reversed(_ledger)))[::-1]
 
 
 def counter(name: str) -> int:

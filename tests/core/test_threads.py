@@ -10,7 +10,7 @@ from support import run_script
 from torch import nn
 
 import spmd
-from spmd import annotate
+from spmd import shards
 from spmd.core.engine import reads
 from spmd.core.ir import source
 from spmd.core.ir.graph import origin
@@ -193,7 +193,7 @@ class TestReadersOutsideTheLock:
     @pytest.mark.parametrize(
         ("read", "owner", "name"),
         [
-            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), annotate, "host_tensor"),
+            (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), shards, "host_tensor"),
             (lambda x: x.cpu(), transfer, "download"),
             (lambda x: pickle.loads(pickle.dumps(x)), transfer, "download"),
             (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), reads.Lease, "placed"),

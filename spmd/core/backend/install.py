@@ -22,7 +22,7 @@ from .factories import register_factories
 from .generator import join_generators
 from .guard import GUARD, keep_errors_of_backward
 from .loaders import join_loaders
-from .modules import keep_identity, know_buffers
+from .modules import keep_annotations, keep_identity, know_buffers
 from .replicas import join_data_parallel
 from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
@@ -127,6 +127,7 @@ AT_IMPORT = (
     Patch("`save_on_cpu`", "saved values stay in the program", "the type of a tensor", join_save_on_cpu),
     Patch("`torch.distributed.checkpoint`", "a chunk for each piece of a tensor", _OURS, join_checkpointing),
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
+    Patch("`nn.Module._load_from_state_dict`", "assigned state lies as before", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
 )  # fmt: skip

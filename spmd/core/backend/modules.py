@@ -15,6 +15,8 @@ from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-def
 
 from ..dispatch.layouts import UnsupportedLayout, refuse_tensor
 from ..ir.source import user_line
+from ..lazy import gradients
+from ..lazy.annotate import annotate
 from ..lazy.tensor import XlaTensor
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
@@ -161,3 +163,33 @@ def keep_identity() -> None:
         return self
 
     nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def keep_annotations() -> None:
+    """Wraps `Module._load_from_state_dict`: what `load_state_dict(assign=True)` puts on the device in the place of an
+    annotated tensor, and nobody has annotated, lies like it."""
+    original = nn.Module._load_from_state_dict
+
+    def _load_from_state_dict(self: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
+        before = _annotated(self) if local_metadata.get("assign_to_params_buffers") else {}
+        original(self, state_dict, prefix, local_metadata, *args)
+        for name, old in before.items():
+            new = _own(self).get(name)
+            if type(new) is XlaTensor and new._view is None and new._cell.sharding is None and new.dim() == old.dim():
+                annotate(new, old._cell.sharding)  # type: ignore[arg-type]  # it is annotated
+                gradients.follow(new)
+
+    nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign]
+
+
+def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
+    """The parameters and buffers that a module itself holds."""
+    return {**module._parameters, **module._buffers}
+
+
+def _annotated(module: nn.Module) -> dict[str, XlaTensor]:
+    return {
+        name: tensor
+        for name, tensor in _own(module).items()
+        if type(tensor) is XlaTensor and tensor._view is None and tensor._cell.sharding is not None
+    }

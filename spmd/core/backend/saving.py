@@ -5,7 +5,9 @@ know it. So they come back onto the device where this library is imported, as th
 says otherwise, and onto the CPU where it is not. What was on the CPU goes to the device by `map_location="xla"`.
 """
 
+import json
 import threading
+import warnings
 from collections import OrderedDict
 from multiprocessing.context import get_spawning_popen
 from typing import Any
@@ -19,11 +21,18 @@ from .. import forking
 from ..dispatch.copies import changes_values, host_copy
 from ..engine.reads import leased
 from ..ir.meta import dense_meta
+from ..ir.source import user_line
+from ..lazy import gradients
+from ..lazy.annotate import annotate
 from ..lazy.cell import LOCK, Cell
 from ..lazy.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..naming import only_device
+from ..pjrt import devices
+from ..sharding.spec import OPEN, Dim, Spec
+from ..sharding.value import Sharding
 
-_MARK = "xla"  # among a saved tensor's metadata
+_MARK = "xla"  # among a saved tensor's metadata, which torch takes as names that are true or false
+_LIES = "xla_sharding: "  # begins the name that says how the tensor lies
 
 # Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
 _saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
@@ -41,7 +50,9 @@ def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
         # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
         # pickles cannot read; told that it holds bytes, it can.
         arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
-    arguments = (*arguments, {_MARK: True})  # a copy on the host has no metadata of its own
+    lies = tensor._cell.sharding if tensor._view is None else None
+    layout = {} if lies is None else {_LIES + _written(lies): True}
+    arguments = (*arguments, {_MARK: True} | layout)  # a copy on the host has no metadata of its own
     if not tensor._is_param:
         if state:
             return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
@@ -50,6 +61,29 @@ def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
     if state:
         return torch._utils._rebuild_parameter_with_state, (*arguments, state)
     return torch._utils._rebuild_parameter, arguments
+
+
+def _written(lies: Sharding) -> str:
+    dims = [None if dim.is_open else list(dim.axes) for dim in lies.spec.dims]
+    return json.dumps([lies.device_ids, lies.mesh_shape, lies.axis_names, dims, lies.memory])
+
+
+def _annotated(tensor: XlaTensor, written: str) -> None:
+    """Lays a tensor that was loaded out as the file says, where the devices are here."""
+    ids, shape, axes, dims, memory = json.loads(written)
+    spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
+    lies = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
+    count = len(devices.devices())
+    if max(ids) < count:
+        annotate(tensor, lies)
+        return
+    line = user_line()
+    text = (
+        f"a tensor was saved as {lies!r}, over devices up to {max(ids)}, and this process sees {count}: it is loaded "
+        "without an annotation; mark it for the devices that are here"
+    )
+    filename = line.code.co_filename if line.code is not None else "?"
+    warnings.warn_explicit(text, UserWarning, filename, line.number)
 
 
 class _Reduced:
@@ -159,7 +193,8 @@ def _heed_marks() -> None:
             storage: Any = tensor.untyped_storage()
             if hasattr(storage, "_goes_where_it_was") and not hasattr(storage, "_tensors_on_xla"):
                 storage._tensors_on_xla = {}
-            metadata = {name: value for name, value in metadata.items() if name != _MARK}
+            tensor.__dict__[_LIES] = next((name for name in metadata if name.startswith(_LIES)), None)
+            metadata = {name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_LIES)}
         set_metadata(tensor, metadata)
 
     torch.serialization._get_restore_location = get_restore_location
@@ -191,6 +226,7 @@ def _move_loaded() -> None:
     finish = torch._utils._restore_device_fake_mode
 
     def restore(tensor: torch.Tensor) -> torch.Tensor:
+        lies = tensor.__dict__.pop(_LIES, None)
         tensor = finish(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return tensor
@@ -201,9 +237,14 @@ def _move_loaded() -> None:
         if key not in there:
             shared = _within(tensor, there) if tensor.numel() else None
             there[key] = tensor.detach().to("xla") if shared is None else shared
+            if lies is not None and shared is None:
+                _annotated(there[key], lies.removeprefix(_LIES))  # type: ignore[arg-type]  # all are ours
             if _late.tensors is not None and shared is None:
                 _late.tensors.append((there[key], tensor.detach()))
-        return there[key].detach().requires_grad_(tensor.requires_grad)
+        made = there[key].detach().requires_grad_(tensor.requires_grad)
+        if lies is not None:
+            gradients.follow(made)
+        return made
 
     torch._utils._restore_device_fake_mode = restore
 

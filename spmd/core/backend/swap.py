@@ -60,7 +60,7 @@ def _hooks_after(tensor: Any) -> Any:
 def _unpin(tensor: torch.Tensor) -> None:
     """Off the device no mesh lays a gradient out."""
     pin = tensor.__dict__.pop("_pins_grad", None)
-    if pin is not None:
+    if pin:
         hooks = _hooks_after(tensor)
         for key in [key for key, hook in hooks.items() if hook is pin]:
             del hooks[key]

@@ -19,7 +19,7 @@ from ..passes import dynamic
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
 from .abstract import recording
-from .barrier import sync
+from .barrier import Watch, sync
 from .execute import run
 from .failed import FINAL, depends, give_up
 from .placement import wanted
@@ -78,12 +78,14 @@ def _run_all_or_needed(cell: Cell) -> None:
 
 def _run_needed(cell: Cell) -> None:
     with BARRIER, LOCK, interrupt.later():
+        watch = Watch()
         try:
             run([cell], user_line(), donate=False)
         except Exception as error:
             give_up([cell], error)
             raise
         forget_reads()
+    watch.tell(1)
 
 
 # Elements of what the host computes where no program runs: a mask over all tokens of a batch.

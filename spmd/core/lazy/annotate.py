@@ -10,6 +10,7 @@ from .. import forking
 from ..ir.graph import Leaf, Node, Value, origin
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Padded
+from ..ir.source import user_frame
 from ..ops.padding import NoRule, Pads
 from ..pjrt import transfer
 from ..sharding.constrain import barrier, constrain
@@ -62,7 +63,8 @@ class _Same(Lowering):
         return (operands[0],)
 
 
-def _unmarked_entry(meta: Meta) -> Entry:
+def unmarked_entry(meta: Meta) -> Entry:
+    """The op that gives a value as it is."""
     return Entry.of("spmd.unmarked", _Same(), (meta,), (meta,))
 
 
@@ -98,6 +100,22 @@ def annotate(tensor: Any, sharding: Sharding, via: Sharding | None = None) -> No
             value.sharding = sharding  # for its upload, should the tensor itself be gone by then
         elif value.sharding is not sharding:
             _lay_out(cell, value, sharding)
+
+
+def annotate_in_program(tensor: Any, sharding: Sharding) -> None:
+    """The same, but data on devices moves in the next program and not now."""
+    if tensor._view is not None or not tensor._meta.numel:
+        annotate(tensor, sharding)
+        return
+    forking.check()
+    with LOCK:
+        cell, value = tensor._cell, tensor._cell.value
+        if type(value) is not Leaf or value.host is not None or value.is_abstract:
+            annotate(tensor, sharding)
+            return
+        note_layout(cell)
+        cell.sharding = sharding
+        cell.write(record(mark_entry(cell.meta, sharding), (value,), (), (*user_frame(), -1)))
 
 
 def ask_again(cell: Cell) -> Value:
@@ -150,9 +168,9 @@ def clear_annotation(tensor: Any) -> None:
         cell.sharding = cell.home = None
         value = cell.value
         if type(value) is Node and value.entry.name == "mark_sharding" and not may_change(value):
-            cell.write(record(_unmarked_entry(cell.meta), (value,), (), (value.code, value.instruction, -1)))
+            cell.write(record(unmarked_entry(cell.meta), (value,), (), (value.code, value.instruction, -1)))
         elif type(value) is Node and value.entry.name == "mark_sharding":
-            value.entry = _unmarked_entry(cell.meta)
+            value.entry = unmarked_entry(cell.meta)
             take_up(lambda nodes, _: value in nodes)
         elif type(value) is Leaf and value.host is None:
             if value.sharding is not None:  # else it is abstract and nobody has said how it lies

@@ -22,6 +22,10 @@ DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.backend.instal
 OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
 
 
+# Told of each annotated tensor that becomes a parameter.
+WHEN_PARAMETER: list[Callable[[Any], None]] = []
+
+
 class XlaTensor(torch.Tensor):
     """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
 
@@ -46,6 +50,9 @@ class XlaTensor(torch.Tensor):
         # nn.Parameter marks a subclass instance with this attribute; it is how a cell learns that a module holds it.
         self.__dict__["_is_param"] = value
         self._cell.is_state = value
+        if value and self._cell.sharding is not None:
+            for told in WHEN_PARAMETER:
+                told(self)
 
     @property
     def data(self) -> torch.Tensor:
@@ -86,13 +93,15 @@ class XlaTensor(torch.Tensor):
         copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
         memo[id(self)] = copied
         copied.requires_grad_(self.requires_grad)
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients; False: none
+        if pin is False:
+            copied.__dict__["_pins_grad"] = False
         if self._is_param:
             copied._is_param = True
         else:
             state = {name: value for name, value in self.__dict__.items() if name not in OURS}
             copied.__dict__.update(copy.deepcopy(state, memo))
-        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients
-        if pin is not None:
+        if pin and not copied.__dict__.get("_pins_grad"):
             copied.__dict__["_pins_grad"] = pin
             copied.register_post_accumulate_grad_hook(pin)
         if self.grad is not None:

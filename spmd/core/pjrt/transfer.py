@@ -1,7 +1,6 @@
 """Buffers come and go here; nobody else calls `device_put`."""
 
 import contextlib
-import functools
 import math
 import zlib
 from collections.abc import Iterator, Sequence
@@ -17,10 +16,10 @@ from .. import forking
 from ..dtypes import to_numpy_dtype, to_torch_dtype
 from ..ir.errors import AbstractError
 from ..ir.source import user_line
-from ..sharding.constrain import cut, pad
 from ..sharding.partitioner import compiler_context
-from ..sharding.value import Sharding, program_devices
-from . import agreement, processes
+from ..sharding.value import Sharding
+from . import agreement, moves, processes
+from .moves import respelled as respelled
 
 
 def _is_narrow(dtype: np.dtype) -> bool:
@@ -171,35 +170,13 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
 
 
 def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """A buffer laid out anew, between any two meshes."""
+    """A buffer laid out anew, between any two meshes; never the same memory under two names, of which one may be
+    donated."""
     _check_here(target)
     if processes.several():
         agreement.note(f"a move from {source!r} to {target!r}", f"{shape} {source!r} {target!r}".encode(), user_line())
-    with compiler_context():
-        if source.padded_shape(shape) != target.padded_shape(shape):
-            if source.devices == target.devices:
-                return respelled(_padded_anew(shape, source.device_ids, target)(buffer), target.jax)
-            return upload(download(buffer, shape), target)
-        # Never the same memory under two names: one of them may be donated.
-        return jax.device_put(buffer, target.jax, may_alias=False)
-
-
-@functools.lru_cache(256)
-def _padded_anew(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -> Any:
-    """A program over the devices in this order that cuts the paddings of an array and puts on those of `target`."""
-
-    def anew(array: jax.Array) -> jax.Array:
-        with program_devices(order):
-            return pad(cut(array, shape), target, shape)
-
-    return jax.jit(anew, out_shardings=target.over(order))
-
-
-def respelled(buffer: jax.Array, lies: jax.sharding.Sharding) -> jax.Array:
-    """The same pieces on the same devices, under an equal sharding of another name or order of devices."""
-    pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
-    order = [device for device in lies._device_assignment if device in pieces]
-    return jax.make_array_from_single_device_arrays(buffer.shape, lies, [pieces[device] for device in order])
+    with compiler_context(), _room(shape, buffer.dtype, target):
+        return moves.moved(buffer, shape, source, target)
 
 
 def is_whole_here(buffer: jax.Array) -> bool:

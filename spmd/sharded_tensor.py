@@ -1,0 +1,123 @@
+"""PyTorch/XLA's sharded tensor without a wrapper: what it could be asked, a tensor on xla answers itself."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from .annotate import reshard
+from .core.lazy.annotate import current_sharding
+from .core.lazy.tensor import XlaTensor
+from .core.sharding.value import Sharding
+from .shards import Shard, load_local_shards_, local_shards
+
+
+def _is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is one of the device that is annotated, or lies in pieces."""
+    if not isinstance(tensor, XlaTensor):
+        return False
+    lies = current_sharding(tensor)
+    asked = tensor._cell.sharding if tensor._view is None else tensor._view.sharding
+    return lies is not None and (asked is not None or not lies.is_replicated())
+
+
+class _ShardedType(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _is_sharded(instance)
+
+    def __call__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if not isinstance(elem, XlaTensor):
+            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
+            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        return elem
+
+
+class XLAShardedTensor(metaclass=_ShardedType):
+    """A tensor on xla that is annotated, or lies in pieces: a name for `isinstance`, not a class of its own.
+
+    PyTorch/XLA wraps what it marks. Here the tensor stays what it is, in its graph, and any tensor on xla can be asked:
+
+        global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
+        `spmd.load_local_shards_`. mesh_shape, partition_spec: of its layout; None where it has none.
+        sharding_spec: the layout as GSPMD text; "" where there is none.
+        reshard(spec, mesh=None): see `spmd.reshard`.
+
+    Called, it gives back what it is given. Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(8, device="xla")
+    >>> isinstance(x, spmd.XLAShardedTensor)
+    False
+    >>> x = spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> isinstance(x, spmd.XLAShardedTensor), x.partition_spec, len(x.local_shards)
+    (True, ('data',), 8)
+    """
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """The tensor itself, for scripts written for PyTorch/XLA, where it wraps one that is sharded.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.wrap_if_sharded(x) is x
+    True
+    """
+    return x
+
+
+def wrap_as_sharded_tensor(t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None) -> torch.Tensor:
+    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.wrap_as_sharded_tensor(x) is x
+    True
+    """
+    return XLAShardedTensor(t, mesh_shape, partition_spec)
+
+
+def unwrap_sharded_tensor(t: Any) -> Any:
+    """The tensor itself, as `wrap_if_sharded`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.unwrap_sharded_tensor(x) is x
+    True
+    """
+    return t
+
+
+def _mesh_shape(tensor: XlaTensor) -> tuple[int, ...] | None:
+    lies = current_sharding(tensor)
+    return None if lies is None else lies.mesh_shape
+
+
+def _partition_spec(tensor: XlaTensor) -> tuple[Any, ...] | None:
+    lies = current_sharding(tensor)
+    return None if lies is None else lies.partition_spec(tensor.dim())
+
+
+def _sharding_spec(tensor: XlaTensor) -> str:
+    lies = current_sharding(tensor)
+    return "" if lies is None else lies.text(tensor.dim())
+
+
+def _load(tensor: XlaTensor, shards: "Iterable[torch.Tensor | Shard]") -> torch.Tensor:
+    return load_local_shards_(tensor, shards)
+
+
+def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
+    return reshard(tensor, partition_spec, mesh)
+
+
+# Said of the class of every tensor on xla, so that no second class stands between a tensor and its graph.
+for _name, _read in {
+    "global_tensor": lambda tensor: tensor,
+    "local_shards": local_shards,
+    "mesh_shape": _mesh_shape,
+    "partition_spec": _partition_spec,
+    "sharding_spec": _sharding_spec,
+}.items():
+    setattr(XlaTensor, _name, property(_read))
+XlaTensor.load_local_shards_ = _load  # type: ignore[attr-defined]
+XlaTensor.reshard = _reshard  # type: ignore[attr-defined]
