@@ -162,7 +162,8 @@ def axes_of(
 ) -> tuple[spmd.Mesh, str, tuple[str, ...]]:
     """The mesh, the axis parameters are split over, and those of the batch.
 
-    No mesh: that of `with mesh:` or `set_global_mesh`, else all devices on one axis.
+    No mesh: that of `with mesh:` or `set_global_mesh`, else all devices on one axis. Of a `DeviceMesh` the dims are
+    named already: one that parameters are split over, or one of replicas before it.
 
     Without a name the axis is `fsdp`, or that of a mesh of one axis, or the second of a mesh of two, whose first one
     holds replicas: hybrid sharding, as FSDP2 has it.
@@ -171,6 +172,10 @@ def axes_of(
     if mesh is None:
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
+    if isinstance(mesh, spmd.DeviceMesh | torch.distributed.DeviceMesh):
+        view = spmd.DeviceMesh.of(mesh, caller)
+        mesh, *replicas, shard_axis = view.root, *_axes_of_dims(caller, view)
+        extra_data_axis = extra_data_axis or next(iter(replicas), None)
     if not isinstance(mesh, spmd.Mesh):
         raise TypeError(f"{caller}: expected mesh to be a spmd.Mesh, got {type(mesh).__name__}")
     if shard_axis is None and "fsdp" not in mesh.axis_names and mesh.named and len(mesh.axis_names) <= 2:
@@ -184,3 +189,13 @@ def axes_of(
         if axis not in mesh.axis_names:
             raise ValueError(f"{caller}: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
     return mesh, shard_axis, axes
+
+
+def _axes_of_dims(caller: str, mesh: spmd.DeviceMesh) -> list[str]:
+    """The axes that the dims of a mesh in DTensor's words are: of shards alone, or of replicas and of shards."""
+    if mesh.ndim > 2 or any(len(dim) > 1 for dim in mesh.dims):
+        raise ValueError(
+            f"{caller}: expected a mesh of one dim, or of replicas and shards, each one axis of the whole, got "
+            f'{mesh!r}; name them, as in mesh["dp"]'
+        )
+    return [axis for (axis,) in mesh.dims]

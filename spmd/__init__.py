@@ -34,6 +34,8 @@ from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .device_mesh import DeviceMesh as DeviceMesh
+from .device_mesh import init_device_mesh as init_device_mesh
 from .global_mesh import get_global_mesh as get_global_mesh
 from .global_mesh import set_global_mesh as set_global_mesh
 from .hybrid_mesh import HybridMesh as HybridMesh

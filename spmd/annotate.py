@@ -11,6 +11,7 @@ from .core.lazy.constraints import laid_alike, laid_out, lies_now
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.sharding.value import DEVICE, HOST, Sharding
+from .global_mesh import needed_mesh
 from .mesh import Mesh
 
 
@@ -31,7 +32,8 @@ def mark_sharding(
 
     Args:
         tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's. Or, without a
-            partition_spec, what `get_sharding` returned, or an object with a `mesh` and a `partition_spec`.
+            partition_spec, what `get_sharding` returned, an object with a `mesh` and a `partition_spec`, or the spec
+            alone, over the mesh of `with mesh:`.
         partition_spec: a `PartitionSpec` or tuple, one entry per dim. A dim that is `P.UNCONSTRAINED` is left to the
             partitioner, and the annotation becomes what that chose when the value has run; data is whole in it.
         memory_kind: "device", or "pinned_host" for the memory of each device's host; None: the sharding's own, else the
@@ -71,6 +73,8 @@ def layout_of(
         raise ValueError(f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
     if partition_spec is None and not isinstance(mesh, (Mesh, Sharding)) and hasattr(mesh, "partition_spec"):
         mesh, partition_spec = mesh.mesh, mesh.partition_spec
+    elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
+        mesh, partition_spec = needed_mesh(caller), mesh
     if isinstance(mesh, Sharding):
         if partition_spec is not None:
             raise TypeError(

@@ -22,9 +22,11 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = (
-    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "annotate", "reading", "shards", "memory",
-    "launch", "metrics", "sharding_spec", "sharded_tensor", "closures", "runtime", "__main__",
+    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "device_mesh", "annotate", "reading",
+    "shards", "memory", "launch", "metrics", "sharding_spec", "sharded_tensor", "closures", "runtime", "__main__",
 )  # fmt: skip
+# Those that speak DTensor, above all these.
+DTENSOR = ("distribute", "parallel")
 # Those that read checkpoints' files, above `annotate`.
 CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, which needs the core alone; what draws and prints (`page`, `table`) is loaded when it is asked.
@@ -164,6 +166,16 @@ class TestUpperFloors:
             lower = {"spmd.annotate", *(f"spmd.checkpoint.{other}" for other in CHECKPOINT[: CHECKPOINT.index(name)])}
             found = {found for found in ours(MODULES[f"spmd.checkpoint.{name}"]) if not found.startswith("spmd.core.")}
             assert found <= lower, f"spmd/checkpoint/{name}.py imports {found - lower}"
+
+    def test_dtensor_files_import_only_the_core_and_lower_files(self) -> None:
+        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "dtensor" and path.stem != "__init__"}
+        assert files == set(DTENSOR)
+        for name in DTENSOR:
+            lower = {f"spmd.{other}" for other in SPMD} | {
+                f"spmd.dtensor.{other}" for other in DTENSOR[: DTENSOR.index(name)]
+            }
+            found = {found for found in ours(MODULES[f"spmd.dtensor.{name}"]) if not found.startswith("spmd.core.")}
+            assert found <= lower, f"spmd/dtensor/{name}.py imports {found - lower}"
 
     def test_planning_files_import_only_the_core_and_lower_files(self) -> None:
         files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "planning" and path.stem != "__init__"}

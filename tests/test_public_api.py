@@ -8,19 +8,26 @@ import pytest
 import fsdp
 import fsdp.state_dict
 import spmd
+import spmd.dtensor
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError HybridMesh LayersDifferError MarkShardingFunction Mesh P PartitionSpec Plan "
-        "ProcessError Shard Sharding ShardingSpec ShardingType Synced XLAShard XLAShardedTensor add_step_closure "
-        "annotate_custom_sharding call_jax check checkpoint_name clear_sharding cond config device device_ids eager "
-        "fill_shards from_local_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh "
-        "get_hlo get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint load_local_shards_ "
-        "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
-        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index "
-        "reduce_gradient_in register_lowering remat reshard residence scan scan_layers set_global_mesh shard_as "
-        "simulate stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop wrap_as_sharded_tensor "
-        "wrap_if_sharded"
+        "AbstractError BodyError DeviceMesh HybridMesh LayersDifferError MarkShardingFunction Mesh P PartitionSpec "
+        "Plan ProcessError Shard Sharding ShardingSpec ShardingType Synced XLAShard XLAShardedTensor "
+        "add_step_closure annotate_custom_sharding call_jax check checkpoint_name clear_sharding cond config device "
+        "device_ids eager fill_shards from_local_shards from_process_local full_state_dict full_tensor get_1d_mesh "
+        "get_global_mesh get_hlo get_sharding get_stablehlo init_device_mesh initialize linear_cross_entropy "
+        "load_checkpoint load_local_shards_ local_shards manual_seed mark_sharding mark_sharding_with_gradients "
+        "mark_step nan_guard no_host_transfer offload_optimizer on_sync place_to_device place_to_host plan "
+        "process_count process_index reduce_gradient_in register_lowering remat reshard residence scan scan_layers "
+        "set_global_mesh shard_as simulate stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop "
+        "wrap_as_sharded_tensor wrap_if_sharded"
+    ),
+    spmd.dtensor: (
+        "ColwiseParallel DTensor DeviceMesh ParallelStyle Partial Placement PrepareModuleInput "
+        "PrepareModuleInputOutput PrepareModuleOutput Replicate RowwiseParallel SequenceParallel Shard "
+        "distribute_module distribute_tensor empty full init_device_mesh loss_parallel ones parallelize_module "
+        "placements_of rand randn zeros"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -47,6 +54,8 @@ SIGNATURES = {
     spmd.Mesh.get_op_sharding: "(self, partition_spec)",
     spmd.Mesh.from_str: "(text)",
     spmd.Mesh.link: "(self, axis)",
+    spmd.DeviceMesh: "(device_type, mesh, *, mesh_dim_names=None, target=None)",
+    spmd.init_device_mesh: "(device_type, mesh_shape, *, mesh_dim_names=None, target=None)",
     spmd.HybridMesh: "(*, ici_mesh_shape, dcn_mesh_shape=None, axis_names=None, target=None)",
     spmd.ShardingSpec: "(mesh, partition_spec, minibatch=False)",
     spmd.get_1d_mesh: "(axis_name=None)",

@@ -49,6 +49,14 @@ class TestGlobalMesh:
             model = fsdp.FullyShardedDataParallel(torch.nn.Linear(8, 8, device="xla"))
         assert model.mesh is mesh2x4
 
+    def test_marks(self, mesh2x4: Mesh) -> None:
+        with mesh2x4:
+            x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), spmd.P("data", None))
+            assert spmd.get_sharding(x) is mesh2x4.sharding(("data", None), 2)
+            assert spmd.get_sharding(spmd.reshard(x, (None, "fsdp"))) is mesh2x4.sharding((None, "fsdp"), 2)
+        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or say `with mesh:`"):
+            spmd.mark_sharding(x, ("data", None))
+
     def test_an_error_leaves_none(self, mesh8: Mesh) -> None:
         with pytest.raises(KeyError), mesh8:
             raise KeyError

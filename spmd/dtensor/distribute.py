@@ -1,0 +1,241 @@
+"""Tensors and modules placed as DTensor's users say it, and what such a tensor can be asked."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.placement_types import _StridedShard
+
+from ..annotate import get_sharding, mark_sharding, on_device, reshard
+from ..core.lazy.tensor import XlaTensor
+from ..core.sharding.value import Sharding
+from ..device_mesh import DeviceMesh
+from ..global_mesh import needed_mesh
+from ..launch import from_process_local, full_tensor
+from ..mesh import Mesh
+from ..placements import splits_of
+from ..sharded_tensor import XLAShardedTensor
+from ..shards import local_shards
+
+
+def placements_of(lies: Sharding, rank: int) -> tuple[Any, ...]:
+    """The placements of a tensor of `rank` dims that lies so, one per axis of its mesh.
+
+    Axes that split a dim in another order than the mesh's are strided shards, as DTensor says that. Raises ValueError
+    for a dim that is left to the partitioner.
+
+    >>> import spmd
+    >>> from spmd.dtensor import placements_of
+    >>> placements_of(spmd.Mesh(range(8), (2, 4), ("dp", "tp")).sharding((None, "tp"), 2), 2)
+    (Replicate(), Shard(dim=1))
+    """
+    splits = splits_of(lies.spec.entries(rank), lies.axis_names, lies.mesh_shape)
+    return tuple(Replicate() if split is None else _shard(*split) for split in splits)
+
+
+def _shard(dim: int, pieces_before: int) -> Any:
+    return Shard(dim) if pieces_before == 1 else _StridedShard(dim, split_factor=pieces_before)
+
+
+def distribute_tensor(
+    tensor: torch.Tensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, src_data_rank: Any = 0
+) -> torch.Tensor:
+    """A tensor laid out by placements, one per dim of the mesh: itself where it is on xla, else a copy that is there.
+
+    Over axes of the mesh's root that are none of `device_mesh` it stays as it lies. With several processes each gives
+    the same whole tensor (`spmd.from_process_local` takes parts).
+
+    Args:
+        tensor: on the CPU or on xla. device_mesh: a `DeviceMesh`, torch's or a `spmd.Mesh`; None: the one of
+            `with mesh:`. placements: `Shard(dim)` or `Replicate()` per dim of the mesh; None: replicated.
+        src_data_rank: taken and without a meaning: one program sees the whole.
+
+    Raises as `mark_sharding` does, and NotImplementedError for `Partial()`. Source:
+    `torch.distributed.tensor.distribute_tensor`.
+
+    >>> import torch, spmd
+    >>> from spmd.dtensor import Shard, distribute_tensor, init_device_mesh
+    >>> x = distribute_tensor(torch.ones(16, 4), init_device_mesh("xla", (8,)), [Shard(0)])
+    >>> x.placements, x.device_mesh
+    ((Shard(dim=0),), DeviceMesh(0=8))
+    """
+    mesh = _mesh(device_mesh, "distribute_tensor")
+    placed = _on_xla(tensor)
+    asked = [Replicate()] * mesh.ndim if placements is None else placements
+    return mark_sharding(placed, mesh.sharding(asked, tensor.dim(), get_sharding(placed), "distribute_tensor"))
+
+
+def _mesh(given: Any, caller: str) -> DeviceMesh:
+    return DeviceMesh.of(needed_mesh(caller) if given is None else given, caller)
+
+
+def _on_xla(tensor: torch.Tensor) -> torch.Tensor:
+    if tensor.is_meta:
+        raise ValueError(
+            'distribute_tensor: the tensor is on meta and has no values; build it under torch.device("xla"), where '
+            "nothing is allocated before it runs"
+        )
+    if tensor.device.type == "xla":
+        return tensor
+    moved = tensor.detach().to("xla")
+    is_parameter = isinstance(tensor, nn.Parameter)
+    return nn.Parameter(moved, tensor.requires_grad) if is_parameter else moved.requires_grad_(tensor.requires_grad)
+
+
+PartitionFn = Callable[[str, nn.Module, Any], Any]
+InputFn = Callable[[nn.Module, Any, Any], Any]
+
+
+def distribute_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    partition_fn: PartitionFn | None = None,
+    input_fn: InputFn | None = None,
+    output_fn: InputFn | None = None,
+) -> nn.Module:
+    """A module whose parameters and buffers are placed on a mesh, in place, and moved to xla where they are not there.
+
+    Args:
+        device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh) for each submodule, to
+            place what it will with `distribute_tensor`; what it leaves is replicated over the mesh.
+        input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh) after the forward;
+            what they return takes the place of inputs and outputs.
+
+    Raises as `distribute_tensor` does. Source: `torch.distributed.tensor.distribute_module`.
+
+    >>> import torch, spmd
+    >>> from spmd.dtensor import Replicate, distribute_module, init_device_mesh
+    >>> layer = distribute_module(torch.nn.Linear(8, 8), init_device_mesh("xla", (8,)))
+    >>> layer.weight.device, layer.weight.placements
+    (device(type='xla', index=0), (Replicate(),))
+    """
+    mesh = _mesh(device_mesh, "distribute_module")
+    module.to("xla")
+    if partition_fn is not None:
+        for name, submodule in module.named_modules():
+            partition_fn(name, submodule, mesh)
+    for tensor in (*module.parameters(), *module.buffers()):
+        if not isinstance(tensor, XLAShardedTensor):
+            distribute_tensor(tensor, mesh)
+    if input_fn is not None:
+        before = input_fn
+        module.register_forward_pre_hook(lambda owner, inputs: before(owner, inputs, mesh))
+    if output_fn is not None:
+        after = output_fn
+        module.register_forward_hook(lambda owner, inputs, outputs: after(owner, outputs, mesh))
+    return module
+
+
+def laid(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any, caller: str) -> torch.Tensor:
+    """An activation laid out anew by a placement on a mesh of one dim; on other axes its batch dim may lie as it likes.
+
+    A new tensor: who else reads the old one reads it as it was. Its gradient comes back as the old one lay, where that
+    was said.
+    """
+    here = on_device(tensor, caller)
+    layout = mesh.sharding([placement] * mesh.ndim, tensor.dim(), None, caller, open_batch=True)
+    return reshard(here, layout, gradient=get_sharding(here) is not None)
+
+
+class DTensor(XLAShardedTensor):
+    """A tensor on xla that is placed on a mesh: a name for `isinstance`, as `spmd.XLAShardedTensor` is.
+
+    Any tensor on xla can be asked for `placements` and `device_mesh` (None where it has no layout), and has
+    `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, see
+    `spmd.full_tensor`).
+    """
+
+    @staticmethod
+    def from_local(
+        local_tensor: torch.Tensor,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        *,
+        run_check: bool = False,
+        shape: Any = None,
+        stride: Any = None,
+    ) -> torch.Tensor:
+        """A tensor on xla of which each process gives its own part; of one process it is the whole.
+
+        See `spmd.from_process_local`.
+
+        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride: taken and without a meaning:
+        processes are compared always, parts are of equal size.
+
+        >>> import torch
+        >>> from spmd.dtensor import DTensor, Shard, init_device_mesh
+        >>> DTensor.from_local(torch.ones(16, 2), init_device_mesh("xla", (8,)), [Shard(0)]).shape
+        torch.Size([16, 2])
+        """
+        mesh = _mesh(device_mesh, "DTensor.from_local")
+        asked = [Replicate()] * mesh.ndim if placements is None else placements
+        layout = mesh.sharding(asked, local_tensor.dim(), None, "DTensor.from_local")
+        return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
+
+
+def _placements(tensor: XlaTensor) -> tuple[Any, ...] | None:
+    lies = get_sharding(tensor)
+    return None if lies is None else placements_of(lies, tensor.dim())
+
+
+def _device_mesh(tensor: XlaTensor) -> DeviceMesh | None:
+    lies = get_sharding(tensor)
+    if lies is None:
+        return None
+    is_nameless = lies.axis_names == tuple(map(str, range(len(lies.axis_names))))
+    names = None if is_nameless else lies.axis_names
+    return DeviceMesh("xla", Mesh(lies.device_ids, lies.mesh_shape, names, target=lies.target))
+
+
+def _redistribute(
+    tensor: XlaTensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, async_op: bool = False
+) -> torch.Tensor:
+    """`spmd.reshard` by placements; async_op is taken: whatever the device does is asynchronous."""
+    given = _device_mesh(tensor) if device_mesh is None else device_mesh
+    mesh = _mesh(given, "redistribute")
+    asked = [Replicate()] * mesh.ndim if placements is None else placements
+    return reshard(tensor, mesh.sharding(asked, tensor.dim(), get_sharding(tensor), "redistribute"))
+
+
+def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
+    shards = local_shards(tensor)
+    if len(shards) > 1:
+        raise NotImplementedError(
+            f"to_local: this process has {len(shards)} devices, each with its own piece: t.local_shards lists them, "
+            "t.full_tensor() is the whole, and in spmd.shard_map each device computes with its own"
+        )
+    return shards[0].unpadded_data
+
+
+# Said of the class of every tensor on xla, as what PyTorch/XLA's sharded tensors can be asked.
+XlaTensor.placements = property(_placements)  # type: ignore[attr-defined]
+XlaTensor.device_mesh = property(_device_mesh)  # type: ignore[attr-defined]
+XlaTensor.redistribute = _redistribute  # type: ignore[attr-defined]
+XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
+XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
+
+
+# --- factories --------------------------------------------------------------------------------------------------------
+
+
+def _factory(name: str) -> Callable[..., torch.Tensor]:
+    make: Callable[..., torch.Tensor] = getattr(torch, name)
+
+    def made(
+        *size: Any,
+        device_mesh: Any = None,
+        placements: Sequence[Any] | None = None,
+        requires_grad: bool = False,
+        **how: Any,
+    ) -> torch.Tensor:
+        tensor = distribute_tensor(make(*size, device="xla", **how), device_mesh, placements)
+        return tensor.requires_grad_(requires_grad)
+
+    made.__name__ = made.__qualname__ = name
+    made.__doc__ = f"`torch.{name}`, placed: nobody holds it whole. Source: `torch.distributed.tensor.{name}`."
+    return made
+
+
+empty, full, ones, rand, randn, zeros = map(_factory, ("empty", "full", "ones", "rand", "randn", "zeros"))

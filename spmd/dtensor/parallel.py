@@ -1,0 +1,198 @@
+"""Tensor and sequence parallelism by torch's plans: its styles are read, and become annotations."""
+
+import contextlib
+import difflib
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fnmatch import fnmatch
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    ParallelStyle,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+)
+
+from ..device_mesh import DeviceMesh
+from ..global_mesh import needed_mesh
+from .distribute import distribute_tensor, laid
+
+Plan = ParallelStyle | Mapping[str, ParallelStyle]
+
+
+def parallelize_module(
+    module: nn.Module,
+    device_mesh: Any = None,
+    parallelize_plan: Plan | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> nn.Module:
+    """A module with its parameters split and its activations laid out by a plan, in place; returns the module.
+
+    The module goes on to see whole tensors: `use_local_output` says nothing here, and heads need not be divided by the
+    number of devices. On axes of the mesh's root other than its own (data parallel) activations lie as they like along
+    dim 0. A submodule in the plan moves to xla where it is not there.
+
+    Args:
+        device_mesh: of one dim, as `mesh["tp"]`; None: the mesh of `with mesh:`. parallelize_plan: a style of
+            torch's, or a dict from paths of submodules (with `*`) to styles: `ColwiseParallel`, `RowwiseParallel`,
+            `SequenceParallel`, `PrepareModuleInput`, `PrepareModuleOutput`, `PrepareModuleInputOutput`.
+        src_data_rank: taken and without a meaning: one program sees the whole.
+
+    Warns of a path that no submodule has. Raises ValueError for a mesh of several dims, NotImplementedError for a style
+    that the module's class has none of, or of another kind, TypeError for what is no plan.
+    Source: `torch.distributed.tensor.parallel.parallelize_module`.
+
+    >>> import torch
+    >>> from spmd.dtensor import ColwiseParallel, RowwiseParallel, init_device_mesh, parallelize_module
+    >>> mesh = init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
+    >>> mlp = torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.ReLU(), torch.nn.Linear(32, 8))
+    >>> mlp = parallelize_module(mlp, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    >>> mlp[0].weight.placements, mlp[2].weight.placements
+    ((Replicate(), Shard(dim=0)), (Replicate(), Shard(dim=1)))
+    >>> mlp(torch.ones(4, 8, device="xla")).shape
+    torch.Size([4, 8])
+    """
+    given = needed_mesh("parallelize_module") if device_mesh is None else device_mesh
+    mesh = DeviceMesh.of(given, "parallelize_module")
+    if mesh.ndim != 1:
+        raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
+    if parallelize_plan is None:
+        warnings.warn("parallelize_module: no parallelize_plan is given, so nothing is done", stacklevel=2)
+    elif isinstance(parallelize_plan, ParallelStyle):
+        _apply(parallelize_plan, module, mesh)
+    elif isinstance(parallelize_plan, Mapping):
+        for path, style in parallelize_plan.items():
+            found = list(_matched(module, path))
+            if not found:
+                warnings.warn(_nowhere(module, path), stacklevel=2)
+            for submodule in found:
+                _apply(style, submodule, mesh)
+    else:
+        kind = type(parallelize_plan).__name__
+        raise TypeError(f"parallelize_module: expected a style or a dict from paths to styles, got {kind}")
+    return module
+
+
+def _matched(module: nn.Module, path: str) -> Iterator[nn.Module]:
+    """The submodules that a path names, token by token."""
+    if not path:
+        yield module
+        return
+    token, _, rest = path.partition(".")
+    for name, child in module.named_children():
+        if fnmatch(name, token):
+            yield from _matched(child, rest)
+
+
+def _nowhere(module: nn.Module, path: str) -> str:
+    near = difflib.get_close_matches(path, [name for name, _ in module.named_modules()], n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return f"parallelize_module: {path!r} names no submodule of {type(module).__name__}{hint}"
+
+
+# --- styles -----------------------------------------------------------------------------------------------------------
+
+# By class of module: the placements of its parameters, where it is split by columns or by rows.
+_ByKind = Mapping[type[nn.Module], Mapping[str, Any]]
+_COLUMNS: _ByKind = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
+_ROWS: _ByKind = {nn.Linear: {"weight": Shard(1), "bias": Replicate()}, nn.Embedding: {"weight": Shard(0)}}
+
+
+def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
+    if isinstance(style, (ColwiseParallel, RowwiseParallel)):
+        is_rows = isinstance(style, RowwiseParallel)
+        _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
+        # Rows of a product go with columns of its input; the ids of an embedding are whole for each of its rows.
+        comes = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
+        _lay_input(module, mesh, (comes,), {})
+        _lay_output(module, mesh, style.output_layouts[:1])
+    elif isinstance(style, SequenceParallel):
+        _split(module, mesh, {})
+        _lay_input(module, mesh, style.sequence_sharding, {})
+        _lay_output(module, mesh, style.sequence_sharding)
+    elif isinstance(style, PrepareModuleInput):
+        _lay_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
+    elif isinstance(style, PrepareModuleOutput):
+        _lay_output(module, mesh, style.desired_output_layouts)
+    elif isinstance(style, PrepareModuleInputOutput):
+        _apply(style.prepare_module_input, module, mesh)
+        _apply(style.prepare_module_output, module, mesh)
+    else:
+        raise NotImplementedError(
+            f"parallelize_module: {type(style).__name__} is a style of its own, which works on local tensors; say what "
+            "it does by distribute_module, or by spmd.mark_sharding"
+        )
+
+
+def _placed(module: nn.Module, by_kind: _ByKind, style: Any) -> Mapping[str, Any]:
+    for kind, placements in by_kind.items():
+        if isinstance(module, kind):
+            return placements
+    raise NotImplementedError(
+        f"parallelize_module: {type(style).__name__} splits nn.Linear and nn.Embedding, got {type(module).__name__}"
+    )
+
+
+def _split(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Any]) -> None:
+    """Places the parameters of a module, those without a placement whole."""
+    module.to("xla")
+    for name, parameter in module.named_parameters():
+        distribute_tensor(parameter, mesh, [placements.get(name, Replicate())])
+
+
+def _lay_input(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], by_name: Mapping[str, Any]) -> None:
+    def before(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+        _same_number(owner, "inputs", args, placements)
+        inputs = (*map(lay, args, placements), *args[len(placements) :])
+        return inputs, {name: lay(value, by_name.get(name)) for name, value in kwargs.items()}
+
+    lay = _layer(mesh)
+    module.register_forward_pre_hook(before, with_kwargs=True)
+
+
+def _lay_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]) -> None:
+    def after(owner: nn.Module, inputs: Any, outputs: Any) -> Any:
+        if isinstance(outputs, torch.Tensor):
+            return lay(outputs, placements[0])
+        if type(outputs) not in (tuple, list):
+            raise TypeError(
+                f"{type(owner).__name__}: its output is a {type(outputs).__name__}; a plan lays out a tensor, or a "
+                "tuple of them"
+            )
+        _same_number(owner, "outputs", outputs, placements)
+        return type(outputs)([*map(lay, outputs, placements), *outputs[len(placements) :]])
+
+    lay = _layer(mesh)
+    module.register_forward_hook(after)
+
+
+def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: Sequence[Any]) -> None:
+    if len(given) < len(placements):
+        raise ValueError(
+            f"{type(owner).__name__}: the plan lays out {len(placements)} {what}, and there are {len(given)}"
+        )
+
+
+def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
+    def lay(value: Any, placement: Any) -> Any:
+        is_laid = placement is not None and isinstance(value, torch.Tensor)
+        return laid(value, mesh, placement, "parallelize_module") if is_laid else value
+
+    return lay
+
+
+@contextlib.contextmanager
+def loss_parallel() -> Iterator[None]:
+    """A loss over logits whose classes are split; nothing is to be switched on, the partitioner does so by itself.
+
+    Source: `torch.distributed.tensor.parallel.loss_parallel`.
+    """
+    yield
