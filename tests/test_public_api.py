@@ -238,5 +238,6 @@ class TestPublicApi:
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:
-        silent = [name for module in NAMES for name in NAMES[module].split() if not getattr(module, name).__doc__]
+        ours = [(name, getattr(module, name)) for module in NAMES for name in NAMES[module].split()]
+        silent = [name for name, what in ours if not what.__doc__ and not what.__module__.startswith("torch.")]
         assert not silent
