@@ -45,6 +45,10 @@ from .launch import full_tensor as full_tensor
 from .launch import initialize as initialize
 from .launch import process_count as process_count
 from .launch import process_index as process_index
+from .linear import EinsumLinear as EinsumLinear
+from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
+from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
+from .linear import optimization_barrier_ as optimization_barrier_
 from .memory import checkpoint_name as checkpoint_name
 from .memory import offload_optimizer as offload_optimizer
 from .memory import place_to_device as place_to_device

@@ -1,0 +1,58 @@
+"""PyTorch/XLA's names about products and barriers: nothing changes but the order of what XLA does."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import spmd
+
+
+class TestEinsumLinear:
+    def test_dims_stay_apart(self, mesh2x4: spmd.Mesh) -> None:
+        """A batch and a sequence dim that are split stay so in the output, and no collective is in the product."""
+        layer = spmd.EinsumLinear(8, 4, device="xla")
+        x = spmd.mark_sharding(torch.randn(4, 8, 8).to("xla"), mesh2x4, ("data", "fsdp", None))
+        y = layer(x)
+        spmd.sync()
+        lies = spmd.get_sharding(y)
+        assert lies is not None and lies.partition_spec(3) == ("data", "fsdp", None)
+        assert not spmd.metrics.compiles()[-1].traffic
+
+    def test_patch(self) -> None:
+        class Mine(nn.Linear):
+            pass
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"a": nn.Linear(4, 4)}), Mine(4, 4))
+        weight = model[0].weight
+        assert spmd.apply_xla_patch_to_nn_linear(model) is model
+        assert [type(module) for module in (model[0], model[1]["a"], model[2])] == [spmd.EinsumLinear] * 2 + [Mine]
+        assert model[0].weight is weight and isinstance(model[0], nn.Linear)
+        one = spmd.apply_xla_patch_to_nn_linear(nn.Linear(2, 2))
+        assert type(one) is spmd.EinsumLinear
+
+
+class TestBarrier:
+    def test_values_stay(self) -> None:
+        x = torch.arange(4.0, device="xla")
+        y = (x + 1).view(2, 2)
+        spmd.optimization_barrier_([x, y])
+        assert "optimization_barrier" in spmd.get_stablehlo([x])
+        assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and y.tolist() == [[1.0, 2.0], [3.0, 4.0]]
+        spmd.optimization_barrier_([])
+        with pytest.raises(TypeError, match="optimization_barrier_: expected a tensor on xla, got one on cpu"):
+            spmd.optimization_barrier_([torch.ones(2)])
+
+    def test_backward(self) -> None:
+        """Gradients are those of the module without, also where it is the first one, whose input needs none."""
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        expected, x = copy.deepcopy(model), torch.randn(2, 4)
+        model.to("xla")
+        for layer in model:
+            spmd.apply_backward_optimization_barrier(layer)
+        model(x.to("xla")).square().sum().backward()
+        expected(x).square().sum().backward()
+        for name, parameter in model.named_parameters():
+            assert parameter.grad is not None
+            torch.testing.assert_close(parameter.grad.cpu(), expected.get_parameter(name).grad)
