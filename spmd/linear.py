@@ -42,8 +42,8 @@ def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
     """None of these values is there, for what reads them from here on, before all are: XLA moves nothing across.
 
-    In place. Raises TypeError for a tensor that is not on xla. Source: `torch_xla.core.xla_model.optimization_barrier_`,
-    StableHLO's `optimization_barrier`.
+    In place. Raises TypeError for a tensor that is not on xla. Source:
+    `torch_xla.core.xla_model.optimization_barrier_`, StableHLO's `optimization_barrier`.
 
     >>> import torch, spmd
     >>> x, y = torch.ones(2, device="xla"), torch.zeros(2, device="xla")
@@ -68,6 +68,8 @@ def _barrier(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 def apply_backward_optimization_barrier(module: nn.Module) -> None:
     """Has the backward of what stands before a module wait until the module's gradients are there.
+
+    The module's input needs a gradient, or torch warns.
 
     So XLA does not put off the gradients of many modules, to hold and reduce them together. FSDP's units do so by
     themselves. Source: `torch_xla.distributed.spmd.apply_backward_optimization_barrier`.

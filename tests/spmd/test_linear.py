@@ -12,13 +12,29 @@ import spmd
 class TestEinsumLinear:
     def test_dims_stay_apart(self, mesh2x4: spmd.Mesh) -> None:
         """A batch and a sequence dim that are split stay so in the output, and no collective is in the product."""
-        layer = spmd.EinsumLinear(8, 4, device="xla")
+        layer, other = (kind(8, 4, device="xla") for kind in (spmd.EinsumLinear, nn.Linear))
+        other.load_state_dict(layer.state_dict())
         x = spmd.mark_sharding(torch.randn(4, 8, 8).to("xla"), mesh2x4, ("data", "fsdp", None))
-        y = layer(x)
+        for module in (layer, other):
+            y = module(torch.tanh(x))
+            spmd.sync()
+            lies = spmd.get_sharding(y)
+            assert lies is not None and lies.partition_spec(3) == ("data", "fsdp", None)
+            assert not spmd.metrics.compiles()[-1].traffic
+
+    def test_gradients(self, mesh2x4: spmd.Mesh) -> None:
+        """The weight's gradient is one sum over both axes; the input's lies as the input does."""
+        layer, x = nn.Linear(8, 4), torch.randn(4, 8, 8)
+        expected = copy.deepcopy(layer)
+        whole, split = x.clone().requires_grad_(), x.to("xla").requires_grad_()
+        spmd.mark_sharding(split, mesh2x4, ("data", "fsdp", None))
+        layer.to("xla")(split).square().sum().backward()
         spmd.sync()
-        lies = spmd.get_sharding(y)
-        assert lies is not None and lies.partition_spec(3) == ("data", "fsdp", None)
-        assert not spmd.metrics.compiles()[-1].traffic
+        expected(whole).square().sum().backward()
+        assert {row.kind for row in spmd.metrics.compiles()[-1].traffic} == {"all-reduce"}
+        for got, wanted in ((split, whole), (layer.weight, expected.weight), (layer.bias, expected.bias)):
+            assert got.grad is not None and wanted.grad is not None
+            torch.testing.assert_close(got.grad.cpu(), wanted.grad)
 
     def test_patch(self) -> None:
         class Mine(nn.Linear):
@@ -45,13 +61,13 @@ class TestBarrier:
             spmd.optimization_barrier_([torch.ones(2)])
 
     def test_backward(self) -> None:
-        """Gradients are those of the module without, also where it is the first one, whose input needs none."""
+        """Gradients are those of the module without."""
         model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
         expected, x = copy.deepcopy(model), torch.randn(2, 4)
         model.to("xla")
         for layer in model:
             spmd.apply_backward_optimization_barrier(layer)
-        model(x.to("xla")).square().sum().backward()
+        model(x.to("xla").requires_grad_()).square().sum().backward()
         expected(x).square().sum().backward()
         for name, parameter in model.named_parameters():
             assert parameter.grad is not None

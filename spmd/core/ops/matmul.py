@@ -35,9 +35,13 @@ def _rounded_product(left, right, dtype):
     have XLA's CPU compiler leave the rounding out between two products. A gradient may be asked in another dtype than
     its operands' (`ops.partial`).
     """
-    if (left.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(left, dtype):
+    if _is_asked_of_product(left, dtype):
         return jnp.matmul(left, right, preferred_element_type=dtype)
     return cast(_product(left, right), dtype)
+
+
+def _is_asked_of_product(operand, dtype):
+    return (operand.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(operand, dtype)
 
 
 def _affine(self, product, beta, alpha):
@@ -70,19 +74,32 @@ def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
     return cast(_affine(self, _product(mat1, mat2), beta, alpha), returns.dtype)
 
 
-def _rows(x):
-    """A matrix: all dims but the last as one."""
-    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+def _rows(*arrays):
+    """Matrices: all dims but the last as one. Where one of these is split beside the first, a sequence's, they stay
+    apart: no layout of the one dim could say so, and the whole would be gathered."""
+    known = [split.layout_of(x) for x in arrays]
+    if any(lies is not None and any(lies[1][1:-1]) for lies in known):
+        return arrays
+    return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in arrays)
 
 
 @lower(aten.linear.default)
 def aten_linear(input, weight, bias=None, *, returns):
-    rows, columns = _rows(input), jnp.atleast_2d(weight).T  # one product of matrices: it partitions as `mm` does
+    (rows,), columns = _rows(input), jnp.atleast_2d(weight).T  # one product of matrices: it partitions as `mm` does
     if bias is None:
         return _rounded_product(rows, columns, returns.dtype).reshape(returns.shape)
     product = _product(rows, columns)
     product = bias.astype(product.dtype) + product
     return cast(product.reshape(returns.shape), returns.dtype)
+
+
+def _summed_over_rows(left, right, dtype):
+    """Of (..., m) and (..., n) the product (m, n), summed over all other dims."""
+    if left.ndim == 2:
+        return _rounded_product(left.T, right, dtype)
+    before = tuple(range(left.ndim - 1))
+    kind = dtype if _is_asked_of_product(left, dtype) else _accumulator(left.dtype)
+    return cast(lax.dot_general(left, right, ((before, before), ((), ())), preferred_element_type=kind), dtype)
 
 
 def _gathered(grad_output, self):
@@ -113,11 +130,12 @@ def _input_gradient(made, self, grad_output):
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     grad_output = _gathered(grad_output, self)
-    rows, grad = _rows(self), _rows(grad_output)
+    rows, grad = _rows(self, grad_output)
+    before = tuple(range(grad.ndim - 1))
     made = (
         _input_gradient(_rounded_product(grad, weight, grad.dtype), self, grad_output) if output_mask[0] else None,
-        _rounded_product(grad.T, rows, returns[1].dtype) if output_mask[1] else None,
-        total(grad.astype(_accumulator(grad.dtype)), (0,), grad, returns[2].dtype) if output_mask[2] else None,
+        _summed_over_rows(grad, rows, returns[1].dtype) if output_mask[1] else None,
+        total(grad.astype(_accumulator(grad.dtype)), before, grad, returns[2].dtype) if output_mask[2] else None,
     )
     return tuple(
         None if value is None else cast(value.reshape(promised.shape), promised.dtype)
