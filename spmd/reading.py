@@ -189,5 +189,3 @@ class use_sharding:
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:
     reads = tensor._cell.reads
     return reads is not None and reads.known.get(read.layout) is read
-
-
