@@ -25,12 +25,6 @@ class _ShardedType(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return _is_sharded(instance)
 
-    def __call__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
-        if not isinstance(elem, XlaTensor):
-            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
-            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
-        return elem
-
 
 class XLAShardedTensor(metaclass=_ShardedType):
     """A tensor on xla that is annotated, or lies in pieces: a name for `isinstance`, not a class of its own.
@@ -53,6 +47,12 @@ class XLAShardedTensor(metaclass=_ShardedType):
     (True, ('data',), 8)
     """
 
+    def __new__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if not isinstance(elem, XlaTensor):
+            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
+            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        return elem
+
 
 def wrap_if_sharded(x: Any) -> Any:
     """The tensor itself, for scripts written for PyTorch/XLA, where it wraps one that is sharded.
@@ -73,7 +73,8 @@ def wrap_as_sharded_tensor(t: torch.Tensor, mesh_shape: Any = None, partition_sp
     >>> spmd.wrap_as_sharded_tensor(x) is x
     True
     """
-    return XLAShardedTensor(t, mesh_shape, partition_spec)
+    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec)
+    return made
 
 
 def unwrap_sharded_tensor(t: Any) -> Any:
