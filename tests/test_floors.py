@@ -22,8 +22,8 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = (
-    "partition_spec", "mesh", "annotate", "reading", "shards", "sharded_tensor", "memory", "launch", "metrics",
-    "closures", "runtime", "__main__",
+    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "annotate", "reading", "shards", "memory",
+    "launch", "metrics", "closures", "sharding_spec", "sharded_tensor", "runtime", "__main__",
 )  # fmt: skip
 # Those that read checkpoints' files, above `annotate`.
 CHECKPOINT = ("files", "filling", "loading")

@@ -7,6 +7,8 @@ import pytest
 import torch
 from support import check, run_script
 from torch import nn
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor import Shard as Split
 
 import spmd
 from spmd import Mesh, P, Sharding
@@ -48,6 +50,26 @@ class TestTakenBack:
             mesh, partition_spec = mesh8, ("fsdp", None)
 
         assert spec(spmd.mark_sharding(torch.ones(8, 8, device="xla"), Said())) == ("fsdp", None)
+
+    def test_the_mesh_around(self, mesh8: Mesh) -> None:
+        with mesh8:
+            x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), partition_spec=("fsdp", None))
+            y = spmd.mark_sharding_with_gradients(x, None, (None, "fsdp"))
+            z = spmd.reshard(torch.ones(8, device="xla"), ("fsdp",))
+            w = spmd.from_local_shards([torch.ones(1)] * 8, None, ("fsdp",))
+        assert spec(x) == ("fsdp", None) and spec(y) == (None, "fsdp") and spec(z) == spec(w) == ("fsdp",)
+        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or say `with mesh:`"):
+            spmd.mark_sharding(torch.ones(8, device="xla"), None, ("fsdp",))
+
+    def test_text_and_placements(self, mesh2x4: Mesh) -> None:
+        x = torch.ones(8, 8).to("xla")
+        for said in (
+            "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}",
+            [Replicate(), Split(0)],
+            P("fsdp", None),
+        ):
+            for made in (spmd.mark_sharding(x, mesh2x4, said), spmd.reshard(x, said, mesh2x4)):
+                assert spec(made) == ("fsdp", None)
 
     def test_memory(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",), memory_kind="pinned_host")

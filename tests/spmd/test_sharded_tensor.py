@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch.distributed.tensor import Replicate, Shard
 
 import spmd
 from spmd import Mesh, XLAShardedTensor
@@ -53,16 +54,24 @@ class TestAttributes:
         x = spmd.mark_sharding(source.to("xla"), mesh2x4, (("fsdp", "data"), None))
         assert x.mesh_shape == (2, 4) and x.partition_spec == (("fsdp", "data"), None)
         assert x.sharding_spec == "{devices=[8,1]0,4,1,5,2,6,3,7}"
+        assert x.sharding_type is spmd.ShardingType.TILED
         shards = x.local_shards
         for shard in shards:
             shard.data = shard.data + 1
         assert x.load_local_shards_(shards) is x and torch.equal(x.cpu(), source + 1)
         assert x.reshard((None, "data")).partition_spec == (None, "data")
+        moved = x.redistribute(placements=[Replicate(), Shard(1)])
+        assert moved.partition_spec == (None, "fsdp") and moved.sharding_type is spmd.ShardingType.PARTIAL
+        assert x.redistribute(spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))).sharding_spec.startswith(
+            "{devices=[8,1]0,2,4"
+        )
         assert (x + 1).sum().item() == (source + 2).sum().item()
 
     def test_of_what_is_not(self) -> None:
         x = torch.ones(8).to("xla")
         y = x * 2
-        assert (y.mesh_shape, y.partition_spec, y.sharding_spec) == (None, None, "")
+        assert (y.mesh_shape, y.partition_spec, y.sharding_spec, y.sharding_type) == (None, None, "", None)
+        with pytest.raises(ValueError, match="redistribute: expected placements, got none"):
+            y.redistribute()
         with pytest.raises(ValueError, match="a view has no shards of its own"):
             _ = y[1:].local_shards
