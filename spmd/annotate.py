@@ -11,13 +11,13 @@ from .core.lazy.constraints import laid_alike, laid_out, lies_now
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.sharding.value import DEVICE, HOST, Sharding
-from .global_mesh import needed_mesh
+from .global_mesh import get_global_mesh, needed_mesh
 from .mesh import Mesh
 
 
 def mark_sharding(
     tensor: torch.Tensor,
-    mesh: Any,
+    mesh: Any = None,
     partition_spec: Sequence[Any] | None = None,
     *,
     memory_kind: str | None = None,
@@ -31,11 +31,12 @@ def mark_sharding(
     and optimizer steps; the gradient of a marked leaf lies like it. A view has an annotation of its own.
 
     Args:
-        tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's. Or, without a
-            partition_spec, what `get_sharding` returned, an object with a `mesh` and a `partition_spec`, or the spec
-            alone, over the mesh of `with mesh:`.
-        partition_spec: a `PartitionSpec` or tuple, one entry per dim. A dim that is `P.UNCONSTRAINED` is left to the
-            partitioner, and the annotation becomes what that chose when the value has run; data is whole in it.
+        tensor: any tensor on xla. mesh: the devices; they may be a part of the machine's. None: the
+            one of `with mesh:`, or of `set_global_mesh`. Or, without a partition_spec, what `get_sharding` returned, or
+            an object with a `mesh` and a `partition_spec`.
+        partition_spec: a `PartitionSpec` or tuple, one entry per dim, or what else `Mesh.sharding` takes. A dim that is
+            `P.UNCONSTRAINED` is left to the partitioner, and the annotation becomes what that chose when the value has
+            run; data is whole in it.
         memory_kind: "device", or "pinned_host" for the memory of each device's host; None: the sharding's own, else the
             device's. Ops read what lies on the host on the device; what is written in place goes back.
         gradient: False leaves the layout of the gradient to the partitioner.
@@ -71,6 +72,8 @@ def layout_of(
     """The layout that a function of this name was asked for: a mesh and a spec, a Sharding, or an object with both."""
     if memory_kind not in (None, DEVICE, HOST):
         raise ValueError(f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+    if mesh is None and partition_spec is not None:
+        mesh = needed_mesh(caller)
     if partition_spec is None and not isinstance(mesh, (Mesh, Sharding)) and hasattr(mesh, "partition_spec"):
         mesh, partition_spec = mesh.mesh, mesh.partition_spec
     elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
@@ -205,7 +208,8 @@ def reshard(
 
     Args:
         tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned.
-        mesh: where to; None: the mesh on which the tensor lies, or what it is made of. memory_kind: see
+        mesh: where to; None: the mesh on which the tensor lies, or what it is made of, else that of `with mesh:` or
+            `set_global_mesh`. memory_kind: see
             `mark_sharding`.
         gradient: False leaves the layout of the gradient to the partitioner; it comes back to the tensor's devices all
             the same.
@@ -236,6 +240,9 @@ def reshard(
 
 def _mesh_of(lies: Sharding | None) -> Mesh:
     if lies is None:
+        mesh = get_global_mesh()
+        if mesh is not None:
+            return mesh
         raise ValueError(
             "reshard: the tensor lies on no mesh yet, nor does what it is made of; say which, as in reshard(tensor, "
             "spec, mesh)"

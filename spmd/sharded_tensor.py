@@ -9,6 +9,7 @@ from .annotate import reshard
 from .core.lazy.annotate import current_sharding
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
+from .sharding_spec import ShardingType, sharding_type
 from .shards import Shard, load_local_shards_, local_shards
 
 
@@ -25,12 +26,6 @@ class _ShardedType(type):
     def __instancecheck__(cls, instance: Any) -> bool:
         return _is_sharded(instance)
 
-    def __call__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
-        if not isinstance(elem, XlaTensor):
-            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
-            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
-        return elem
-
 
 class XLAShardedTensor(metaclass=_ShardedType):
     """A tensor on xla that is annotated, or lies in pieces: a name for `isinstance`, not a class of its own.
@@ -39,8 +34,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
 
         global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
         `spmd.load_local_shards_`. mesh_shape, partition_spec: of its layout; None where it has none.
-        sharding_spec: the layout as GSPMD text; "" where there is none.
-        reshard(spec, mesh=None): see `spmd.reshard`.
+        sharding_spec: the layout as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or None.
+        reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
 
     Called, it gives back what it is given. Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
@@ -52,6 +47,12 @@ class XLAShardedTensor(metaclass=_ShardedType):
     >>> isinstance(x, spmd.XLAShardedTensor), x.partition_spec, len(x.local_shards)
     (True, ('data',), 8)
     """
+
+    def __new__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
+        if not isinstance(elem, XlaTensor):
+            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
+            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        return elem
 
 
 def wrap_if_sharded(x: Any) -> Any:
@@ -73,7 +74,8 @@ def wrap_as_sharded_tensor(t: torch.Tensor, mesh_shape: Any = None, partition_sp
     >>> spmd.wrap_as_sharded_tensor(x) is x
     True
     """
-    return XLAShardedTensor(t, mesh_shape, partition_spec)
+    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec)
+    return made
 
 
 def unwrap_sharded_tensor(t: Any) -> Any:
@@ -102,12 +104,29 @@ def _sharding_spec(tensor: XlaTensor) -> str:
     return "" if lies is None else lies.text(tensor.dim())
 
 
+def _sharding_type(tensor: XlaTensor) -> ShardingType | None:
+    lies = current_sharding(tensor)
+    return None if lies is None else sharding_type(lies, tensor.dim())
+
+
 def _load(tensor: XlaTensor, shards: "Iterable[torch.Tensor | Shard]") -> torch.Tensor:
     return load_local_shards_(tensor, shards)
 
 
 def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
     return reshard(tensor, partition_spec, mesh)
+
+
+def _redistribute(
+    tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
+) -> torch.Tensor:
+    """As DTensor spells it; everything here is asynchronous, so that async_op changes nothing."""
+    lies = current_sharding(tensor)
+    if placements is None and lies is None:
+        raise ValueError("redistribute: expected placements, got none, and the tensor has no layout to take over")
+    if placements is None and lies is not None:
+        placements = lies.partition_spec(tensor.dim())
+    return reshard(tensor, placements, device_mesh)
 
 
 # Said of the class of every tensor on xla, so that no second class stands between a tensor and its graph.
@@ -117,7 +136,9 @@ for _name, _read in {
     "mesh_shape": _mesh_shape,
     "partition_spec": _partition_spec,
     "sharding_spec": _sharding_spec,
+    "sharding_type": _sharding_type,
 }.items():
     setattr(XlaTensor, _name, property(_read))
 XlaTensor.load_local_shards_ = _load  # type: ignore[attr-defined]
 XlaTensor.reshard = _reshard  # type: ignore[attr-defined]
+XlaTensor.redistribute = _redistribute  # type: ignore[attr-defined]

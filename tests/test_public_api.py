@@ -29,6 +29,16 @@ NAMES = {
         "PrepareModuleInputOutput PrepareModuleOutput Replicate RowwiseParallel SequenceParallel Shard "
         "distribute_module distribute_tensor empty full init_device_mesh loss_parallel ones parallelize_module "
         "placements_of rand randn zeros"
+        "AbstractError BodyError HybridMesh LayersDifferError MarkShardingFunction Mesh P PartitionSpec Plan "
+        "ProcessError Shard Sharding ShardingSpec ShardingType Synced XLAShard XLAShardedTensor add_step_closure "
+        "annotate_custom_sharding call_jax check checkpoint_name clear_sharding cond config device device_ids eager "
+        "fill_shards from_local_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh "
+        "get_hlo get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint load_local_shards_ "
+        "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
+        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index reduce_gradient_in "
+        "register_lowering remat reshard residence scan scan_layers set_global_mesh shard_as simulate "
+        "stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop wrap_as_sharded_tensor "
+        "wrap_if_sharded"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -94,7 +104,7 @@ SIGNATURES = {
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
     spmd.checkpoint_name: "(tensor, name)",
-    spmd.mark_sharding: "(tensor, mesh, partition_spec=None, *, memory_kind=None, gradient=True)",
+    spmd.mark_sharding: "(tensor, mesh=None, partition_spec=None, *, memory_kind=None, gradient=True)",
     spmd.add_step_closure: "(closure, args=(), run_async=False)",
     spmd.annotate_custom_sharding: "(tensor, mesh, partition_spec=None)",
     spmd.from_local_shards: "(shards, mesh, partition_spec=None, shape=None)",

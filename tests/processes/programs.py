@@ -149,6 +149,18 @@ def use() -> Any:
     assert joined.shape == (4, 3) and spmd.full_tensor(joined)[:, 0].tolist() == [0, 0, 1, 1]
     said["uneven part"] = raised(lambda: spmd.from_process_local(torch.ones(3, 2), mesh, (("a", "b"), None)))
 
+    mine = [torch.full((1, 3), float(shard.device)) for shard in spmd.local_shards(split)]
+    pieces = spmd.from_local_shards(mine, mesh, (("a", "b"), None), (7, 3))
+    assert spmd.full_tensor(pieces)[:, 0].tolist() == [0, 1, 2, 3, 4, 5, 6]
+    spmd.load_local_shards_(pieces, [piece + 1 for piece in mine])
+    columns = spmd.reshard(pieces, (None, "a"))
+    assert spmd.full_tensor(columns)[:, 2].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    held = {(shard.indices[1].start, shard.indices[1].stop) for shard in spmd.local_shards(columns)}
+    assert held == {(2, 3) if spmd.process_index() else (0, 2)}
+    spmd.mark_sharding(columns, mesh, ("b", None))
+    assert spmd.full_tensor(columns)[:, 2].tolist() == [1, 2, 3, 4, 5, 6, 7]
+    said["pieces"] = raised(lambda: spmd.load_local_shards_(pieces, mine[1:]))
+
     module = torch.nn.Linear(4, 8, device="xla")
     spmd.mark_sharding(module.weight, mesh, ("a", "b"))
     state = spmd.full_state_dict(module)

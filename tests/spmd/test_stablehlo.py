@@ -143,6 +143,42 @@ class TestBeforeCompilation:
         view = (x + 1)[1]
         assert "stablehlo.add" in spmd.get_stablehlo([view]) and view.tolist() == [2.0] * 4
 
+    def test_data_and_views(self, mesh8: Mesh) -> None:
+        """Of data it is a program that returns its argument, of a view what it shows; nothing runs, nothing moves."""
+        spmd.sync()
+        host = torch.ones(8).to("xla")
+        data = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None)) * 2
+        spmd.sync()
+        base = data + 1
+        asked = [host, data, data[1:], base.t(), base[2:5]]
+        before = spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")
+        texts = [spmd.get_stablehlo([tensor]) for tensor in asked]
+        assert [spmd.residence(tensor) for tensor in (host, data, base)] == ["host", "devices", "pending"]
+        assert (spmd.metrics.counter("runs"), spmd.metrics.counter("syncs")) == before
+        for text, shape in zip(texts, ("8xf32", "8x8xf32", "7x8xf32", "8x8xf32", "3x8xf32"), strict=True):
+            (result,) = re.findall(r"func public @main\(.*\) -> \(tensor<(\S+)>", text)
+            assert result == shape
+        assert "tensor<7x8xf32>" not in texts[0] + texts[1] and "stablehlo.slice" in texts[2]
+        assert ["stablehlo.transpose" in text for text in texts] == [False, False, False, True, False]
+
+    def test_optimised(self, mesh8: Mesh) -> None:
+        """get_hlo: one device's program, compiled and not run."""
+        spmd.sync()
+        x = spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh8, ("fsdp", None))
+        total = (x * 2).sum()
+        runs = spmd.metrics.counter("runs")
+        text = spmd.get_hlo([total])
+        assert text.startswith("HloModule") and "all-reduce" in text and "f32[1,4]" in text
+        assert "all-reduce" in spmd.get_hlo() and "f32[1,4]" in spmd.get_hlo([x]) and spmd.get_hlo([]) == ""
+        assert spmd.metrics.counter("runs") == runs and spmd.residence(total) == "pending"
+        assert total.item() == 64
+
     def test_wrong_argument(self) -> None:
-        with pytest.raises(TypeError, match="get_stablehlo: expected tensors on xla, got one on cpu"):
-            spmd.get_stablehlo([torch.ones(2)])
+        for function in (spmd.get_stablehlo, spmd.get_hlo):
+            name = function.__name__
+            with pytest.raises(TypeError, match=f"{name}: expected tensors on xla, got one on cpu"):
+                function([torch.ones(2)])
+            with pytest.raises(
+                TypeError, match=rf"{name}: expected a list of tensors, got one; write {name}\(\[tensor"
+            ):
+                function(torch.ones(2, device="xla"))

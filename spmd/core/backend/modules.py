@@ -179,7 +179,7 @@ def keep_annotations() -> None:
                 annotate(new, old._cell.sharding)  # type: ignore[arg-type]  # it is annotated
                 gradients.follow(new)
 
-    nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign]
+    nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign,assignment]
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:

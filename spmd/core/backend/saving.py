@@ -238,7 +238,7 @@ def _move_loaded() -> None:
             shared = _within(tensor, there) if tensor.numel() else None
             there[key] = tensor.detach().to("xla") if shared is None else shared
             if lies is not None and shared is None:
-                _annotated(there[key], lies.removeprefix(_LIES))  # type: ignore[arg-type]  # all are ours
+                _annotated(there[key], lies.removeprefix(_LIES))
             if _late.tensors is not None and shared is None:
                 _late.tensors.append((there[key], tensor.detach()))
         made = there[key].detach().requires_grad_(tensor.requires_grad)

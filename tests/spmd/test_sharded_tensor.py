@@ -1,0 +1,77 @@
+"""XLAShardedTensor: what PyTorch/XLA's wrapper answers, the tensor answers itself."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.tensor import Replicate, Shard
+
+import spmd
+from spmd import Mesh, XLAShardedTensor
+
+
+class TestInstance:
+    """isinstance: a tensor on xla that is annotated, or lies in pieces; no class stands between it and its graph."""
+
+    def test_annotated(self, mesh8: Mesh) -> None:
+        x = torch.ones(8, 8).to("xla")
+        assert not isinstance(x, XLAShardedTensor)
+        assert isinstance(spmd.mark_sharding(x, mesh8, (None, None)), XLAShardedTensor)
+        assert not isinstance(spmd.clear_sharding(x), XLAShardedTensor)
+        view = spmd.mark_sharding(x, mesh8, ("fsdp", None))[1:]
+        assert not isinstance(view, XLAShardedTensor)
+        assert isinstance(spmd.mark_sharding(view, mesh8, (None, "fsdp")), XLAShardedTensor)
+        weight = nn.Parameter(x)
+        assert isinstance(weight, XLAShardedTensor) and isinstance(weight, nn.Parameter)
+        assert not isinstance(torch.ones(2), XLAShardedTensor) and not isinstance("x", XLAShardedTensor)
+
+    def test_computed(self, mesh8: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
+        y, total = x * 2, x.sum()
+        assert not isinstance(y, XLAShardedTensor)
+        spmd.sync()
+        assert isinstance(y, XLAShardedTensor) and not isinstance(total, XLAShardedTensor)
+
+    def test_wrapping(self, mesh8: Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",)).requires_grad_()
+        y = x * 2
+        for wrapped in (
+            spmd.wrap_if_sharded(y), spmd.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
+            spmd.unwrap_sharded_tensor(y), XLAShardedTensor(y), y.global_tensor,
+        ):  # fmt: skip
+            assert wrapped is y
+        assert spmd.wrap_if_sharded([1]) == [1]
+        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"):
+            spmd.wrap_as_sharded_tensor(torch.ones(2))
+        with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got list"):
+            XLAShardedTensor([1])
+
+
+class TestAttributes:
+    """mesh_shape, partition_spec, sharding_spec, local_shards, load_local_shards_, reshard."""
+
+    def test_of_a_sharded_tensor(self, mesh2x4: Mesh) -> None:
+        source = torch.arange(64.0).view(8, 8)
+        x = spmd.mark_sharding(source.to("xla"), mesh2x4, (("fsdp", "data"), None))
+        assert x.mesh_shape == (2, 4) and x.partition_spec == (("fsdp", "data"), None)
+        assert x.sharding_spec == "{devices=[8,1]0,4,1,5,2,6,3,7}"
+        assert x.sharding_type is spmd.ShardingType.TILED
+        shards = x.local_shards
+        for shard in shards:
+            shard.data = shard.data + 1
+        assert x.load_local_shards_(shards) is x and torch.equal(x.cpu(), source + 1)
+        assert x.reshard((None, "data")).partition_spec == (None, "data")
+        moved = x.redistribute(placements=[Replicate(), Shard(1)])
+        assert moved.partition_spec == (None, "fsdp") and moved.sharding_type is spmd.ShardingType.PARTIAL
+        assert x.redistribute(spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))).sharding_spec.startswith(
+            "{devices=[8,1]0,2,4"
+        )
+        assert (x + 1).sum().item() == (source + 2).sum().item()
+
+    def test_of_what_is_not(self) -> None:
+        x = torch.ones(8).to("xla")
+        y = x * 2
+        assert (y.mesh_shape, y.partition_spec, y.sharding_spec, y.sharding_type) == (None, None, "", None)
+        with pytest.raises(ValueError, match="redistribute: expected placements, got none"):
+            y.redistribute()
+        with pytest.raises(ValueError, match="a view has no shards of its own"):
+            _ = y[1:].local_shards
