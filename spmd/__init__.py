@@ -12,6 +12,8 @@ from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
+from .core.compile.recompile import RecompileError as RecompileError
+from .core.compile.recompile import no_recompile as no_recompile
 from .core.config import config as config
 from .core.control.alike import LayersDifferError as LayersDifferError
 from .core.control.cond import cond as cond
@@ -27,6 +29,7 @@ from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from .core.ir.errors import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
+from .core.metrics import explain as explain
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
