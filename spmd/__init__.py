@@ -33,6 +33,8 @@ from .core.metrics import explain as explain
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .inspection import Inspection as Inspection
+from .inspection import inspect as inspect
 from .launch import from_process_local as from_process_local
 from .launch import full_state_dict as full_state_dict
 from .launch import full_tensor as full_tensor
@@ -46,9 +48,16 @@ from .memory import place_to_host as place_to_host
 from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
+from .pictures import Picture as Picture
+from .pictures import construct_v1_sharding_str as construct_v1_sharding_str
+from .pictures import show_sharding as show_sharding
+from .pictures import visualize_sharding as visualize_sharding
+from .pictures import visualize_tensor_sharding as visualize_tensor_sharding
 from .planning import Plan as Plan
 from .planning import plan as plan
+from .runtime import DeviceAttributes as DeviceAttributes
 from .runtime import device as device
+from .runtime import device_attributes as device_attributes
 from .runtime import device_ids as device_ids
 from .runtime import get_stablehlo as get_stablehlo
 from .runtime import manual_seed as manual_seed
