@@ -241,10 +241,9 @@ def size_of(item: Cell | Grid, unit: Unit) -> tuple[float, float]:
     across, down = _between(item, unit)
     columns, rows = len(item.items[0]), len(item.items)
     edge = 2 * unit.gap if isinstance(item.items[0][0], Cell) else 0
-    return (
-        left + edge + columns * width + (columns - 1) * across,
-        top + edge + rows * height + (rows - 1) * down,
-    )
+    body = edge + columns * width + (columns - 1) * across
+    title = unit.gap + len(item.titles[1]) * unit.char
+    return left + max(body, title), top + edge + rows * height + (rows - 1) * down
 
 
 def _between(grid: Grid, unit: Unit) -> tuple[float, float]:
