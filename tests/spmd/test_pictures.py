@@ -263,14 +263,14 @@ class TestWordsOfPytorchXla:
         ("text", "said"),
         [
             ("{manual}", r"expected GSPMD text such as .*got '\{manual\}'"),
-            ("{devices=[4,2]0,1}", "has 8 places for 2 devices"),
-            ("{devices=[2]0,0}", "has 2 places for 1 devices"),
-            ("{devices=[4,2]<=[2,4]T(1,1)}", r"T\(1,1\) in .* is no order of 2 dims"),
-            ("{devices=[2,2]<=[4] last_tile_dims={manual}}", "expected last_tile_dims"),
+            ("{devices=[4,2]0,1}", "the tiles of .* are 8, but it names 2 devices"),
+            ("{devices=[2]0,0}", "names a device twice"),
+            ("{devices=[4,2]<=[2,4]T(1,1)}", r"T\(1,1\) in .* is no order of its 2 dims"),
+            ("{devices=[2,2]<=[4] last_tile_dims={manual}}", "the last tile dims of"),
         ],
     )
     def test_bad_text(self, text: str, said: str) -> None:
-        with pytest.raises(ValueError, match=f"visualize_sharding: .*{said}|{said}"):
+        with pytest.raises(ValueError, match=f"visualize_sharding: .*{said}"):
             spmd.visualize_sharding(text)
 
     def test_errors(self, mesh8: spmd.Mesh) -> None:
