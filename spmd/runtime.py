@@ -13,7 +13,7 @@ from .core.engine import barrier
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.pjrt.devices import simulate as simulate
-from .core.sharding.topology import all_devices
+from .core.sharding.topology import all_devices, slices
 
 
 def device(index: int | None = None) -> torch.device:
@@ -48,8 +48,9 @@ class DeviceAttributes:
         id: its id (`spmd.device_ids`). name: as PyTorch/XLA names it, "CPU:0". kind: the hardware, "cpu", "TPU v5p",
             "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: whose it is.
         coords: its place in the torus of chips, and core: which core of its chip; None where there is none.
-        slice_index: of which slice of chips; None where all devices are of one. memory: its bytes, of which programs
-            may take that much; None where the device does not tell (simulated ones share the host's).
+        slice_index: of which slice it is: devices that fast links join, simulated ones by `config.num_slices`.
+        memory: its bytes, of which programs may take that much; None where the device does not tell (simulated ones
+            share the host's).
     """
 
     id: int
@@ -59,7 +60,7 @@ class DeviceAttributes:
     process: int
     coords: tuple[int, ...] | None
     core: int | None
-    slice_index: int | None
+    slice_index: int
     memory: int | None
 
 
@@ -93,7 +94,7 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
         process=device.process_index,
         coords=None if coords is None else tuple(coords),
         core=getattr(device, "core_on_chip", None),
-        slice_index=getattr(device, "slice_index", None),
+        slice_index=slices(target)[device_id],
         memory=memory.get("bytes_limit"),
     )
 
