@@ -13,7 +13,7 @@ from .core.compile.collectives import source_of
 from .core.engine import asked
 from .core.ir.graph import Leaf, Value, origin
 from .core.ir.source import Line, node_line
-from .core.lazy.cell import LOCK
+from .core.lazy.cell import BARRIER, LOCK
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
 from .mesh import Mesh
@@ -152,7 +152,7 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
                 f"inspect: expected tensors, got {type(tensor).__name__}; of a list inspect(*tensors), of a module "
                 "inspect(*module.parameters())"
             )
-    with LOCK:
+    with BARRIER, LOCK:
         open_ = [t for t in tensors if isinstance(t, XlaTensor) and _said(t) is None and not _is_unplaced(t)]
         ask = [] if asked.is_unknown() else open_
         told = dict(zip(map(id, ask), asked.propagated(ask) if ask else (), strict=True))

@@ -1,6 +1,7 @@
 """inspect: how a tensor lies, whatever it is; asking changes nothing; what a device is."""
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -199,6 +200,28 @@ class TestNothingChanges:
         values = torch.arange(64.0).reshape(8, 8)
         plain[2:4].add_(values[:2] @ values)
         torch.testing.assert_close(row.cpu(), plain[2])
+
+    def test_beside_other_threads(self, mesh8: spmd.Mesh) -> None:
+        """What another thread records and reads meanwhile runs as ever."""
+        x = marked(mesh8, "fsdp", None)
+        found: list[float] = []
+        is_done = threading.Event()
+
+        def work() -> None:
+            while not is_done.is_set():
+                found.append((x[:2] * len(found)).cpu().sum().item())
+
+        worker = threading.Thread(target=work)
+        worker.start()
+        try:
+            y = x
+            for _ in range(6):
+                y = y.cos() + 1
+                assert spmd.inspect(y).spec == P("fsdp", None)
+        finally:
+            is_done.set()
+            worker.join()
+        assert found == [120.0 * i for i in range(len(found))] and found
 
     def test_under_no_host_transfer(self, mesh8: spmd.Mesh) -> None:
         with spmd.no_host_transfer():
