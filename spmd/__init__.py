@@ -15,6 +15,8 @@ from .closures import add_step_closure as add_step_closure
 from .closures import on_sync as on_sync
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
+from .core.compile.recompile import RecompileError as RecompileError
+from .core.compile.recompile import no_recompile as no_recompile
 from .core.config import config as config
 from .core.control.alike import LayersDifferError as LayersDifferError
 from .core.control.cond import cond as cond
@@ -31,6 +33,7 @@ from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from .core.ir.errors import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
+from .core.metrics import explain as explain
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
@@ -39,6 +42,8 @@ from .device_mesh import init_device_mesh as init_device_mesh
 from .global_mesh import get_global_mesh as get_global_mesh
 from .global_mesh import set_global_mesh as set_global_mesh
 from .hybrid_mesh import HybridMesh as HybridMesh
+from .inspection import Inspection as Inspection
+from .inspection import inspect as inspect
 from .launch import from_process_local as from_process_local
 from .launch import full_state_dict as full_state_dict
 from .launch import full_tensor as full_tensor
@@ -57,11 +62,18 @@ from .mesh import Mesh as Mesh
 from .mesh import get_1d_mesh as get_1d_mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
+from .pictures import Picture as Picture
+from .pictures import construct_v1_sharding_str as construct_v1_sharding_str
+from .pictures import show_sharding as show_sharding
+from .pictures import visualize_sharding as visualize_sharding
+from .pictures import visualize_tensor_sharding as visualize_tensor_sharding
 from .planning import Plan as Plan
 from .planning import plan as plan
 from .reading import reduce_gradient_in as reduce_gradient_in
 from .reading import use_sharding as use_sharding
+from .runtime import DeviceAttributes as DeviceAttributes
 from .runtime import device as device
+from .runtime import device_attributes as device_attributes
 from .runtime import device_ids as device_ids
 from .runtime import get_hlo as get_hlo
 from .runtime import get_stablehlo as get_stablehlo

@@ -1,7 +1,11 @@
 """The device and its barrier, as a script sees them."""
 
+import dataclasses
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
+import jax
 import torch
 
 from .annotate import on_device
@@ -12,6 +16,7 @@ from .core.ir.graph import Leaf
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.pjrt.devices import simulate as simulate
+from .core.sharding.topology import all_devices, slices
 
 
 def device(index: int | None = None) -> torch.device:
@@ -36,6 +41,78 @@ def device_ids() -> list[int]:
     True
     """
     return list(range(len(devices())))
+
+
+@dataclass(frozen=True)
+class DeviceAttributes:
+    """What a device is.
+
+    Attributes:
+        id: its id (`spmd.device_ids`). name: as PyTorch/XLA names it, "CPU:0". kind: the hardware, "cpu", "TPU v5p",
+            "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: whose it is.
+        coords: its place in the torus of chips, and core: which core of its chip; None where there is none.
+        slice_index: of which slice it is: devices that fast links join, simulated ones by `config.num_slices`.
+        memory: its bytes, of which programs may take that much; None where the device does not tell (simulated ones
+            share the host's).
+    """
+
+    id: int
+    name: str
+    kind: str
+    platform: str
+    process: int
+    coords: tuple[int, ...] | None
+    core: int | None
+    slice_index: int
+    memory: int | None
+
+
+def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAttributes:
+    """What a device is: hardware, place in the torus, process, slice, memory.
+
+    Args:
+        device_id: its id, as in a `Mesh`. target: of devices that need not be here ("v5e:2x4", see `Mesh`).
+
+    Raises ValueError for an id that there is not, TypeError for what is none.
+    Source: `torch_xla.runtime.runtime_device_attributes`.
+
+    >>> import spmd
+    >>> spmd.device_attributes(0).name
+    'CPU:0'
+    """
+    if not isinstance(device_id, int) or isinstance(device_id, bool):
+        raise TypeError(f"device_attributes: expected the id of a device, got {device_id!r}; spmd.device_ids() has all")
+    here = devices() if target is None else all_devices(target)
+    if not 0 <= device_id < len(here):
+        raise ValueError(f"device_attributes: there is no device {device_id}; there are {len(here)}, ids from 0 on")
+    device: Any = here[device_id]
+    coords = getattr(device, "coords", None)
+    is_own = target is None and device.process_index == jax.process_index()
+    memory = (device.memory_stats() or {}) if is_own else {}
+    return DeviceAttributes(
+        id=device_id,
+        name=f"{device.platform.upper()}:{device_id}",
+        kind=device.device_kind,
+        platform=device.platform,
+        process=device.process_index,
+        coords=None if coords is None else tuple(coords),
+        core=getattr(device, "core_on_chip", None),
+        slice_index=slices(target)[device_id],
+        memory=memory.get("bytes_limit"),
+    )
+
+
+def global_runtime_device_attributes() -> list[dict[str, Any]]:
+    """What every device of all processes is, in the order of their ids, as dicts: of what is not known there is no key.
+
+    Source: `torch_xla.runtime.global_runtime_device_attributes`.
+
+    >>> import spmd
+    >>> spmd.runtime.global_runtime_device_attributes()[0]["name"]
+    'CPU:0'
+    """
+    found = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
+    return [{name: value for name, value in one.items() if value is not None} for one in found]
 
 
 def sync(wait: bool = False) -> None:

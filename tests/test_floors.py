@@ -22,9 +22,9 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = (
-    "partition_spec", "linear", "placements", "mesh", "global_mesh", "hybrid_mesh", "device_mesh", "annotate",
-    "reading", "shards", "memory", "launch", "metrics", "sharding_spec", "sharded_tensor", "closures", "runtime",
-    "__main__",
+    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "device_mesh", "annotate", "reading",
+    "shards", "memory", "launch", "metrics", "sharding_spec", "sharded_tensor", "linear", "closures", "inspection",
+    "grids", "pictures", "runtime", "__main__",
 )  # fmt: skip
 # Those that speak DTensor, above all these.
 DTENSOR = ("distribute", "parallel")

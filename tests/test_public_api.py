@@ -39,6 +39,15 @@ NAMES = {
         "register_lowering remat reshard residence scan scan_layers set_global_mesh shard_as simulate "
         "stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop wrap_as_sharded_tensor "
         "wrap_if_sharded"
+        "AbstractError BodyError DeviceAttributes HybridMesh Inspection LayersDifferError Mesh P PartitionSpec "
+        "Picture Plan ProcessError RecompileError Shard Sharding ShardingSpec ShardingType call_jax check "
+        "checkpoint_name clear_sharding cond config construct_v1_sharding_str device device_attributes device_ids "
+        "eager explain fill_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh "
+        "get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint local_shards manual_seed "
+        "mark_sharding mark_step nan_guard no_host_transfer no_recompile offload_optimizer place_to_device "
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
+        "set_global_mesh show_sharding simulate stablehlo_custom_call sync use_sharding visualize_sharding "
+        "visualize_tensor_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -85,6 +94,8 @@ SIGNATURES = {
     spmd.cond: "(pred, true_fn, false_fn, operands=())",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
+    spmd.construct_v1_sharding_str: "(t)",
+    spmd.device_attributes: "(device_id, *, target=None)",
     spmd.eager: "()",
     spmd.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
@@ -96,6 +107,14 @@ SIGNATURES = {
         "(coordinator_address=None, num_processes=None, process_id=None, *, local_device_count=None, "
         "heartbeat_timeout_seconds=30, initialization_timeout_seconds=300)"
     ),
+    spmd.inspect: "(*tensors)",
+    spmd.no_recompile: "(function=None, /, *, max_programs=0, allow_first=False)",
+    spmd.show_sharding: "(what, shape=None)",
+    spmd.Picture.save: "(self, path)",
+    spmd.Picture.svg: "(self)",
+    spmd.Picture.text: "(self, *, use_color=False, scale=1.0, min_width=5, max_width=80)",
+    spmd.visualize_sharding: "(sharding, use_color=True, scale=1.0, min_width=9, max_width=80)",
+    spmd.visualize_tensor_sharding: "(t, use_color=True, scale=1.0, min_width=9, max_width=80)",
     spmd.linear_cross_entropy: (
         "(input, linear_weight, target, *, linear_bias=None, weight=None, reduction='mean', ignore_index=-100, "
         "label_smoothing=0.0, max_bytes=None)"
@@ -147,7 +166,7 @@ SIGNATURES = {
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
     spmd.metrics.counter_names: "()",
-    spmd.metrics.explain: "()",
+    spmd.metrics.explain: "(step=None)",
     spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",

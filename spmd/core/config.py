@@ -212,6 +212,11 @@ def compiler_flags() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
+def wants_color(file: Any) -> bool:
+    """Whether what is printed to a file may be coloured: it is a terminal, and the user has not said otherwise."""
+    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(file.isatty())
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """What the environment asks for: a JAX platform name or None, and a number of CPU devices or None."""

@@ -2,11 +2,15 @@
 
 import contextlib
 import itertools
+import functools
+import inspect
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
 
 import jax
 
@@ -69,7 +73,8 @@ class CompileRecord:
         were lowered once instead of once a turn (`config.roll_layers`). flops: XLA's own count, per device, products in
         loops by their turns (0 where the backend gives none).
         collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
-            bytes, how often and from which line (see `Collective`); what moves most comes first.
+            bytes, how often and from which line (see `Collective`); what moves most comes first. functions: the user's
+            functions that recorded its ops or needed it, each as "file:first line".
     """
 
     name: str
@@ -85,6 +90,7 @@ class CompileRecord:
     collectives: dict[str, int] = field(default_factory=dict)
     traffic: tuple[Collective, ...] = ()
     loops: tuple[tuple[int, int], ...] = ()
+    functions: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
@@ -193,8 +199,15 @@ def clear() -> None:
         _fallbacks.clear()
 
 
-def explain() -> str:
-    """The program that was compiled last, in words: its line of the ledger, then its collectives, a line each.
+def explain(step: Callable[..., Any] | str | None = None) -> str:
+    """A program in words: its line of the ledger, then its collectives, a line each.
+
+    Args:
+        step: None: the program that was compiled last. A function (or method, module, partial): the last one that has
+            ops recorded in it, or whose barrier stands in it. A text: the last one whose name, cause or barrier's line
+            contains it.
+
+    Raises TypeError for another step.
 
     >>> import torch, spmd
     >>> y = torch.ones(2, device="xla") + 1
@@ -202,9 +215,44 @@ def explain() -> str:
     >>> "per device" in spmd.metrics.explain()
     True
     """
-    if not _ledger:
+    records = compiles()
+    if not records:
         return "nothing was compiled"
-    return "\n".join([str(_ledger[-1]), *(f"    {row}" for row in _ledger[-1].traffic)])
+    if step is None:
+        record: CompileRecord | None = records[-1]
+    elif isinstance(step, str):
+        told = [(record, f"{record.name}: {record.cause} | {record.line}") for record in records]
+        record = next((record for record, text in reversed(told) if step in text), None)
+    else:
+        places = _places_of(step)
+        record = next((record for record in reversed(records) if not places.isdisjoint(record.functions)), None)
+    if record is None:
+        what = repr(step) if isinstance(step, str) else " or ".join(sorted(places))
+        return f"of {len(records):,} programs in the ledger none is of {what}"
+    return "\n".join([str(record), *(f"    {row}" for row in record.traffic)])
+
+
+def place_of_code(code: CodeType) -> str:
+    """A function, as `CompileRecord.functions` names it."""
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def _places_of(step: Any) -> set[str]:
+    """The places of a function and of those that are written inside it."""
+    while isinstance(step, functools.partial):
+        step = step.func
+    function: Any = step
+    if not inspect.isroutine(step):  # a module, or another object that is called
+        function = getattr(step, "forward", None) or inspect.getattr_static(type(step), "__call__", None)
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(step) else None
+    if code is None:
+        raise TypeError(f"explain: expected a function written in Python, a text or None, got {step!r}")
+    found, waiting = set(), [code]
+    while waiting:
+        code = waiting.pop()
+        found.add(place_of_code(code))
+        waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return found
 
 
 @contextlib.contextmanager

@@ -23,7 +23,10 @@ MODULES = (
 
 
 def blocks(page: Path) -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    """A page's blocks, each at its own lines, so that errors and the ledger name those of the page."""
+    text = page.read_text()
+    found = re.finditer(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    return ["\n" * text.count("\n", 0, match.start(1)) + match[1] for match in found]
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)

@@ -174,6 +174,22 @@ def use() -> Any:
     return said
 
 
+def see() -> Any:
+    """Each process asks how a value will lie, and refuses to compile; nothing of it reaches the others."""
+    mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
+    x = spmd.from_process_local(torch.ones(4, 8), mesh, ("fsdp", None))
+    y = x.cos() * 2
+    found = spmd.inspect(y, y.t())
+    with spmd.no_recompile():
+        text = raised(spmd.sync)
+    assert "RecompileError" in text or "no_recompile" in text
+    spmd.sync()
+    lies = spmd.get_sharding(y)
+    assert lies is not None and found[0].text == lies.text(2) and found[0].decided_by == "compiler"
+    assert [shard.device for shard in spmd.local_shards(y)] == [4 * spmd.process_index() + i for i in range(4)]
+    return {"told": [one.text for one in found], "raised": "first program of this barrier" in text}
+
+
 def step(factor: float = 2) -> None:
     mesh = spmd.Mesh(range(8), (8,), ("a",))
     x = spmd.mark_sharding(torch.arange(8.0, device="xla"), mesh, ("a",))

@@ -140,6 +140,17 @@ class TestUse:
             assert re.search(message, first[name]), first[name]
 
 
+class TestSee:
+    """What asks the compiler, or forbids it, runs nothing and needs no agreement."""
+
+    def test_inspect_and_no_recompile(self) -> None:
+        found = results(together("see", 0, 0))
+        pieces = "0,1,2,3,4,5,6,7"
+        assert found[0] == found[1] == {
+            "told": [f"{{devices=[8,1]{pieces}}}", f"{{devices=[1,8]{pieces}}}"], "raised": True,
+        }  # fmt: skip
+
+
 class TestDifferent:
     """Processes that do not do the same all end, within seconds, with what each did and both ledgers."""
 

@@ -1,8 +1,8 @@
 """Graph key -> executable, and the words for why a program was compiled."""
 
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import jax
@@ -14,10 +14,11 @@ from ..ir.graph import Graph
 from ..ir.source import Line
 from ..ir.store import Family, whole_stores
 from ..sharding.partitioner import compiler_context
-from . import copies, families, notice, stored
+from . import copies, families, notice, recompile, stored
 from .compiler import compile_graph
+from .difference import Asked, changed_input, difference
 from .families import Form
-from .program import MANY, Program, changed_input, difference
+from .program import MANY, Program
 
 
 @dataclass(slots=True)
@@ -79,16 +80,18 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     key = graph.key()
     known = _programs.get(key)
     is_given_up = known is not None and known.is_given_up
-    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
-    cause = _cause(graph, line) if known is None else _MOVED
+    cause, is_first = _cause(graph, name, line) if known is None else (_MOVED, False)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
+    recompile.refuse(graph, name, line, cause, is_first=is_first)
+    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
     program = _made(formed, name, line, cause + families.told(formed))
     if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
         metrics.add("loops_given_up")
         is_given_up = True
         formed, single, stores = families.formed(graph, form, may_roll=False)
         program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
+    program.asked = Asked(graph, recompile.num_runs)
     with _lock:
         known = _programs.setdefault(key, _Known())
         known.is_given_up = is_given_up
@@ -114,20 +117,51 @@ def _all_programs() -> Iterator[Program]:
     return (program for known in _programs.values() for program in known.all_programs())
 
 
-def _cause(graph: Graph, line: Line) -> str:
-    before = most_alike(graph, line)
-    if before is None:
-        return "first program of this barrier"
+def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
+    """Why a graph has no program, and whether it is among the first of its barrier."""
+    earlier = [p for p in _all_programs() if p.name == name and p.asked.run != recompile.num_runs]
+    here = [program for program in earlier if program.is_at(line)]
+    if not here:
+        return f"first program of this barrier{_elsewhere(graph, earlier[-_LATEST:])}", True
+    before = _nearest(graph, here)
     names = [node.entry.name for node in graph.nodes]
-    family = [program for program in _programs_at(line) if names == [entry.name for entry in program.entries]]
+    family = [program for program in here if names == [entry.name for entry in program.entries]]
     if len(family) == MANY:
         _hint(line, graph, before)
-    return difference(before, graph, num_alike=len(family))
+    return difference(before.asked, graph, num_alike=len(family)), False
+
+
+_LATEST = 32  # so many programs of other barriers are looked at
+
+
+def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
+    """What differs from the most alike of the programs of other barriers, where that has most of the ops."""
+    before = _nearest(graph, programs) if programs else None
+    if before is None or 2 * _common(before, graph) < max(len(before.entries), len(graph.nodes)):
+        return ""
+    return f"; from the nearest, of {before.line}, it differs so: {difference(before.asked, graph)}"
+
+
+def _nearest(graph: Graph, programs: Sequence[Program]) -> Program:
+    """Of some programs the one that shares most ops with a graph; of equals the newest."""
+    return max(reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, graph)))
+
+
+def _common(program: Program, graph: Graph) -> int:
+    """How many ops two have in common, wherever they stand."""
+    return (Counter(program.entries) & Counter(node.entry for node in graph.nodes)).total()
+
+
+def _has_names(program: Program, graph: Graph) -> bool:
+    """Whether a program has the same ops, on whatever operands."""
+    return len(program.entries) == len(graph.nodes) and all(
+        old.name == node.entry.name for old, node in zip(program.entries, graph.nodes, strict=True)
+    )
 
 
 def _hint(line: Line, graph: Graph, before: Program) -> None:
     """Says once, of a barrier whose programs differ by their shapes alone, that they are many."""
-    changed = changed_input(before, graph)
+    changed = changed_input(before.asked, graph)
     if changed is not None:
         notice.say(
             f"{MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
@@ -136,22 +170,10 @@ def _hint(line: Line, graph: Graph, before: Program) -> None:
         )
 
 
-def _programs_at(line: Line) -> list[Program]:
-    return [p for p in _all_programs() if p.line.code is line.code and p.line.number == line.number]
-
-
 def most_alike(graph: Graph, line: Line) -> Program | None:
     """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
-    same_line = _programs_at(line)
-    return max(reversed(same_line), key=lambda program: _likeness(program, graph)) if same_line else None
-
-
-def _likeness(program: Program, graph: Graph) -> tuple[bool, int]:
-    """How much of a program's ops a graph repeats: all of them, on whatever operands, before anything else; then the
-    same entry counts two, the same op with other operands one."""
-    pairs = [(old, node.entry) for old, node in zip(program.entries, graph.nodes, strict=False)]
-    all_names = len(program.entries) == len(graph.nodes) and all(old.name == new.name for old, new in pairs)
-    return all_names, sum((old is new) + (old.name == new.name) for old, new in pairs)
+    here = [program for program in _all_programs() if program.is_at(line)]
+    return _nearest(graph, here) if here else None
 
 
 def clear_cache() -> None:

@@ -34,7 +34,14 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         collectives=dict(counts),
         traffic=rows(module, graph) if counts and module is not None else (),
         loops=program.loops,
+        functions=functions_of(program, line),
     )
+
+
+def functions_of(program: Program, line: Line) -> tuple[str, ...]:
+    """The user's functions that recorded a program's ops or needed it, each as "file:first line"."""
+    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
+    return tuple(metrics.place_of_code(code) for code in codes)
 
 
 def num_flops(executable: object) -> float:

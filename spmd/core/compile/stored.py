@@ -23,6 +23,7 @@ from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
 from . import disk, notice
+from .ledger import functions_of
 from .program import Program
 from .setting import setting
 
@@ -51,7 +52,12 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
         return None
     assert program.record is not None
     program.record = dataclasses.replace(
-        program.record, name=name, cause=f"loaded from disk; {cause}", line=str(line), seconds=metrics.now() - started
+        program.record,
+        name=name,
+        cause=f"loaded from disk; {cause}",
+        line=str(line),
+        seconds=metrics.now() - started,
+        functions=functions_of(program, line),
     )
     metrics.add("programs_loaded")
     metrics.record_compile(program.record)

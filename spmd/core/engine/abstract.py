@@ -5,6 +5,7 @@ a run. Afterwards cells, leaves and the live set are what they were.
 """
 
 import contextlib
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -43,11 +44,12 @@ class Recording:
 
 
 _active: Recording | None = None
+_owner = 0  # the thread whose programs it has
 
 
 def recording() -> Recording | None:
-    """What is to have the programs instead of the devices; None: they run."""
-    return _active
+    """What is to have the programs of this thread instead of the devices; None: they run."""
+    return _active if _active is not None and _owner == threading.get_ident() else None
 
 
 @contextlib.contextmanager
@@ -56,7 +58,7 @@ def recorded(into: Recording) -> Iterator[None]:
 
     Other threads wait with what they record. Raises RuntimeError inside itself.
     """
-    global _active
+    global _active, _owner
     with BARRIER, LOCK, metrics.unchanged(), pace.unchanged():
         if _active is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
@@ -65,7 +67,7 @@ def recorded(into: Recording) -> Iterator[None]:
         UNDO.append(log)
         before = _noted([*live, *aside], log)
         READ.clear()
-        _active = into
+        _active, _owner = into, threading.get_ident()
         try:
             yield
         finally:

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compile import cache
+from ..compile import cache, recompile
 from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy.annotate import ask_again
@@ -42,6 +42,7 @@ def run_schedule(
 ) -> None:
     """Runs the pieces of a graph in turn, each of which needs only those before it; `rest`, which reads what they make,
     stays recorded."""
+    recompile.next_run()
     todo, left = list(pieces), list(roots)
     passed: set[Leaf] = set()
     done: set[Node | None] = set()

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from ..compile.failing import RunError
+from ..compile.recompile import RecompileError
 from ..ir.errors import LostError
 from ..ir.graph import Leaf, Node, origin, topological
 from ..lazy.cell import ASIDE, LIVE, Cell
@@ -16,7 +17,9 @@ FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
 
 def give_up(cells: Sequence[Cell], error: Exception) -> None:
     """After a barrier for these cells that failed. What cannot be lowered or compiled stays recorded: the annotation or
-    the rule can be mended."""
+    the rule can be mended. What only must not be compiled now stays pending."""
+    if isinstance(error, RecompileError):
+        return
     if isinstance(error, FINAL):
         _abandon(cells, error)
     else:

@@ -65,6 +65,7 @@ def _run_what_is_finished() -> None:
             run_schedule(_up_to(ends, nodes, roots), nodes[ends[-1] :], roots, line, donate=True)
     except Exception as error:
         give_up(cells, error)
+        pace.look_after(max(num_ops, config.loop_search_ops))  # and not at every op that follows
         raise
     forget_reads(all_of_them=False)
     left = len(nodes) - ends[-1] if ends else len(nodes)

@@ -150,10 +150,10 @@ def _learn_lengths(
 def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:
     """The data of another shape than before, and in which dims, beside what only the host reads; None where that is
     more than padding explains."""
-    if len(before.leaves) != len(graph.leaves):
+    if len(before.asked.leaves) != len(graph.leaves):
         return None
     found: dict[Leaf, Sequence[int]] = {}
-    for (meta, _), leaf in zip(before.leaves, graph.leaves, strict=True):
+    for (meta, _), leaf in zip(before.asked.leaves, graph.leaves, strict=True):
         if meta is not leaf.meta and not all(node in hosted for node in graph.nodes if leaf in node.operands):
             dims = lengths.grown_dims(meta, leaf.meta)
             if not dims or not lengths.can_grow(leaf, dims, graph):

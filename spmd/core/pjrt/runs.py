@@ -3,6 +3,7 @@
 import atexit
 import contextlib
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -41,6 +42,17 @@ def note_recorded() -> None:
     """Has what is read from now on not be in what was recorded before, as if a program had run."""
     global _num_runs
     _num_runs += 1
+
+
+@contextlib.contextmanager
+def unchanged() -> Iterator[None]:
+    """What is recorded inside as if it had run leaves `stamp` as it was."""
+    global _num_runs
+    before = _num_runs
+    try:
+        yield
+    finally:
+        _num_runs = before
 
 
 def forget_done() -> None:

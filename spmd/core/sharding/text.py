@@ -74,13 +74,7 @@ def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding
         return Tiling((1,) * rank, 1, len(devices), devices)
     if text == "{unreduced}":
         return Tiling((1,) * rank, len(devices), 1, devices)
-    found = _TILED.fullmatch(text)
-    if found is None:
-        raise ValueError(
-            f"{caller}: expected GSPMD text such as '{{devices=[4,2]<=[8]}}', '{{devices=[2,1,4]0,1,2,3,4,5,6,7 "
-            f"last_tile_dim_replicate}}' or '{{replicated}}', got {text!r}"
-        )
-    tiling = _tiling(text, found, caller)
+    tiling = read_tiled(text, caller)
     if len(tiling.tiles) != rank:
         raise ValueError(f"{caller}: {text} cuts arrays of {len(tiling.tiles)} dims, but the tensor has {rank} dims")
     if sorted(tiling.devices) != sorted(devices):
@@ -88,6 +82,17 @@ def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding
             f"{caller}: {text} names devices {_span(tiling.devices)}, but the mesh has devices {_span(devices)}"
         )
     return tiling
+
+
+def read_tiled(text: str, caller: str = "sharding") -> Tiling:
+    """The tiling of a text that names its dims and devices. Raises ValueError where it is none."""
+    found = _TILED.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{caller}: expected GSPMD text such as '{{devices=[4,2]<=[8]}}', '{{devices=[2,1,4]0,1,2,3,4,5,6,7 "
+            f"last_tile_dim_replicate}}' or '{{replicated}}', got {text!r}"
+        )
+    return _tiling(text, found, caller)
 
 
 _OPEN = re.compile(r"\s*unspecified_dims=\[(\d+(?:,\d+)*)\]\s*$")

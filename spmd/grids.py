@@ -1,0 +1,283 @@
+"""What a picture of a sharding shows, and where: cells in grids, grids in grids, in characters or in points.
+
+Not here: how a terminal or a page draws it (`pictures`).
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+NUM_COLOURS = 12
+_STEP = 5  # from one row to the next, in colours: prime to their number, so that no neighbours are alike
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One piece, or several that there is no room for: lines of text, its colour's number, the shares of its height and
+    its width that are padding, at the bottom and to the right."""
+
+    lines: tuple[str, ...]
+    colour: int
+    padded: tuple[float, float] = (0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Rows of cells or of grids; titles: the dims that go down and across; labels: which part of them each row and each
+    column is. "" where there is nothing to say."""
+
+    items: tuple[tuple["Cell | Grid", ...], ...]
+    titles: tuple[str, str] = ("", "")
+    labels: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def widest(self) -> int:
+        """The characters of the longest text that must have room in a cell's width."""
+        inner = max(item.widest() if isinstance(item, Grid) else _width(item) for row in self.items for item in row)
+        is_inner = isinstance(self.items[0][0], Cell)
+        return max(inner, *map(len, self.labels[1])) if is_inner and self.labels[1] else inner
+
+    def cells(self) -> Iterator[Cell]:
+        """Every cell inside, row by row."""
+        for row in self.items:
+            for item in row:
+                yield from item.cells() if isinstance(item, Grid) else (item,)
+
+
+def _width(cell: Cell) -> int:
+    return max(map(len, cell.lines)) + 2
+
+
+def lone(text: str, shape: Sequence[int]) -> Grid:
+    """The grid of an array of this shape that no device has: one cell with a text."""
+    drawn = grid_of(np.zeros((1,) * (len(shape) + 2), int), shape, rows=1, columns=1)
+    return Grid(((Cell((text,), 0),),), drawn.titles, drawn.labels)
+
+
+def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, columns: int) -> Grid:
+    """The grid of a table of devices (see `core.sharding.tiles`), with at most so many rows and columns of cells.
+
+    Up to two dims go down and across; of more, those that are cut, in pairs, the last ones innermost.
+    """
+    tiles = table.shape[:-2]
+    drawn = list(range(len(tiles)))
+    if len(tiles) > 2:
+        cut = [dim for dim in drawn if tiles[dim] > 1]
+        whole = [dim for dim in drawn if tiles[dim] == 1]
+        drawn = sorted([*cut, *whole[len(whole) - max(0, 2 - len(cut)) :]])
+    levels = [drawn[i : i + 2] for i in range(len(drawn) % 2, len(drawn), 2)]
+    if len(drawn) % 2:
+        levels.insert(0, drawn[:1])
+    down = [level[0] for level in levels if len(level) == 2 or len(levels) > 1]
+    across = [level[-1] for level in levels if len(level) == 2 or len(levels) == 1]
+    bins = _bins([tiles[dim] for dim in down], rows) + _bins([tiles[dim] for dim in across], columns)
+    return _Drawing(table, shape, dict(zip(down + across, bins, strict=True)), down).grid(levels, {})
+
+
+Bin = tuple[int, int]  # from this piece of a dim to that
+
+
+def _bins(counts: list[int], room: int) -> list[list[Bin]]:
+    """The pieces of some dims, as many together as it takes for all of them to have room."""
+    sizes = [1] * len(counts)
+    shown = list(counts)
+    while math.prod(shown) > room and max(shown) > 1:
+        widest = shown.index(max(shown))
+        sizes[widest] = _next(counts[widest], sizes[widest])
+        shown[widest] = -(-counts[widest] // sizes[widest])
+    return [
+        [(low, min(low + size, count)) for low in range(0, count, size)]
+        for count, size in zip(counts, sizes, strict=True)
+    ]
+
+
+def _next(count: int, size: int) -> int:
+    """The next size above this of which a count is a multiple, if it is not far."""
+    even = next((n for n in range(size + 1, 2 * size + 1) if count % n == 0), None)
+    return even if even is not None else size + 1
+
+
+class _Drawing(NamedTuple):
+    """A table of devices being drawn. bins: of each dim that is drawn; down: those that go down."""
+
+    table: np.ndarray
+    shape: Sequence[int] | None
+    bins: dict[int, list[Bin]]
+    down: list[int]
+
+    def grid(self, levels: list[list[int]], at: dict[int, Bin]) -> Grid:
+        """The grid of these levels, outermost first, of the part of the array that stands at these bins."""
+        if not levels:
+            return Grid(((self._cell(at),),))
+        level, *rest = levels
+        rows = [dim for dim in level if dim in self.down]
+        columns = [dim for dim in level if dim not in self.down]
+
+        if rest and all(len(self.bins[dim]) == 1 for dim in level):  # one grid in a grid says nothing
+            return self.grid(rest, {**at, **{dim: self.bins[dim][0] for dim in level}})
+
+        def item(row: Bin | None, column: Bin | None) -> Cell | Grid:
+            here = {**at, **{dim: row for dim in rows if row}, **{dim: column for dim in columns if column}}
+            return self.grid(rest, here) if rest else self._cell(here)
+
+        return Grid(
+            tuple(tuple(item(row, column) for column in self._of(columns)) for row in self._of(rows)),
+            (self._title(rows, "↓"), self._title(columns, "→")),
+            (self._labels(rows), self._labels(columns)),
+        )
+
+    def _of(self, dims: list[int]) -> Sequence[Bin | None]:
+        return self.bins[dims[0]] if dims else [None]
+
+    def _title(self, dims: list[int], way: str) -> str:
+        return f"dim {dims[0]} {way}" if dims else ""
+
+    def _labels(self, dims: list[int]) -> tuple[str, ...]:
+        """Which elements of a dim each bin has."""
+        if not dims or self.shape is None:
+            return ()
+        dim = self.shape[dims[0]]
+        piece = -(-dim // self.table.shape[dims[0]])
+        ends = [(min(low * piece, dim), min(high * piece, dim)) for low, high in self.bins[dims[0]]]
+        is_long = len(str(dim)) > _LONG_NUMBER and len(ends) > 1
+        texts = [f"{start}:" if is_long else f"{start}:{end}" for start, end in ends]
+        return tuple(text if start < end or not dim else "-" for text, (start, end) in zip(texts, ends, strict=True))
+
+    def _cell(self, at: dict[int, Bin]) -> Cell:
+        dims = range(self.table.ndim - 2)
+        part = self.table[tuple(slice(*at[dim]) if dim in at else slice(None) for dim in dims)]
+        *pieces, sums, copies = part.shape
+        counts = {"piece": math.prod(pieces), "summand": sums, "copy": copies}
+        plural = {"piece": "pieces", "summand": "summands", "copy": "copies"}
+        said = tuple(f"{count} {plural[kind]}" for kind, count in counts.items() if count > 1)
+        order = [self.bins[dim].index(at[dim]) for dim in at]
+        sizes = [len(self.bins[dim]) for dim in at]
+        place = int(np.ravel_multi_index(order, sizes)) if order else 0
+        is_small = math.prod(sizes) <= NUM_COLOURS
+        steps = [_STEP ** (len(order) - 1 - i) for i in range(len(order))]
+        colour = place if is_small else sum(i * step for i, step in zip(order, steps, strict=True)) % NUM_COLOURS
+        shares = {dim: self._padding(dim, at[dim]) for dim in at}
+        inner = sorted(at)[-2:]
+        down = next((shares[dim] for dim in inner if dim in self.down), 0.0)
+        across = next((shares[dim] for dim in inner if dim not in self.down), 0.0)
+        if any(shares[dim] == 1 for dim in at):
+            down = across = 1.0
+        return Cell((devices_text(part.reshape(-1).tolist()), *said), colour, (down, across))
+
+    def _padding(self, dim: int, at: Bin) -> float:
+        """The share of a bin of a dim that is padding."""
+        if self.shape is None or not self.shape[dim]:
+            return 0.0
+        piece = -(-self.shape[dim] // self.table.shape[dim])
+        low, high = at[0] * piece, at[1] * piece
+        real = max(min(high, self.shape[dim]) - low, 0)
+        return 1 - real / (high - low)
+
+
+_LONGEST = 16  # characters that name the devices of a cell
+_LONG_NUMBER = 4  # digits, from which on a label says where a piece begins, alone
+
+
+def devices_text(ids: Sequence[int]) -> str:
+    """Devices in few words: 0-7; 0-3,8-11; 0-56 by 8; 0 ... 505."""
+    numbers = sorted(ids)
+    if len(numbers) > 2 and len(steps := {b - a for a, b in itertools.pairwise(numbers)}) == 1:
+        step = steps.pop()
+        return f"{numbers[0]}-{numbers[-1]}" + (f" by {step}" if step > 1 else "")
+    parts: list[list[int]] = []
+    for number in numbers:
+        if parts and number == parts[-1][-1] + 1:
+            parts[-1].append(number)
+        else:
+            parts.append([number])
+    text = ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}{',' if len(p) == 2 else '-'}{p[-1]}" for p in parts)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{numbers[0]} ... {numbers[-1]}"
+
+
+# --- where everything stands ------------------------------------------------------------------------------------------
+
+
+class Unit(NamedTuple):
+    """The sizes of what is drawn: of a cell, a line of labels, a character of them; gap: between cells; apart: between
+    grids, across and down; margin: between labels and what they stand at."""
+
+    width: float
+    height: float
+    line: float
+    char: float
+    gap: float
+    apart: tuple[float, float]
+    margin: float
+
+
+class Box(NamedTuple):
+    """A cell in its place."""
+
+    cell: Cell
+    x: float
+    y: float
+
+
+class Label(NamedTuple):
+    """A text in its place: x is where it begins, its middle or its end, by the anchor; y the top of its line."""
+
+    text: str
+    x: float
+    y: float
+    anchor: str
+
+
+def size_of(item: Cell | Grid, unit: Unit) -> tuple[float, float]:
+    """Width and height of what is drawn, labels included."""
+    if isinstance(item, Cell):
+        return unit.width, unit.height
+    left, top = _labels_of(item, unit)
+    width, height = size_of(item.items[0][0], unit)
+    across, down = _between(item, unit)
+    columns, rows = len(item.items[0]), len(item.items)
+    edge = 2 * unit.gap if isinstance(item.items[0][0], Cell) else 0
+    body = edge + columns * width + (columns - 1) * across
+    title = unit.gap + len(item.titles[1]) * unit.char
+    return left + max(body, title), top + edge + rows * height + (rows - 1) * down
+
+
+def _between(grid: Grid, unit: Unit) -> tuple[float, float]:
+    return (unit.gap, unit.gap) if isinstance(grid.items[0][0], Cell) else unit.apart
+
+
+def _labels_of(grid: Grid, unit: Unit) -> tuple[float, float]:
+    """The room that a grid's labels take at the left and at the top."""
+    longest = max(map(len, (*grid.labels[0], grid.titles[0])))
+    left = longest * unit.char + unit.margin if longest else 0
+    lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
+    return left, lines * unit.line
+
+
+def placed(item: Grid, unit: Unit, x: float = 0, y: float = 0) -> Iterator[Box | Label]:
+    """Every cell and label of a grid, in their places."""
+    left, top = _labels_of(item, unit)
+    width, height = size_of(item.items[0][0], unit)
+    across, down = _between(item, unit)
+    edge = unit.gap if isinstance(item.items[0][0], Cell) else 0
+    begin_x, begin_y = x + left + edge, y + top + edge
+    if item.titles[1]:
+        yield Label(item.titles[1], begin_x, y, "start")
+    if item.titles[0]:
+        yield Label(item.titles[0], x + left - unit.margin, y + max(top - unit.line, 0), "end")
+    for column, label in enumerate(item.labels[1]):
+        yield Label(label, begin_x + column * (width + across) + width / 2, y + top - unit.line, "middle")
+    for row, label in enumerate(item.labels[0]):
+        middle = begin_y + row * (height + down) + (height - unit.line) / 2
+        yield Label(label, x + left - unit.margin, middle, "end")
+    for row, items in enumerate(item.items):
+        for column, inner in enumerate(items):
+            at = begin_x + column * (width + across), begin_y + row * (height + down)
+            if isinstance(inner, Grid):
+                yield from placed(inner, unit, *at)
+            else:
+                yield Box(inner, *at)

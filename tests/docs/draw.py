@@ -1,0 +1,44 @@
+"""The pictures of the docs, drawn anew by the pages' own blocks: `python tests/docs/draw.py` after a change of how they
+look. `test_drawn.py` proves that they are current."""
+
+import contextlib
+import gc
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import spmd
+
+ROOT = Path(__file__).resolve().parents[2]
+_BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((pictures/\w+\.svg)\))?", re.MULTILINE | re.DOTALL)
+
+
+def drawn(page: Path) -> Iterator[tuple[Path, str]]:
+    """Each picture that stands behind a block of a page, and the SVG of the `picture` that the block leaves."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    text = page.read_text()
+    for found in _BLOCK.finditer(text):
+        block, name = "\n" * text.count("\n", 0, found.start(1)) + found[1], found[2]
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(block, str(page), "exec"), namespace)
+        if name:
+            made = namespace["picture"]
+            assert isinstance(made, spmd.Picture)
+            yield page.parent / name, made.svg()
+    namespace.clear()
+    gc.collect()
+
+
+def pages() -> list[Path]:
+    """The pages that show pictures which the library drew."""
+    return [
+        page for page in sorted(ROOT.glob("docs/**/*.md")) if re.search(r"\]\(pictures/\w+\.svg\)", page.read_text())
+    ]
+
+
+if __name__ == "__main__":
+    for page in pages():
+        for path, svg in drawn(page):
+            path.write_text(svg)
+            print(path.relative_to(ROOT))
