@@ -44,6 +44,7 @@ from .mesh import Mesh as Mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
+from .planning import ShardingRules as ShardingRules
 from .planning import plan as plan
 from .runtime import device as device
 from .runtime import device_ids as device_ids

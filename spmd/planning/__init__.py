@@ -2,3 +2,4 @@
 
 from .planner import plan as plan
 from .report import Plan as Plan
+from .rules import ShardingRules as ShardingRules
