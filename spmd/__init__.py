@@ -45,7 +45,9 @@ from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
 from .planning import ShardingRules as ShardingRules
+from .planning import Suggestion as Suggestion
 from .planning import plan as plan
+from .planning import suggest as suggest
 from .runtime import device as device
 from .runtime import device_ids as device_ids
 from .runtime import get_stablehlo as get_stablehlo

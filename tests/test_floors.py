@@ -26,8 +26,8 @@ SPMD = ("partition_spec", "mesh", "annotate", "memory", "launch", "metrics", "ru
 CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, on meshes, specs and marks; what draws and prints (`page`, `table`) is loaded when it is asked.
 PLANNING = (
-    "patterns", "applied", "rules", "chips", "reach", "names", "figures", "layout", "report", "advice", "planner",
-    "table", "page",
+    "patterns", "applied", "rules", "chips", "reach", "names", "figures", "layout", "report", "advice", "standing",
+    "planner", "uses", "layouts", "suggest", "table", "page",
 )  # fmt: skip
 
 # Those of `fsdp` from the ground up.

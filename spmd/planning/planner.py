@@ -1,26 +1,18 @@
 """spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
-from torch.utils._pytree import tree_leaves
 
 from ..annotate import get_sharding
-from ..core.backend.swap import hooks_after, exchange
 from ..core.compile.collectives import line_of, source_of
 from ..core.compile.compiler import compile_for
 from ..core.engine import abstract
 from ..core.engine.barrier import sync
 from ..core.ir.graph import Graph, Leaf, Node
-from ..core.ir.meta import dense_meta
 from ..core.ir.source import Line, node_line, user_line
-from ..core.lazy.cell import Cell
-from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
@@ -35,6 +27,7 @@ from .names import Calls, Roles, path_of
 from .reach import Reached
 from .report import Plan
 from .rules import ShardingRules
+from .standing import kept, without_data
 
 
 def plan(
@@ -93,18 +86,19 @@ def plan(
 
 @dataclass(frozen=True)
 class Lay:
-    """What lays the models of a step out before it is recorded; fsdp: keywords of its."""
+    """What lays the models of a step out before it is recorded; fsdp: keywords of its. model: that alone."""
 
     rules: ShardingRules
     mesh: Mesh
     fsdp: dict[str, Any] = field(default_factory=dict)
+    model: nn.Module | None = None
 
     def apply(self, roots: Sequence[nn.Module]) -> tuple[dict[str, str], set[str]]:
         """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. What matches
         nothing is a finding and no error."""
         found: dict[str, str] = {}
         sites: set[str] = set()
-        for root in roots:
+        for root in roots if self.model is None else (self.model,):
             applied = self.rules.apply(root, self.mesh, strict=False, **self.fsdp)
             found |= applied.tensors
             sites |= applied.sites.keys()
@@ -150,7 +144,7 @@ def _record(
     recording = abstract.Recording(layouts)
     reached = Reached(step, (args, kwargs))
     calls = Calls(reached.modules)
-    with abstract.recorded(recording), _kept(reached), _without_data(reached, (args, kwargs)):
+    with abstract.recorded(recording), kept(reached), without_data(reached, (args, kwargs)):
         roots = roots_of(reached.modules)
         arrive(reached.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
@@ -173,7 +167,7 @@ def _record(
             recording.programs,
             recording.unknown,
             {leaf: roles.of(leaf) for leaf in leaves},
-            _bytes(roles),
+            bytes_of(roles),
             lambda node: path_of(node, calls, names),
             rows,
             findings,
@@ -202,7 +196,7 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
     """The plan of a module that no step is given of: how it lies, and what that takes."""
     enter_thread()
     reached = Reached(model, ())
-    with abstract.recorded(abstract.Recording()), _kept(reached), _without_data(reached, ()):
+    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, ()):
         arrive(reached.modules)
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
@@ -240,7 +234,7 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
     )
 
 
-def _bytes(roles: Roles) -> dict[str, int]:
+def bytes_of(roles: Roles) -> dict[str, int]:
     """What each role takes of a device's own memory, as the step leaves it, and what lies on the host for it."""
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
     for cell, role in roles.roles.items():
@@ -367,80 +361,3 @@ def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
         yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."
     if len(figures) > 1:
         yield f"the step is {len(figures)} programs: memory is of the largest, all else of all together."
-
-
-# --- the user's own objects -------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _kept(reached: Reached) -> Iterator[None]:
-    state = reached.state()
-    try:
-        yield
-    finally:
-        state.put_back()
-
-
-@contextlib.contextmanager
-def _without_data(reached: Reached, arguments: Any) -> Iterator[None]:
-    """Modules that are not on the device stand there without data, with their optimizers' state and the arguments."""
-    exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    hooks: list[tuple[Any, Any, Any, Any]] = []  # which stay with the object, whatever it holds
-
-    def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
-            gradient = tensor.grad if tensor.is_leaf else None
-            hooks.append((tensor, *_hooks(tensor)))
-            exchanged[id(tensor)] = tensor, made(tensor)
-            exchange(*exchanged[id(tensor)])
-            if gradient is not None:
-                tensor.grad = _abstract(gradient)
-
-    try:
-        for module in reached.modules:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                stand_in(tensor, _abstract)
-        moved = bool(exchanged)
-        for optimizer in reached.optimizers:
-            for parameter, state in optimizer.state.items():
-                for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
-                    if isinstance(tensor, torch.Tensor) and tensor.dim():
-                        stand_in(tensor, _abstract)
-        for tensor in [*tree_leaves(arguments), *reached.tensors]:
-            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                stand_in(tensor, _abstract)
-        for tensor in tree_leaves(arguments) if moved else ():
-            stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
-        yield
-    finally:
-        for tensor, made in reversed(exchanged.values()):
-            exchange(tensor, made)
-        for tensor, pin, before, after in hooks:
-            tensor.__dict__.pop("_pins_grad", None)
-            tensor.__dict__.update(pin)
-            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = before, after
-
-
-def _hooks(tensor: Any) -> tuple[Any, Any, Any]:
-    """The mark that its gradient is laid out, and copies of the hooks on it."""
-    pin = {name: value for name, value in tensor.__dict__.items() if name == "_pins_grad"}
-    copies = (None if held is None else held.copy() for held in (tensor._backward_hooks, hooks_after(tensor)))
-    return pin, *copies
-
-
-def _is_elsewhere(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type in ("meta", "cpu")
-        and tensor.layout is torch.strided
-        and tensor.is_leaf
-        and not isinstance(tensor, UninitializedTensorMixin)
-    )
-
-
-def _abstract(tensor: torch.Tensor) -> XlaTensor:
-    meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    made = wrap(meta, Cell(Leaf(meta, is_abstract=True), meta))  # nobody has said how it lies, as of data on the host
-    made.requires_grad_(tensor.requires_grad)
-    if isinstance(tensor, nn.Parameter):
-        made._is_param = True
-    return made

@@ -14,14 +14,15 @@ from rich.text import Text
 from ..core.metrics import Collective
 from .layout import Finding, Row
 from .report import Plan
+from .suggest import Suggestion, Trial
 
 SHOWN = 20  # rows of the collectives' table
 
 
-def text_of(plan: Plan) -> str:
+def text_of(shown: Plan | Suggestion) -> str:
     """The table as text, as wide as the terminal."""
     console = Console(file=io.StringIO(), width=max(Console().width, 100))
-    console.print(table_of(plan))
+    console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
     file: Any = console.file
     return file.getvalue().rstrip("\n")
 
@@ -116,6 +117,29 @@ def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def ranked(found: Suggestion) -> Any:
+    """The trials of a search, those that were compiled in full, and of the others how many share a reason."""
+    table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for name in ("layout", "ms", "cycles M", "moved", "peak", "why not"):
+        table.add_column(name, justify="left" if name in ("layout", "why not") else "right", overflow="fold")
+    others: dict[str, list[Trial]] = {}
+    for trial in found.trials:
+        plan = trial.plan
+        if plan is None or trial.seconds is None:
+            others.setdefault(trial.reason, []).append(trial)
+            continue
+        cycles = f"{plan.cycles / 1e6:,.1f}" if plan.cycles else "-"
+        figures = (f"{trial.seconds * 1e3:,.4g}", cycles, size(plan.moved_bytes), size(plan.peak))
+        table.add_row(Text(trial.name), *figures, Text(trial.reason or "the best"))
+    lines = [Text(f"{len(trials)} x {reason}: {trials[0].name}{', ...' if len(trials) > 1 else ''}", style="dim")
+             for reason, trials in others.items()]  # fmt: skip
+    said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
+    first = found.trials[0]
+    if first.plan is not None and first.plan.fits:
+        said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
+    return Group(table, *lines, *said)
 
 
 def layers_alike(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
