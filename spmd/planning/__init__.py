@@ -3,5 +3,5 @@
 from .planner import plan as plan
 from .report import Plan as Plan
 from .rules import ShardingRules as ShardingRules
-from .suggest import Suggestion as Suggestion
-from .suggest import suggest as suggest
+from .search import Suggestion as Suggestion
+from .search import suggest as suggest

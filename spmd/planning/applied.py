@@ -63,7 +63,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh, *, strict: bool, how: Mapp
     applied = Applied()
     specs = _specs(rules, model, mesh, applied)
     sites = _sites(rules, model, mesh, applied)
-    modules = dict(model.named_modules())
+    modules = _modules(model)
     if strict:
         _refuse_idle(rules, applied, specs, modules)
     for path, own in _by_module(specs).items():
@@ -92,6 +92,15 @@ def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
             f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no units; "
             "give it some: ShardingRules(..., units=['layers.*'])"
         )
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by the path that the model's own parameters have: what wraps one `module` and names its parameters
+    as that does has no part in it."""
+    names = {path for path, _ in _tensors_of(model)}
+    inner = model._modules.get("module")
+    is_wrapper = inner is not None and names and not any(name.startswith("module.") for name in names)
+    return dict((inner if is_wrapper else model).named_modules())  # type: ignore[union-attr]
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
@@ -139,7 +148,7 @@ def _sites(
     for pattern, _, spec in table:
         mesh.sharding(spec, len(spec), f"ShardingRules: the rule {pattern!r}")
     found = []
-    for path, module in model.named_modules():
+    for path, module in _modules(model).items():
         taken = set()
         for pattern, site, spec in table:
             part = site.side, site.at, None if site.at else len(spec)
@@ -152,7 +161,7 @@ def _sites(
 
 def _refuse_idle(rules: Rules, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
     """Raises ValueError for a rule that is of nothing in the model, whether or not others stand in front of it."""
-    paths = [path for root in (modules[""],) for path, _ in _tensors_of(root)]
+    paths = [path for path, _ in _tensors_of(modules[""])]
     for pattern, _ in rules.of_parameters():
         if not any(matches(pattern, path) for path in paths):
             raise ValueError(_nowhere(pattern, pattern, paths, "parameter or buffer"))

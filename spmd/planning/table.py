@@ -14,7 +14,7 @@ from rich.text import Text
 from ..core.metrics import Collective
 from .layout import Finding, Row
 from .report import Plan
-from .suggest import Suggestion, Trial
+from .search import Suggestion, Trial
 
 SHOWN = 20  # rows of the collectives' table
 
@@ -133,13 +133,16 @@ def ranked(found: Suggestion) -> Any:
         cycles = f"{plan.cycles / 1e6:,.1f}" if plan.cycles else "-"
         figures = (f"{trial.seconds * 1e3:,.4g}", cycles, size(plan.moved_bytes), size(plan.peak))
         table.add_row(Text(trial.name), *figures, Text(trial.reason or "the best"))
-    lines = [Text(f"{len(trials)} x {reason}: {trials[0].name}{', ...' if len(trials) > 1 else ''}", style="dim")
-             for reason, trials in others.items()]  # fmt: skip
+    lines = [Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()]
     said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
     first = found.trials[0]
     if first.plan is not None and first.plan.fits:
         said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
     return Group(table, *lines, *said)
+
+
+def _few(names: list[str]) -> str:
+    return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
 def layers_alike(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:

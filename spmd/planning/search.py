@@ -5,7 +5,7 @@ import gc
 import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from ..core.engine.barrier import sync
 from ..core.ir.source import Line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt.devices import devices
-from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
+from ..core.sharding.topology import Target, all_devices, num_devices
 from ..mesh import Mesh
 from .chips import CHIPS, Chip, chip_of
 from .layout import roots_of
@@ -38,6 +38,7 @@ class Trial:
         name: its mesh and what else it does. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two.
         mesh, rules: what it is; None where the model does not go with it. plan: what the compiler says; None where it
             was not asked. seconds: by the measure of the search; None without a plan. reason: why it is not the first.
+        expected: seconds by the simple sums that chose what to compile; None where the model does not go with it.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Trial:
     plan: Plan | None
     seconds: float | None
     reason: str
+    expected: float | None = None
 
 
 @dataclass(frozen=True)
@@ -188,9 +190,7 @@ class Search:
         self.step, self.args, self.kwargs, self.target, self.line = step, args, kwargs, target, line
         self.count, self.known = count, known
         self.how = {} if mp_policy is None else {"mp_policy": mp_policy}
-        with standing_in(target):
-            device: Any = all_devices()[0]
-        self.chip = chip_of(device)
+        self.chip = chip_of(all_devices(target)[0])
         self.width = getattr(mp_policy, "param_dtype", None) or torch.float32
 
     @property
@@ -220,16 +220,17 @@ class Search:
             elif worse is not None:
                 text = f"not compiled: needs no less memory than {worse}, which does not fit"
             elif asked and (asked >= most or time.monotonic() > until):
-                text = f"not compiled: the budget is spent; expected {hope.seconds:.3g} s a step"
+                text = "not compiled: the budget is spent"
             else:
                 show(f"{asked + 1}: {layout}")
                 asked += 1
-                trial = self._asked(layout, rules)
+                trial = replace(self._asked(layout, rules), expected=hope.seconds)
                 found.append((layout, trial))
                 if trial.plan is not None and not trial.plan.fits:
                     refused.append(layout)
                 continue
-            found.append((layout, Trial(str(layout), layout.family, self._mesh(layout), rules, None, None, text)))
+            mesh = self._mesh(layout)
+            found.append((layout, Trial(str(layout), layout.family, mesh, rules, None, None, text, hope.seconds)))
         return found
 
     def _thought_of(self) -> "tuple[list[tuple[Layout, Trial]], list[tuple[Layout, ShardingRules]]]":
@@ -288,7 +289,7 @@ class Search:
         def rank(trial: Trial) -> tuple[Any, ...]:
             plan = trial.plan
             if plan is None or trial.seconds is None:
-                return 2 if trial.mesh is not None else 3, 0, 0, 0
+                return 2 if trial.mesh is not None else 3, trial.expected or 0, 0, 0
             return 0 if plan.fits else 1, trial.seconds, plan.moved_bytes, plan.peak
 
         ordered = sorted(trials, key=rank)
@@ -315,9 +316,7 @@ def _behind(trial: Trial, best: Trial) -> Trial:
     more = [f"{after / before - 1:+.0%} {name}" for name, (after, before) in figures.items() if before and after > 1.005 * before]
     more += [f"{name} where the first has none" for name, (after, before) in figures.items() if after and not before]
     said = f"{slower:+.1%} time" if slower >= 0.0005 else "the same time"
-    return Trial(
-        trial.name, trial.family, trial.mesh, trial.rules, one, trial.seconds, f"{said}: {', '.join(more) or 'no less'}"
-    )
+    return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")
 
 
 @contextlib.contextmanager
