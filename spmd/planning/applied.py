@@ -135,14 +135,12 @@ def _specs(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> dict
 
 def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSpec:
     """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit it, or the mesh."""
-    full = PartitionSpec(*[None] * rank) if not spec else spec
+    full = spec or PartitionSpec(*[None] * rank)
     mesh.sharding(full, rank, f"ShardingRules: {what}")
     return full
 
 
-def _sites(
-    rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied
-) -> list[tuple[nn.Module, Site, PartitionSpec]]:
+def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list[tuple[nn.Module, Site, PartitionSpec]]:
     """The modules that hooks go on; for each side of a module the first rule of each part counts."""
     table = rules.of_activations()
     for pattern, _, spec in table:
@@ -190,7 +188,7 @@ def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, Partit
 
 
 class _Arrived:
-    """Lays out a module's own tensors, those that are on the device by now; kept by the module, and so copied with it."""
+    """Lays out a module's own tensors, those that are on the device by now; the module keeps it, and copies have it."""
 
     def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec]):
         self.mesh, self.specs = mesh, specs

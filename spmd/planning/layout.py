@@ -81,7 +81,15 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
             spec = PartitionSpec(*lies.partition_spec(rank))
             size = shard_bytes(tensor._cell.value, lies)
             rows.append(
-                Row(path, str(tensor.dtype).removeprefix("torch."), shape, repr(spec), size, rules.get(path, ""), is_buffer)
+                Row(
+                    path,
+                    str(tensor.dtype).removeprefix("torch."),
+                    shape,
+                    repr(spec),
+                    size,
+                    rules.get(path, ""),
+                    is_buffer,
+                )
             )
             ways = math.prod(lies.mesh_axes().values())
             if size >= LARGE and ways > 1 and not is_buffer and lies.is_replicated():
@@ -105,14 +113,12 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
     table = rules.of_parameters()
     for pattern, _ in table:
         mine = [path for path in paths if matches(pattern, path)]
-        takers = list(dict.fromkeys(rules.match(path) for path in mine))
-        yield from _fate(pattern, mine, [taker for taker in takers if taker is not None], line)
+        takers = [taker for path in mine if (taker := rules.match(path)) is not None]
+        yield from _fate(pattern, mine, list(dict.fromkeys(takers)), line)
     sites = rules.of_activations()
     for pattern, site, spec in sites:
         part = site.side, site.at, None if site.at else len(spec)
-        alike = [
-            (other, one) for other, one, its in sites if (one.side, one.at, None if one.at else len(its)) == part
-        ]
+        alike = [(other, one) for other, one, its in sites if (one.side, one.at, None if one.at else len(its)) == part]
         mine = [path for path in modules if matches(site.path, path)]
         takers = [next(other for other, one in alike if matches(one.path, path)) for path in mine]
         yield from _fate(pattern, mine, list(dict.fromkeys(takers)), line)

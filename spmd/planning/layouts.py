@@ -1,4 +1,4 @@
-"""The sensible layouts of a model on so many devices: meshes, and rules that follow from what its parameters are for."""
+"""The sensible layouts of a model on so many devices: meshes, and rules that follow from what parameters are for."""
 
 import dataclasses
 import math
@@ -86,15 +86,17 @@ def model_of(model: nn.Module, flow: Flow, state: int) -> Model:
 
 
 def blocks_of(model: nn.Module) -> tuple[str, ...]:
-    """Patterns of the outermost modules that stand beside others of their class and shapes."""
+    """Patterns of the outermost modules that stand beside others of their class and shapes, and are no small part."""
     found: list[str] = []
+    least = sum(parameter.numel() for parameter in model.parameters()) / 10
 
     def visit(path: str, module: nn.Module) -> None:
         groups: dict[object, list[str]] = {}
         for name, child in module.named_children():
             groups.setdefault(_kind(child), []).append(name)
         for kind, names in groups.items():
-            if len(names) > 1 and kind is not None:
+            numel = sum(one.numel() for name in names for one in module.get_submodule(name).parameters())
+            if len(names) > 1 and kind is not None and numel >= least:
                 everyone = len(names) == len(list(module.named_children()))
                 found.append(f"{path}{'*' if everyone else '{' + ','.join(names) + '}'}")
             else:
@@ -117,9 +119,9 @@ def _general(path: str, blocks: Sequence[str]) -> str:
         parent, _, last = pattern.rpartition(".")
         depth = len(pattern.split(".")) if parent or "." in pattern else 1
         parts = path.split(".")
-        if len(parts) >= depth and ".".join(parts[: depth - 1]) == parent:
-            if last == "*" or parts[depth - 1] in last.strip("{}").split(","):
-                return ".".join([pattern, *parts[depth:]])
+        is_below = len(parts) >= depth and ".".join(parts[: depth - 1]) == parent
+        if is_below and (last == "*" or parts[depth - 1] in last.strip("{}").split(",")):
+            return ".".join([pattern, *parts[depth:]])
     return path
 
 
@@ -170,43 +172,80 @@ def _half(pattern: str) -> str:
 
 
 def _tensor_rules(layout: Layout, model: Model) -> dict[str, PartitionSpec]:
-    parameters: dict[str, PartitionSpec] = {}
-    streams: dict[str, PartitionSpec] = {}
-    wholes: dict[str, PartitionSpec] = {}
+    """What is split over the tensor axis, and how the activations between lie."""
     uses = model.flow.uses
-    made = set()
+    seconds = [use for use in uses.values() if use.kind == "second"]
+    made = {path for use in seconds for path in _splittable(use, uses, layout.tensor)}
+    table = _Table(layout, model)
     for use in uses.values():
-        if use.kind == "second":
-            made |= _splittable(use, uses, layout.tensor)
-    for use in uses.values():
-        is_head = use.kind == "first" and not use.is_read and not use.is_whole and _is_large(use, model)
-        is_table = use.kind == "lookup" and _is_large(use, model)
-        goes = use.size % layout.tensor == 0
-        name = _general(use.path, model.blocks)
-        module = _general(use.module, model.blocks)
-        rank = len(_shape(model, use.path))
-        if use.kind == "second":
-            if use.partners & made:
-                parameters[name] = _at(use.summed, rank)
-                streams[f"{module}:output"] = _stream(layout, model, use.module)
-        elif use.path in made or ((is_head or is_table) and goes):
-            parameters[name] = _at(use.free, rank)
-            parameters |= {_general(bias, model.blocks): P(TENSOR) for bias in use.biases}
-            if is_table:
-                streams[f"{module}:output"] = _stream(layout, model, use.module)
-            else:
-                site = f"{_general(use.reads, model.blocks)}:output" if use.reads else f"{module}:input"
-                wholes[site] = _spec(layout, model.flow.shapes.get(_key(use), ()), None)
-            shown = [shape for shape in model.flow.returned if len(shape) > 1 and shape[-1] == use.size]
-            if (is_head or is_table) and shown:
-                streams[":output"] = P(layout.batch_axes, *[None] * (len(shown[0]) - 2), TENSOR)
-            if is_head:
-                streams[f"{module}:output"] = _made(layout, model, use.module)
+        ends = _is_end(use, model) and use.size % layout.tensor == 0
+        if use.kind == "second" and use.partners & made:
+            table.second(use)
+        elif use.kind == "lookup" and ends:
+            table.lookup(use)
+        elif use.kind == "first" and (use.path in made or ends):
+            table.first(use, ends=use.path not in made)
     for pattern in model.blocks:
-        example = next(path for path, side in model.flow.shapes if _general(path, model.blocks) == pattern)
-        streams[f"{pattern}:output"] = _stream(layout, model, example)
-    kept = {name: spec for name, spec in (wholes if layout.sequence else {}).items() if name not in streams and spec}
-    return parameters | kept | {name: spec for name, spec in streams.items() if spec}
+        example = next(path for path, _ in model.flow.shapes if _general(path, model.blocks) == pattern)
+        table.stream(pattern, example)
+    return table.rules()
+
+
+class _Table:
+    """Rules in the making: of parameters, of activations between blocks, of those that first products read whole."""
+
+    def __init__(self, layout: Layout, model: Model):
+        self.layout, self.model = layout, model
+        self.parameters: dict[str, PartitionSpec] = {}
+        self.streams: dict[str, PartitionSpec | None] = {}
+        self.wholes: dict[str, PartitionSpec | None] = {}
+
+    def name(self, path: str) -> str:
+        return _general(path, self.model.blocks)
+
+    def second(self, use: Use) -> None:
+        self.split(use, use.summed)
+        self.stream(self.name(use.module), use.module)
+
+    def lookup(self, use: Use) -> None:
+        self.split(use, use.free)
+        self.stream(self.name(use.module), use.module)
+        self.end(use)
+
+    def first(self, use: Use, *, ends: bool) -> None:
+        self.split(use, use.free)
+        self.parameters |= {self.name(bias): P(TENSOR) for bias in use.biases}
+        key = (use.reads, "output") if use.reads else (use.module, "input")
+        shape = self.model.flow.shapes.get(key, ())
+        self.wholes[f"{self.name(key[0])}:{key[1]}"] = _spec(self.layout, shape, None)
+        if ends:
+            self.end(use)
+            shape = self.model.flow.shapes.get((use.module, "output"), ())
+            self.streams[f"{self.name(use.module)}:output"] = self.last(shape) if len(shape) > 1 else None
+
+    def split(self, use: Use, dim: int) -> None:
+        rank = len(self.model.flow.parameters[use.path])
+        self.parameters[self.name(use.path)] = P(*(TENSOR if place == dim else None for place in range(rank)))
+
+    def stream(self, name: str, module: str) -> None:
+        """What flows from block to block: split along the sequence where the layout says so."""
+        along = TENSOR if self.layout.sequence else None
+        self.streams[f"{name}:output"] = _spec(self.layout, self.model.flow.shapes.get((module, "output"), ()), along)
+
+    def end(self, use: Use) -> None:
+        """What the model returns of a head, or of a table that is one, too."""
+        for shape in self.model.flow.returned:
+            if len(shape) > 1 and shape[-1] == use.size:
+                self.streams[":output"] = self.last(shape)
+
+    def last(self, shape: tuple[int, ...]) -> PartitionSpec:
+        return P(self.layout.batch_axes, *[None] * (len(shape) - 2), TENSOR)
+
+    def rules(self) -> dict[str, PartitionSpec]:
+        # Without a split along the sequence all that is read whole lies whole by itself.
+        wholes = {name: spec for name, spec in self.wholes.items() if self.layout.sequence and name not in self.streams}
+        sites = wholes | self.streams
+        return self.parameters | {name: spec for name, spec in sites.items() if spec is not None}
 
 
 def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
@@ -217,7 +256,9 @@ def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
         raise Unfit(f"{use.path}: {use.length} are not divided by {tensor}")
     if most % tensor:
         raise Unfit(f"{use.path}: {most} heads are not divided by {tensor}")
-    beside = [other for other in uses.values() if other.is_read and other.path not in use.partners and _pairs(other, use)]
+    beside = [
+        other for other in uses.values() if other.is_read and other.path not in use.partners and _pairs(other, use)
+    ]
     # Fewer heads of keys and values than devices: they stay whole, and each device computes what it reads.
     return {
         one.path for one in (*partners, *beside)
@@ -230,30 +271,10 @@ def _pairs(other: Use, use: Use) -> bool:
     return any(other.module.rpartition(".")[0] == path.rpartition(".")[0].rpartition(".")[0] for path in use.partners)
 
 
-def _is_large(use: Use, model: Model) -> bool:
-    """Whether to split a table or a head pays: it is a hundredth of the model, and longer than it is wide."""
-    return 100 * use.size * use.length >= model.numel and use.size >= use.length
-
-
-def _shape(model: Model, path: str) -> tuple[int, ...]:
-    return model.flow.parameters[path]
-
-
-def _key(use: Use) -> tuple[str, str]:
-    return (use.reads, "output") if use.reads else (use.module, "input")
-
-
-def _at(dim: int, rank: int) -> PartitionSpec:
-    return P(*(TENSOR if place == dim else None for place in range(rank)))
-
-
-def _stream(layout: Layout, model: Model, module: str) -> PartitionSpec | None:
-    return _spec(layout, model.flow.shapes.get((module, "output"), ()), TENSOR if layout.sequence else None)
-
-
-def _made(layout: Layout, model: Model, module: str) -> PartitionSpec | None:
-    shape = model.flow.shapes.get((module, "output"), ())
-    return P(layout.batch_axes, *[None] * (len(shape) - 2), TENSOR) if len(shape) > 1 else None
+def _is_end(use: Use, model: Model) -> bool:
+    """Whether it is a head or a table of embeddings that to split pays: a hundredth of the model, longer than wide."""
+    is_large = 100 * use.size * use.length >= model.numel and use.size > use.length
+    return is_large and not use.is_read and not use.is_whole
 
 
 def _spec(layout: Layout, shape: tuple[int, ...], along: str | None) -> PartitionSpec | None:
@@ -281,8 +302,9 @@ def expected(
     """What simple sums say. width: bytes of a number in compute."""
     devices = layout.data * layout.fsdp * layout.tensor
     again = layout.checkpointed / 2
-    # Narrower products, and what is between them done by each again: some 13 % for two devices (Llama-8B on v5p).
-    share = 1 + (0.05 if layout.sequence else 0.13) * math.log2(layout.tensor)
+    # Narrower products; and what is kept whole is written into the stack of a rolled loop and read again, which cost
+    # 14 % of the cycles of Llama-8B on v5p.
+    share = 1 + 0.05 * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
     compute = model.flow.flops * (3 + again) / devices / peak_flops * share
     held = model.numel / layout.tensor
     gathers = (2 if layout.reshard else 1) * held * width * (1 - 1 / layout.fsdp)

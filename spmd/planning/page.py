@@ -52,8 +52,8 @@ def page_of(plan: Plan) -> str:
     if plan.layout:
         body.append(f"<h2>Layout</h2>{_layout(plan)}")
     if plan.findings:
-        lines = [f"<li>{_text(str(found))}<br><code>{_text(found.line)}</code></li>" for found in plan.findings]
-        body.append(f"<h2>What stands out</h2><ul>{''.join(lines)}</ul>")
+        items = [f"<li>{_text(str(found))}<br><code>{_text(found.line)}</code></li>" for found in plan.findings]
+        body.append(f"<h2>What stands out</h2><ul>{''.join(items)}</ul>")
     body += [f"<p class='note'>{_text(note)}</p>" for note in plan.notes]
     title = _text(plan.target or "devices here")
     return (
@@ -98,9 +98,7 @@ def _layout(plan: Plan) -> str:
     for path, row, count, total in layers_alike(plan.layout):
         times = f" x {count:,}" if count > 1 else ""
         cells = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
-        lines.append(
-            f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}<td class=n>{size(total)}</td></tr>"
-        )
+        lines.append(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}<td class=n>{size(total)}</td></tr>")
     heads = "<th>path</th><th>dtype, shape</th><th>lies</th><th>rule</th><th class=n>per device</th>"
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 

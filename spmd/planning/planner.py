@@ -138,9 +138,7 @@ class Recorded:
     sites: set[str] | None
 
 
-def _record(
-    step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: Lay | None
-) -> Recorded:
+def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: Lay | None) -> Recorded:
     recording = abstract.Recording(layouts)
     reached = Reached(step, (args, kwargs))
     calls = Calls(reached.modules)
@@ -192,6 +190,12 @@ def _read_at(path: str, names: dict[Leaf, str], programs: Sequence[Graph]) -> st
     return ""
 
 
+_OF_A_PROGRAM = (
+    "optimizer_state", "arguments", "results", "in_place", "temporaries", "host", "flops", "cycles", "cycles_once",
+    "num_programs", "num_ops", "compile_seconds",
+)  # fmt: skip
+
+
 def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Plan:
     """The plan of a module that no step is given of: how it lies, and what that takes."""
     enter_thread()
@@ -200,7 +204,9 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
         arrive(reached.modules)
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
-        trained = sum(row.bytes for row, (_, tensor, _) in zip(rows, tensors_of(model), strict=True) if tensor.requires_grad)
+        trained = sum(
+            row.bytes for row, (_, tensor, _) in zip(rows, tensors_of(model), strict=True) if tensor.requires_grad
+        )
         lies = [found for _, tensor, _ in tensors_of(model) if (found := get_sharding(tensor)) is not None]
         findings = [replace(found, line=str(line)) for found in findings]
         if lay is not None:
@@ -211,10 +217,7 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
         device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
     parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
-    nothing = dict.fromkeys(
-        ("optimizer_state", "arguments", "results", "in_place", "temporaries", "host", "flops", "cycles", "cycles_once",
-         "num_programs", "num_ops", "compile_seconds"), 0,
-    )  # fmt: skip
+    nothing: dict[str, Any] = dict.fromkeys(_OF_A_PROGRAM, 0)
     return Plan(
         target=target,
         chip=device.device_kind,
@@ -227,7 +230,9 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
         memory=chip.memory_bytes if chip is not None else _memory(target, device),
         collectives=(),
         line=str(line),
-        notes=(f"no step was given: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",),
+        notes=(
+            f"no step was given: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",
+        ),
         layout=tuple(rows),
         findings=tuple(findings),
         **nothing,
@@ -335,7 +340,11 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
-            *(() if recorded.sites is None else reshards((row for one in figures for row in one.collectives), recorded.sites)),
+            *(
+                ()
+                if recorded.sites is None
+                else reshards((row for one in figures for row in one.collectives), recorded.sites)
+            ),
         ),
     )
     return advice(made)

@@ -53,8 +53,8 @@ class ShardingRules:
             within one part of a name, `**` spans parts, `{a,b}` and `[0-7]` choose; a text that begins with "re:", or a
             compiled regular expression, must match the whole path. A spec is as in `mark_sharding`, or `P()`: whole,
             whatever the rank.
-        units: patterns of modules; with them, or `()` for the root alone, FSDP splits parameters over `shard_axis`, too,
-            and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as
+        units: patterns of modules; with them, or `()` for the root alone, FSDP splits parameters over `shard_axis`,
+            too, and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as
             `fsdp.FullyShardedDataParallel` takes them.
         checkpoint: patterns of modules whose forward is computed again in backward.
 
@@ -226,7 +226,7 @@ class ShardingRules:
 
     def to_toml(self) -> str:
         """The table as TOML: `from_toml` reads it back exactly."""
-        lines = ["# pattern, spec: one entry per dim; [] is whole, [a, b] is split over both, \"?\" is left open"]
+        lines = ['# pattern, spec: one entry per dim; [] is whole, [a, b] is split over both, "?" is left open']
         lines += ["rules = [", *(f"  [{_text(name)}, {_spec_text(spec)}]," for name, spec in self.items()), "]"]
         if self.checkpoint:
             lines.append(f"checkpoint = [{', '.join(map(_text, self.checkpoint))}]")
@@ -251,7 +251,9 @@ class ShardingRules:
         fsdp = found.pop("fsdp", {})
         rules, checkpoint = found.pop("rules", []), found.pop("checkpoint", [])
         if found:
-            raise ValueError(f"ShardingRules: expected rules, checkpoint and [fsdp], got {', '.join(found)} beside them")
+            raise ValueError(
+                f"ShardingRules: expected rules, checkpoint and [fsdp], got {', '.join(found)} beside them"
+            )
         if unknown := fsdp.keys() - _FSDP:
             raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
         return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **({"units": ()} | fsdp if fsdp else {}))

@@ -200,7 +200,9 @@ class Search:
 
     @property
     def measure(self) -> str:
-        first = f"cycles / {self.rates.clock / 1e9:.3f} GHz" if self.chip else f"operations / {self.rates.peak_flops:.3g}"
+        first = (
+            f"cycles / {self.rates.clock / 1e9:.3f} GHz" if self.chip else f"operations / {self.rates.peak_flops:.3g}"
+        )
         beside = "" if self.chip else ", the rates of a v5p, as the compiler gives no cycles here"
         return f"max({first}, bytes moved / {self.rates.link_bytes:.3g} a second){beside}"
 
@@ -212,7 +214,9 @@ class Search:
     def run(self, show: Callable[[str], None], until: float, most: int) -> "list[tuple[Layout, Trial]]":
         """Compiles the most promising, at first of each family one."""
         found, open_ = self._thought_of()
-        memory, refused, asked = self.rates.memory_bytes if self.chip else None, [], 0
+        memory = self.rates.memory_bytes if self.chip else None
+        refused: list[Layout] = []
+        asked = 0
         for layout, rules, hope in self._in_order(open_, memory):
             worse = next((other for other in refused if layout.needs_no_less_than(other)), None)
             if memory is not None and hope.state > memory:
@@ -313,7 +317,11 @@ def _behind(trial: Trial, best: Trial) -> Trial:
         "cycles": (one.cycles, two.cycles), "operations": (one.flops, two.flops),
         "bytes moved": (one.moved_bytes, two.moved_bytes), "peak memory": (one.peak, two.peak),
     }  # fmt: skip
-    more = [f"{after / before - 1:+.0%} {name}" for name, (after, before) in figures.items() if before and after > 1.005 * before]
+    more = [
+        f"{after / before - 1:+.0%} {name}"
+        for name, (after, before) in figures.items()
+        if before and after > 1.005 * before
+    ]
     more += [f"{name} where the first has none" for name, (after, before) in figures.items() if after and not before]
     said = f"{slower:+.1%} time" if slower >= 0.0005 else "the same time"
     return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")

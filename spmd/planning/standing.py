@@ -70,8 +70,8 @@ def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
 def _hooks(tensor: Any) -> tuple[Any, Any, Any]:
     """The mark that its gradient is laid out, and copies of the hooks on it."""
     pin = {name: value for name, value in tensor.__dict__.items() if name == "_pins_grad"}
-    copies = (None if held is None else held.copy() for held in (tensor._backward_hooks, hooks_after(tensor)))
-    return pin, *copies
+    before, after = (None if held is None else held.copy() for held in (tensor._backward_hooks, hooks_after(tensor)))
+    return pin, before, after
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:

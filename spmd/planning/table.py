@@ -133,7 +133,9 @@ def ranked(found: Suggestion) -> Any:
         cycles = f"{plan.cycles / 1e6:,.1f}" if plan.cycles else "-"
         figures = (f"{trial.seconds * 1e3:,.4g}", cycles, size(plan.moved_bytes), size(plan.peak))
         table.add_row(Text(trial.name), *figures, Text(trial.reason or "the best"))
-    lines = [Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()]
+    lines = [
+        Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
+    ]
     said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
     first = found.trials[0]
     if first.plan is not None and first.plan.fits:

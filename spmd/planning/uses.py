@@ -27,8 +27,8 @@ _PRODUCTS = {
 _COPIES = {aten._to_copy.default, aten.clone.default, aten.detach.default, aten.alias.default}
 _SPLITS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _NORMS = {
-    aten.native_layer_norm.default, aten._fused_rms_norm.default, aten.mean.dim, aten.sum.dim_IntList, aten.var.correction,
-    aten.var_mean.correction,
+    aten.native_layer_norm.default, aten._fused_rms_norm.default, aten.mean.dim, aten.sum.dim_IntList,
+    aten.var.correction, aten.var_mean.correction,
 }  # fmt: skip
 
 
@@ -40,7 +40,7 @@ class Use:
     "lookup". free, summed: its dims that a product makes and sums over; of a lookup, `free` is the one looked up along.
     size, length: how long these two are. heads: into how many its made dim is cut. partners: of a second one, the first
     ones. is_read: whether a second one sums over what it makes. is_whole: something reads what it makes as a whole.
-    module: whose parameter it is. reads: the module that returns its operand, "" where none does. bias: added to it.
+    module: whose parameter it is. reads: the module that returns its operand, where one does. biases: added to it.
     """
 
     path: str
@@ -99,26 +99,25 @@ class Flow(TorchDispatchMode):
             if isinstance(parameter, XlaTensor):
                 dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
                 self._held[parameter._cell] = Held(path, dims)
-        handles = [self.model.register_forward_pre_hook(self._begin), self.model.register_forward_hook(self._end)]
+        begin = self.model.register_forward_pre_hook(self._begin)
+        handles = [begin, self.model.register_forward_hook(self._end, always_call=True)]
         for path, module in self.model.named_modules():
             called = _Called(self, path)
             handles.append(module.register_forward_pre_hook(called.before, with_kwargs=True))
             handles.append(module.register_forward_hook(called.after))
         try:
-            yield
+            # Also around the backward pass: a checkpoint's second time must do what the first did under a mode.
+            with self:
+                yield
         finally:
             for handle in handles:
                 handle.remove()
 
     def _begin(self, module: nn.Module, args: Any) -> None:
         self._depth += 1
-        if self._depth == 1:
-            self.__enter__()
 
     def _end(self, module: nn.Module, args: Any, output: Any) -> None:
         self._depth -= 1
-        if self._depth == 0:
-            self.__exit__(None, None, None)
 
     def note(self, path: str, side: str, value: Any) -> None:
         """Tells what a module takes or returns."""
@@ -136,8 +135,10 @@ class Flow(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))
+        if not self._depth:
+            return output
         self.bytes += sum(tensor.nbytes for tensor in tensors(output) if tensor._view is None)
-        given = [tensor for tensor in tensors(args) + tensors(kwargs)]
+        given = tensors((args, kwargs))
         opened = frozenset[str]().union(*(self._open.get(tensor._cell, frozenset()) for tensor in given))
         if func in _COPIES and given and given[0]._cell in self._held:
             self._copy(given[0], output)
@@ -170,8 +171,8 @@ class Flow(TorchDispatchMode):
         held = self._held.get(weight._cell)
         if held is None or value._cell in self._held:
             return False
-        dims = held.dim(weight, free), held.dim(weight, summed)
-        if None in dims:
+        made, along = held.dim(weight, free), held.dim(weight, summed)
+        if made is None or along is None:
             return False
         opened = {
             path for path in self._open.get(value._cell, ())
@@ -179,7 +180,7 @@ class Flow(TorchDispatchMode):
         }  # fmt: skip
         kind = "second" if opened else "first"
         use = self.uses.setdefault(
-            held.path, Use(held.path, kind, dims[0], dims[1], weight.shape[free], weight.shape[summed])
+            held.path, Use(held.path, kind, made, along, weight.shape[free], weight.shape[summed])
         )
         self.flops += 2 * output.numel() * weight.shape[summed]
         use.partners |= opened
@@ -219,9 +220,8 @@ class Flow(TorchDispatchMode):
                 use = self.uses[path]
                 if held is not None and this.dim() == 1 and this.shape[0] == use.size:
                     use.biases.add(held.path)
-                elif held is None and this.shape == other.shape and this.shape[-1] == use.size:
-                    if not self._open.get(this._cell):
-                        use.is_whole = True
+                elif held is None and this.shape == other.shape and not self._open.get(this._cell):
+                    use.is_whole |= this.shape[-1] == use.size
 
 
 class _Called:

@@ -137,7 +137,9 @@ class TestOfAStep:
         assert any(one.subject.startswith("head ") and "llama.py" in one.line for one in plan.findings)
         assert is_untouched(model) and not optimizer.state
 
-        mended = RULES.put("norm:output", P(("data", "fsdp"), None, None)).put("head.weight", P(), before="{embed,head}.weight")
+        mended = RULES.put("norm:output", P(("data", "fsdp"), None, None)).put(
+            "head.weight", P(), before="{embed,head}.weight"
+        )
         other = spmd.plan(step, tokens, mesh=mesh, rules=mended)
         changes = {change.name: change for change in plan.diff(other).changes}
         change = changes["head.weight, P('tensor', 'fsdp') -> P(None, 'fsdp') (bytes)"]
