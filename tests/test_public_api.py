@@ -11,12 +11,12 @@ import spmd
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding ShardingRules Suggestion call_jax "
-        "check checkpoint_name clear_sharding cond config device device_ids eager fill_shards from_process_local "
-        "full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint "
-        "local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
-        "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
-        "simulate stablehlo_custom_call suggest sync use_sharding while_loop"
+        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding ShardingRules "
+        "Suggestion call_jax check checkpoint_name clear_sharding cond config device device_ids eager fill_shards "
+        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy "
+        "load_checkpoint local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
+        "offload_optimizer place_to_device place_to_host plan process_count process_index reduce_gradient_in "
+        "register_lowering remat scan scan_layers simulate stablehlo_custom_call suggest sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "

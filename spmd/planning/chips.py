@@ -10,8 +10,8 @@ class Chip:
 
     Attributes:
         name: as in a target, "v5p". peak_flops: bfloat16 operations a second. flops_per_cycle: those of all its matrix
-            units in one cycle. memory_bytes: what the compiler lets a program have. link_bytes: a second, over all its links
-        to other chips. source: where these are from.
+            units in one cycle. memory_bytes: what the compiler lets a program have. link_bytes: a second, over all its
+        links to other chips. source: where these are from.
     """
 
     name: str

@@ -1,6 +1,5 @@
 """The sensible layouts of a model on so many devices: meshes, and rules that follow from what parameters are for."""
 
-import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -55,9 +54,11 @@ class Layout:
         return "; ".join([*said, ("", "half checkpointed", "checkpointed")[self.checkpointed]]).removesuffix("; ")
 
     def needs_no_less_than(self, other: "Layout") -> bool:
-        """Whether it needs the memory that another one does, and what that frees beside it."""
-        frees = dataclasses.replace(self, reshard=other.reshard, checkpointed=other.checkpointed)
-        return frees == other and self.reshard <= other.reshard and self.checkpointed <= other.checkpointed
+        """Whether it surely needs the memory that another one does: it splits and frees no more."""
+        is_split_alike = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
+        return is_split_alike and all(
+            getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard", "checkpointed")
+        )
 
 
 @dataclass(frozen=True)
@@ -317,5 +318,6 @@ def expected(
     return Expected(
         max(compute, moved) + 0.05 * moved + update,
         model.state / layout.tensor / layout.fsdp,
-        model.flow.bytes * width / 4 * 0.5 * (1 - 0.95 * again) / split,
+        # Some nine tenths of what forward computes: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
+        model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / split,
     )

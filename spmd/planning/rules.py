@@ -186,9 +186,10 @@ class ShardingRules:
         >>> mesh = spmd.Mesh([0], (1,), ("tensor",))
         >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
         >>> rules = spmd.ShardingRules({"0.weight": ("tensor", None), "1.weight": (None, "tensor")})
-        >>> handle = rules.apply(model, mesh)
-        >>> spmd.get_sharding(model.to("xla")[1].weight).mesh_axes()
-        OrderedDict({'tensor': 1})
+        >>> rules.apply(model, mesh).tensors  # path -> pattern
+        {'0.weight': '0.weight', '1.weight': '1.weight'}
+        >>> model.to("xla")(torch.ones(2, 4, device="xla")).shape
+        torch.Size([2, 4])
         """
         return apply(self, model, mesh, strict=strict, how=fsdp)
 

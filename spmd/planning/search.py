@@ -134,9 +134,10 @@ def suggest(
     >>> import torch, spmd
     >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
     >>> model = torch.nn.Sequential(*layers).to("meta")
-    >>> found = spmd.suggest(lambda x: model(x).square().mean().backward(), torch.empty(8, 64), progress=False)
-    >>> found.best.name, found.plan.fits
-    ('fsdp=1', True)
+    >>> step, batch = lambda x: model(x).square().mean().backward(), torch.empty(8, 64)
+    >>> found = spmd.suggest(step, batch, target="cpu:2", progress=False)
+    >>> found.mesh.size(), found.plan.fits, found.best.reason
+    (2, True, '')
     """
     line, started = user_line(), time.monotonic()
     if not callable(step):

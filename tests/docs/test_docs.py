@@ -15,8 +15,8 @@ MODULES = (
     "spmd.runtime", "spmd.core.config", "spmd.core.debug.check",
     "spmd.core.control.cond", "spmd.core.control.layers", "spmd.core.control.scan", "spmd.core.control.while_loop",
     "spmd.core.pjrt.host", "spmd.core.interop.call_jax", "spmd.core.metrics", "spmd.core.pjrt.devices",
-    "spmd.core.sharding.value", "spmd.planning.patterns", "spmd.planning.planner", "spmd.planning.report", "spmd.planning.rules",
-    "spmd.planning.search", "fsdp.convert", "fsdp.plan",
+    "spmd.core.sharding.value", "spmd.planning.patterns", "spmd.planning.planner", "spmd.planning.report",
+    "spmd.planning.rules", "spmd.planning.search", "fsdp.convert", "fsdp.plan",
     "fsdp.policies", "fsdp.state_dict", "fsdp.wrapper", "fsdp.activation", "fsdp.aliases", "fsdp.api",
     "fsdp.fully_shard", "fsdp.shown", "fsdp.whole",
 )  # fmt: skip

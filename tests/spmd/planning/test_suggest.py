@@ -160,6 +160,7 @@ class TestLayouts:
         assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
         least = Layout(1, 8, 1, checkpointed=2)
         assert Layout(1, 8, 1, reshard=False).needs_no_less_than(least)
+        assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1)) and not Layout(1, 4, 2).needs_no_less_than(least)
         assert not least.needs_no_less_than(Layout(1, 8, 1, reshard=False))
 
 
