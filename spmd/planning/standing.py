@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 from torch.utils._pytree import tree_leaves
 
-from ..core.backend.swap import exchange, hooks_after
+from ..core.backend.swap import exchange
 from ..core.ir.graph import Leaf
 from ..core.ir.meta import dense_meta
 from ..core.lazy.cell import Cell
@@ -31,12 +31,10 @@ def kept(reached: Reached) -> Iterator[None]:
 def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
     """Modules that are not on the device stand there without data, with their optimizers' state and the arguments."""
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-    hooks: list[tuple[Any, Any, Any, Any]] = []  # which stay with the object, whatever it holds
 
     def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
         if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
             gradient = tensor.grad if tensor.is_leaf else None
-            hooks.append((tensor, *_hooks(tensor)))
             exchanged[id(tensor)] = tensor, made(tensor)
             exchange(*exchanged[id(tensor)])
             if gradient is not None:
@@ -61,17 +59,6 @@ def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
     finally:
         for tensor, made in reversed(exchanged.values()):
             exchange(tensor, made)
-        for tensor, pin, before, after in hooks:
-            tensor.__dict__.pop("_pins_grad", None)
-            tensor.__dict__.update(pin)
-            tensor._backward_hooks, tensor._post_accumulate_grad_hooks = before, after
-
-
-def _hooks(tensor: Any) -> tuple[Any, Any, Any]:
-    """The mark that its gradient is laid out, and copies of the hooks on it."""
-    pin = {name: value for name, value in tensor.__dict__.items() if name == "_pins_grad"}
-    before, after = (None if held is None else held.copy() for held in (tensor._backward_hooks, hooks_after(tensor)))
-    return pin, before, after
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import Mesh, P, Plan, ShardingRules
@@ -145,6 +146,30 @@ class TestOfAStep:
         change = changes["head.weight, P('tensor', 'fsdp') -> P(None, 'fsdp') (bytes)"]
         assert (change.before, change.after) == (128 * 32 * 4, 255 * 32 * 4)
         assert not plan.diff(spmd.plan(step, tokens, mesh=mesh, rules=RULES))
+
+    def test_a_model_that_is_on_the_device_and_has_hooks(self, mesh: Mesh) -> None:
+        model, calls = nn.Linear(8, 8).to("xla"), []
+        handle = model.weight.register_hook(lambda gradient: calls.append("arrived"))
+        after = model.weight.register_post_accumulate_grad_hook(lambda tensor: calls.append("there"))
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+
+        def step(x: torch.Tensor) -> None:
+            model(x.to("xla")).square().sum().backward()
+
+        x = torch.ones(8, 8)
+        rules = ShardingRules({"weight": P("tensor", None)}, units=())
+        found = spmd.suggest(step, x, target="cpu:2", mp_policy=policy, max_trials=2, progress=False)
+        plan = spmd.plan(step, x, mesh=mesh, rules=rules)
+        assert plan.layout[0].spec == "P('tensor', 'fsdp')" and found.plan.fits
+        assert spmd.get_sharding(model.weight) is None and model.weight.grad is None
+        calls.clear()
+        step(x.to("xla"))
+        assert calls == ["arrived", "there"] and model.weight.grad is not None
+        assert model.weight._backward_hooks is not None and len(model.weight._backward_hooks) == 1
+        handle.remove()
+        after.remove()
+        step(x.to("xla"))
+        assert calls == ["arrived", "there"]
 
     def test_errors(self, mesh: Mesh) -> None:
         model = meta_llama(layers=1)
