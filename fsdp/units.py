@@ -244,7 +244,7 @@ class Unit:
             return None
         output = self._cast_output(output)
         if self.settings.shard_output is None:
-            self.split(output)
+            self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
             self.settings.shard_output(output, self.settings.mesh)
         self._watch(output, ended)

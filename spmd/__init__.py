@@ -68,7 +68,10 @@ from .pictures import show_sharding as show_sharding
 from .pictures import visualize_sharding as visualize_sharding
 from .pictures import visualize_tensor_sharding as visualize_tensor_sharding
 from .planning import Plan as Plan
+from .planning import ShardingRules as ShardingRules
+from .planning import Suggestion as Suggestion
 from .planning import plan as plan
+from .planning import suggest as suggest
 from .reading import reduce_gradient_in as reduce_gradient_in
 from .reading import use_sharding as use_sharding
 from .runtime import DeviceAttributes as DeviceAttributes

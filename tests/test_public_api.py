@@ -48,6 +48,12 @@ NAMES = {
         "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
         "set_global_mesh show_sharding simulate stablehlo_custom_call sync use_sharding visualize_sharding "
         "visualize_tensor_sharding while_loop"
+        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding ShardingRules "
+        "Suggestion call_jax check checkpoint_name clear_sharding cond config device device_ids eager fill_shards "
+        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy "
+        "load_checkpoint local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
+        "offload_optimizer place_to_device place_to_host plan process_count process_index reduce_gradient_in "
+        "register_lowering remat scan scan_layers simulate stablehlo_custom_call suggest sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -148,7 +154,7 @@ SIGNATURES = {
     spmd.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
-    spmd.plan: "(step, *args, target=None, **kwargs)",
+    spmd.plan: "(step, *args, target=None, mesh=None, rules=None, **kwargs)",
     spmd.Plan.diff: "(self, other)",
     spmd.Plan.from_json: "(text)",
     spmd.Plan.save: "(self, path)",
@@ -160,6 +166,17 @@ SIGNATURES = {
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.sync: "(wait=False)",
     spmd.reduce_gradient_in: "(leaf, dtype)",
+    spmd.ShardingRules: (
+        "(rules=(), *, units=None, shard_axis='fsdp', extra_data_axis=None, reshard_after_forward=True, checkpoint=())"
+    ),
+    spmd.ShardingRules.apply: "(self, model, mesh, *, strict=True, **fsdp)",
+    spmd.ShardingRules.put: "(self, pattern, spec, *, before=None)",
+    spmd.ShardingRules.without: "(self, pattern)",
+    spmd.ShardingRules.load: "(path)",
+    spmd.ShardingRules.save: "(self, path)",
+    spmd.suggest: (
+        "(step, *args, target=None, model=None, mp_policy=None, budget=600.0, max_trials=24, progress=True, **kwargs)"
+    ),
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",

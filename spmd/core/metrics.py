@@ -1,9 +1,9 @@
 """Counters, timers and the compile ledger: what the library did, and why it compiled."""
 
 import contextlib
-import itertools
 import functools
 import inspect
+import itertools
 import threading
 import time
 from collections import Counter, defaultdict, deque

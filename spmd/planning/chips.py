@@ -10,13 +10,15 @@ class Chip:
 
     Attributes:
         name: as in a target, "v5p". peak_flops: bfloat16 operations a second. flops_per_cycle: those of all its matrix
-            units in one cycle. memory_bytes: what the compiler lets a program have. source: where these are from.
+            units in one cycle. memory_bytes: what the compiler lets a program have. link_bytes: a second, over all its
+        links to other chips. source: where these are from.
     """
 
     name: str
     peak_flops: float
     flops_per_cycle: int
     memory_bytes: int
+    link_bytes: float
     source: str
 
     @property
@@ -26,7 +28,7 @@ class Chip:
 
 
 _GIB = 1 << 30
-_DOCS = "peak: cloud.google.com/tpu/docs/"
+_DOCS = "peak, links: cloud.google.com/tpu/docs/"
 _MEMORY = "; memory: what libtpu 0.0.42's compiler calls available"
 
 
@@ -37,10 +39,10 @@ def _matrix_units(count: int, width: int) -> int:
 
 # By jax's `device_kind`. The clock that follows agrees with those published (v4: 1.05 GHz, arXiv:2304.01433).
 CHIPS = {
-    "TPU v4": Chip("v4", 275e12, _matrix_units(8, 128), int(30.75 * _GIB), f"{_DOCS}v4{_MEMORY}"),
-    "TPU v5 lite": Chip("v5e", 197e12, _matrix_units(4, 128), int(15.75 * _GIB), f"{_DOCS}v5e{_MEMORY}"),
-    "TPU v5": Chip("v5p", 459e12, _matrix_units(8, 128), int(95.74 * _GIB), f"{_DOCS}v5p{_MEMORY}"),
-    "TPU v6 lite": Chip("v6e", 918e12, _matrix_units(4, 256), int(31.25 * _GIB), f"{_DOCS}v6e{_MEMORY}"),
+    "TPU v4": Chip("v4", 275e12, _matrix_units(8, 128), int(30.75 * _GIB), 2400e9 / 8, f"{_DOCS}v4{_MEMORY}"),
+    "TPU v5 lite": Chip("v5e", 197e12, _matrix_units(4, 128), int(15.75 * _GIB), 1600e9 / 8, f"{_DOCS}v5e{_MEMORY}"),
+    "TPU v5": Chip("v5p", 459e12, _matrix_units(8, 128), int(95.74 * _GIB), 4800e9 / 8, f"{_DOCS}v5p{_MEMORY}"),
+    "TPU v6 lite": Chip("v6e", 918e12, _matrix_units(4, 256), int(31.25 * _GIB), 3584e9 / 8, f"{_DOCS}v6e{_MEMORY}"),
 }
 
 

@@ -7,7 +7,7 @@ import io
 from matplotlib.figure import Figure
 
 from .report import Plan
-from .table import alike, headline, kind_of, parts, size
+from .table import alike, headline, kind_of, layers_alike, parts, size
 
 _GREY, _FREE = "#9aa5b1", "#e8ecf0"
 _COLORS = {
@@ -49,6 +49,11 @@ def page_of(plan: Plan) -> str:
     if plan.collectives:
         shown = _picture(_traffic(plan), "bytes that collectives move")
         body.append(f"<h2>Collectives</h2>{shown}{_collectives(plan)}")
+    if plan.layout:
+        body.append(f"<h2>Layout</h2>{_layout(plan)}")
+    if plan.findings:
+        items = [f"<li>{_text(str(found))}<br><code>{_text(found.line)}</code></li>" for found in plan.findings]
+        body.append(f"<h2>What stands out</h2><ul>{''.join(items)}</ul>")
     body += [f"<p class='note'>{_text(note)}</p>" for note in plan.notes]
     title = _text(plan.target or "devices here")
     return (
@@ -85,6 +90,16 @@ def _collectives(plan: Plan) -> str:
             + f"<td>{came}</td></tr>"
         )
     heads = "<th>kind</th><th>axes</th><th class=n>count</th><th class=n>bytes</th><th class=n>moved</th><th>from</th>"
+    return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
+
+
+def _layout(plan: Plan) -> str:
+    lines = []
+    for path, row, count, total in layers_alike(plan.layout):
+        times = f" x {count:,}" if count > 1 else ""
+        cells = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
+        lines.append(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}<td class=n>{size(total)}</td></tr>")
+    heads = "<th>path</th><th>dtype, shape</th><th>lies</th><th>rule</th><th class=n>per device</th>"
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
 

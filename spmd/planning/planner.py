@@ -1,37 +1,43 @@
 """spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import nn
-from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
-from torch.utils._pytree import tree_leaves
 
-from ..core.backend.swap import exchange
+from ..annotate import get_sharding
+from ..core.compile.collectives import line_of, source_of
 from ..core.compile.compiler import compile_for
 from ..core.engine import abstract
 from ..core.engine.barrier import sync
 from ..core.ir.graph import Graph, Leaf, Node
-from ..core.ir.meta import dense_meta
-from ..core.ir.source import Line, user_line
-from ..core.lazy.cell import Cell
-from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.ir.source import Line, node_line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
+from ..mesh import Mesh
 from .advice import advice
+from .applied import arrive
 from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
+from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
 from .reach import Reached
 from .report import Plan
+from .rules import ShardingRules
+from .standing import kept, without_data
 
 
-def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwargs: Any) -> Plan:
+def plan(
+    step: Callable[..., Any],
+    *args: Any,
+    target: str | None = None,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    **kwargs: Any,
+) -> Plan:
     """Says what a training or inference step takes, by the compiler of the devices, without running or allocating it.
 
     The step is called twice with these arguments and recorded; the second recording, the steady step, is compiled with
@@ -47,6 +53,9 @@ def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwar
         target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4"; the extra `tpu`), simulated devices
             ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here stands for as
             many of the target's, by ordinal.
+        mesh, rules: lay the model that the step reaches out by these rules for the length of the plan; `Plan.findings`
+            then says what the rules leave to be desired. A module without arguments is planned as the table of its
+            layout alone, without compiling.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
     for a target that is not known or has another number of chips than the mesh. A step that does not fit is no error:
@@ -66,10 +75,42 @@ def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwar
     line = user_line()
     if not callable(step):
         raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
+    if (mesh is None) is not (rules is None):
+        have, lack = ("rules", "mesh") if mesh is None else ("mesh", "rules")
+        raise TypeError(f"plan: got {have} without {lack}; rules lay a model out on a mesh: give both or neither")
+    lay = None if rules is None or mesh is None else Lay(rules, mesh)
+    if isinstance(step, nn.Module) and not (args or kwargs):
+        return _table(step, lay, target, line)
+    return planned(step, args, kwargs, target, lay, line)
+
+
+@dataclass(frozen=True)
+class Lay:
+    """What lays the models of a step out before it is recorded; fsdp: keywords of its. model: that alone."""
+
+    rules: ShardingRules
+    mesh: Mesh
+    fsdp: dict[str, Any] = field(default_factory=dict)
+    model: nn.Module | None = None
+
+    def apply(self, roots: Sequence[nn.Module]) -> tuple[dict[str, str], set[str]]:
+        """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. What matches
+        nothing is a finding and no error."""
+        found: dict[str, str] = {}
+        sites: set[str] = set()
+        for root in roots if self.model is None else (self.model,):
+            applied = self.rules.apply(root, self.mesh, strict=False, **self.fsdp)
+            found |= applied.tensors
+            sites |= applied.sites.keys()
+        return found, sites
+
+
+def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, line: Line) -> Plan:
+    """See `plan`."""
     enter_thread()
     layouts: dict[tuple[int, int], Sharding] = {}
     while True:
-        step_recorded = _record(step, args, kwargs, layouts)
+        step_recorded = _record(step, args, kwargs, layouts, lay)
         target = _checked(target, step_recorded.programs)
         with standing_in(target):
             found = _chosen(step_recorded)
@@ -82,7 +123,8 @@ def plan(step: Callable[..., Any], *args: Any, target: str | None = None, **kwar
 class Recorded:
     """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
 
-    earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`).
+    rows, findings: how the models lie, and what stands out. sites: the modules whose activations a rule lays out; None:
+    there are no rules. earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`).
     """
 
     programs: list[Graph]
@@ -91,13 +133,19 @@ class Recorded:
     roles: dict[Leaf, str]
     state: dict[str, int]
     paths: Callable[[Node], str]
+    rows: list[Row]
+    findings: list[Finding]
+    sites: set[str] | None
 
 
-def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding]) -> Recorded:
+def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: Lay | None) -> Recorded:
     recording = abstract.Recording(layouts)
     reached = Reached(step, (args, kwargs))
     calls = Calls(reached.modules)
-    with abstract.recorded(recording), _kept(reached), _without_data(reached, (args, kwargs)):
+    with abstract.recorded(recording), kept(reached), without_data(reached, (args, kwargs)):
+        roots = roots_of(reached.modules)
+        arrive(reached.modules)
+        patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         sync()
         first = len(recording.programs)
@@ -108,13 +156,20 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
         roles = Roles(Reached(step, (args, kwargs)))
         leaves = {leaf for graph in programs for leaf in graph.leaves}
         names = {leaf: roles.name_of(leaf) for leaf in leaves}
+        rows, findings = rows_of(roots, patterns)
+        findings = [replace(found, line=_read_at(found.subject, names, programs)) for found in findings]
+        if lay is not None:
+            findings += rules_of_nothing(lay.rules, roots, lay.rules.line)
         found = Recorded(
             programs,
             recording.programs,
             recording.unknown,
             {leaf: roles.of(leaf) for leaf in leaves},
-            _bytes(roles),
+            bytes_of(roles),
             lambda node: path_of(node, calls, names),
+            rows,
+            findings,
+            sites,
         )
         del result
     if not programs:
@@ -125,7 +180,66 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
     return found
 
 
-def _bytes(roles: Roles) -> dict[str, int]:
+def _read_at(path: str, names: dict[Leaf, str], programs: Sequence[Graph]) -> str:
+    """The user's line that reads a parameter first."""
+    for graph in programs:
+        for node in graph.nodes:
+            if any(names.get(operand) == path for operand in node.operands if type(operand) is Leaf):
+                found = node_line(source_of(node))
+                return str(found if found.code is not None else line_of(node, graph.nodes))
+    return ""
+
+
+_OF_A_PROGRAM = (
+    "optimizer_state", "arguments", "results", "in_place", "temporaries", "host", "flops", "cycles", "cycles_once",
+    "num_programs", "num_ops", "compile_seconds",
+)  # fmt: skip
+
+
+def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Plan:
+    """The plan of a module that no step is given of: how it lies, and what that takes."""
+    enter_thread()
+    reached = Reached(model, ())
+    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, ()):
+        arrive(reached.modules)
+        patterns, _ = ({}, None) if lay is None else lay.apply([model])
+        rows, findings = rows_of([model], patterns)
+        trained = sum(
+            row.bytes for row, (_, tensor, _) in zip(rows, tensors_of(model), strict=True) if tensor.requires_grad
+        )
+        lies = [found for _, tensor, _ in tensors_of(model) if (found := get_sharding(tensor)) is not None]
+        findings = [replace(found, line=str(line)) for found in findings]
+        if lay is not None:
+            findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
+    mesh = max(lies, key=lambda one: len(one.device_ids), default=devices.default_sharding())
+    target = mesh.target or target
+    with standing_in(target):
+        device: Any = next(iter(mesh.jax.device_set))
+    chip = chip_of(device)
+    parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
+    nothing: dict[str, Any] = dict.fromkeys(_OF_A_PROGRAM, 0)
+    return Plan(
+        target=target,
+        chip=device.device_kind,
+        num_devices=len(mesh.device_ids),
+        mesh={str(name): size for name, size in mesh.mesh_axes().items()},
+        parameters=parameters,
+        gradients=trained,
+        inputs=buffers,
+        peak=parameters + buffers,
+        memory=chip.memory_bytes if chip is not None else _memory(target, device),
+        collectives=(),
+        line=str(line),
+        notes=(
+            f"no step was given: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",
+        ),
+        layout=tuple(rows),
+        findings=tuple(findings),
+        **nothing,
+    )
+
+
+def bytes_of(roles: Roles) -> dict[str, int]:
     """What each role takes of a device's own memory, as the step leaves it, and what lies on the host for it."""
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
     for cell, role in roles.roles.items():
@@ -223,6 +337,15 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
         notes=tuple(_notes(figures, device)),
+        layout=tuple(recorded.rows),
+        findings=(
+            *recorded.findings,
+            *(
+                ()
+                if recorded.sites is None
+                else reshards((row for one in figures for row in one.collectives), recorded.sites)
+            ),
+        ),
     )
     return advice(made)
 
@@ -247,67 +370,3 @@ def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
         yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."
     if len(figures) > 1:
         yield f"the step is {len(figures)} programs: memory is of the largest, all else of all together."
-
-
-# --- the user's own objects -------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _kept(reached: Reached) -> Iterator[None]:
-    state = reached.state()
-    try:
-        yield
-    finally:
-        state.put_back()
-
-
-@contextlib.contextmanager
-def _without_data(reached: Reached, arguments: Any) -> Iterator[None]:
-    """Modules that are not on the device stand there without data, with their optimizers' state and the arguments."""
-    exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-
-    def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
-            gradient = tensor.grad if tensor.is_leaf else None
-            exchanged[id(tensor)] = tensor, made(tensor)
-            exchange(*exchanged[id(tensor)])
-            if gradient is not None:
-                tensor.grad = _abstract(gradient)
-
-    try:
-        for module in reached.modules:
-            for tensor in (*module._parameters.values(), *module._buffers.values()):
-                stand_in(tensor, _abstract)
-        moved = bool(exchanged)
-        for optimizer in reached.optimizers:
-            for parameter, state in optimizer.state.items():
-                for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
-                    if isinstance(tensor, torch.Tensor) and tensor.dim():
-                        stand_in(tensor, _abstract)
-        for tensor in [*tree_leaves(arguments), *reached.tensors]:
-            if isinstance(tensor, torch.Tensor) and tensor.is_meta:
-                stand_in(tensor, _abstract)
-        for tensor in tree_leaves(arguments) if moved else ():
-            stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
-        yield
-    finally:
-        for tensor, made in reversed(exchanged.values()):
-            exchange(tensor, made)
-
-
-def _is_elsewhere(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.device.type in ("meta", "cpu")
-        and tensor.layout is torch.strided
-        and tensor.is_leaf
-        and not isinstance(tensor, UninitializedTensorMixin)
-    )
-
-
-def _abstract(tensor: torch.Tensor) -> XlaTensor:
-    meta = dense_meta(tuple(tensor.shape), tensor.dtype)
-    made = wrap(meta, Cell(Leaf(meta, is_abstract=True), meta))  # nobody has said how it lies, as of data on the host
-    made.requires_grad_(tensor.requires_grad)
-    if isinstance(tensor, nn.Parameter):
-        made._is_param = True
-    return made

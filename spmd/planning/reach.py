@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..core import seed
+from ..core.backend.swap import hooks_after
 from ..core.lazy.tensor import OURS, XlaTensor
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, np.ndarray)
@@ -114,7 +115,9 @@ class State:
 
     def __init__(self, boxes: Any, names: Any, cells: Any, tensors: list[torch.Tensor]):
         self._boxes, self._names, self._cells = boxes, names, cells
-        self._grads = [(tensor, tensor.grad) for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
+        trained = [tensor for tensor in tensors if tensor.is_leaf and tensor.requires_grad]
+        self._grads = [(tensor, tensor.grad) for tensor in trained]
+        self._hooks = [_Hooks(tensor) for tensor in trained]
         self._own = [
             (tensor, {name: value for name, value in tensor.__dict__.items() if name in OURS})
             for tensor in tensors
@@ -139,6 +142,8 @@ class State:
             for name in OURS:
                 ours.__dict__.pop(name, None)
             ours.__dict__.update(own)
+        for hooks in self._hooks:
+            hooks.put_back()
         for tensor, grad in self._grads:
             if tensor.grad is not grad:
                 tensor.grad = grad
@@ -150,6 +155,31 @@ class State:
         random.setstate(python)
         np.random.set_state(numpy)
         seed.set_state(device)
+
+
+class _Hooks:
+    """The hooks on a parameter, which stay with the object whatever it holds: layouts and units leave some."""
+
+    def __init__(self, tensor: Any):
+        self.tensor = tensor
+        self.pin = {name: value for name, value in tensor.__dict__.items() if name == "_pins_grad"}
+        held = tensor._backward_hooks, hooks_after(tensor)
+        # The same dicts once more: the user's handles know them.
+        self.held = [(hooks, None if hooks is None else hooks.copy()) for hooks in held]
+
+    def put_back(self) -> None:
+        for hooks, before in self.held:
+            if hooks is not None and hooks != before:
+                _refill(hooks, before)
+        own = self.tensor.__dict__
+        if own.get("_pins_grad") is not self.pin.get("_pins_grad"):
+            own.pop("_pins_grad", None)
+            own.update(self.pin)
+        (backward, _), (after, _) = self.held
+        if self.tensor._backward_hooks is not backward:
+            self.tensor._backward_hooks = backward
+        if hooks_after(self.tensor) is not after:
+            self.tensor._post_accumulate_grad_hooks = after
 
 
 _SMALL = 1 << 20

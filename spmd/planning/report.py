@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..core.metrics import Collective
+from .layout import Finding, Row
 
 VERSION = 1  # of the JSON
 
@@ -36,6 +37,9 @@ class Plan:
         compile_seconds: what compiling took. line: the user's line that asked.
         peak_flops, clock, constants: of the chip, and where these are from.
         notes: what a reader of the figures should know.
+        layout: how each parameter and buffer of the models that the step reaches lies. findings: what stands out in it:
+            rules of nothing, shadowed rules, large parameters that are whole, dims that are padded, activations that
+            the partitioner laid out anew by itself.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="meta")
@@ -74,6 +78,8 @@ class Plan:
     clock: float | None = None
     constants: str = ""
     notes: tuple[str, ...] = ()
+    layout: tuple[Row, ...] = ()
+    findings: tuple[Finding, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -125,7 +131,9 @@ class Plan:
                 f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step anew"
             )
         rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
-        tuples = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
+        tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
+        tuples["layout"] = tuple(Row(**row | {"shape": tuple(row["shape"])}) for row in values.get("layout", ()))
+        tuples["findings"] = tuple(Finding(**found) for found in values.get("findings", ()))
         return cls(**values | {"collectives": tuple(rows)} | tuples)
 
     def diff(self, other: "Plan") -> "Difference":
@@ -200,10 +208,22 @@ def _changes(one: Plan, two: Plan) -> Iterable[Change]:
         before, after = getattr(one, name), getattr(two, name)
         if before != after:
             yield Change(name, before, after)
+    yield from _moved_rows(one, two)
     totals = [_totals(plan) for plan in (one, two)]
     found = [Change(name, totals[0].get(name, 0), totals[1].get(name, 0)) for name in totals[0] | totals[1]]
     changed = [change for change in found if change.before != change.after]
     yield from sorted(changed, key=lambda change: -abs(change.after - change.before))
+
+
+def _moved_rows(one: Plan, two: Plan) -> Iterable[Change]:
+    """The parameters that lie otherwise, with the bytes of one device's piece."""
+    before, after = ({row.path: row for row in plan.layout} for plan in (one, two))
+    for path in before | after:
+        old, new = before.get(path), after.get(path)
+        specs = [row.spec if row is not None else "not there" for row in (old, new)]
+        if specs[0] != specs[1]:
+            sizes = [row.bytes if row is not None else 0 for row in (old, new)]
+            yield Change(f"{path}, {specs[0]} -> {specs[1]} (bytes)", *sizes)
 
 
 def _totals(plan: Plan) -> dict[str, int]:

@@ -1,5 +1,6 @@
 """A plan as a table on a terminal."""
 
+import dataclasses
 import io
 import re
 from collections.abc import Iterable
@@ -11,15 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from ..core.metrics import Collective
+from .layout import Finding, Row
 from .report import Plan
+from .search import Suggestion, Trial
 
 SHOWN = 20  # rows of the collectives' table
 
 
-def text_of(plan: Plan) -> str:
+def text_of(shown: Plan | Suggestion) -> str:
     """The table as text, as wide as the terminal."""
     console = Console(file=io.StringIO(), width=max(Console().width, 100))
-    console.print(table_of(plan))
+    console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
     file: Any = console.file
     return file.getvalue().rstrip("\n")
 
@@ -78,11 +81,16 @@ def table_of(plan: Plan) -> Any:
         memory.add_row(f"of which over {link}", size(moved), f"{moved:,}")
     said: list[Any] = [memory]
     programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
-    said.append(Text(f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"))
+    if plan.num_programs:
+        said.append(Text(f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"))
     if plan.formula:
         said.append(Text(plan.formula))
+    if any(row.rule for row in plan.layout) or not plan.num_programs:
+        said.append(_layout(plan))
     if plan.collectives:
         said.append(_collectives(plan))
+    if plan.findings:
+        said.append(_findings(plan))
     if plan.verdict:
         said.append(Text(f"The compiler: {plan.verdict}", style="bold red"))
     if plan.largest:
@@ -114,6 +122,77 @@ def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+
+
+def ranked(found: Suggestion) -> Any:
+    """The trials of a search, those that were compiled in full, and of the others how many share a reason."""
+    table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for name in ("layout", "ms", "cycles M", "moved", "peak", "why not"):
+        table.add_column(name, justify="left" if name in ("layout", "why not") else "right", overflow="fold")
+    others: dict[str, list[Trial]] = {}
+    for trial in found.trials:
+        plan = trial.plan
+        if plan is None or trial.seconds is None:
+            others.setdefault(trial.reason, []).append(trial)
+            continue
+        cycles = f"{plan.cycles / 1e6:,.1f}" if plan.cycles else "-"
+        figures = (f"{trial.seconds * 1e3:,.4g}", cycles, size(plan.moved_bytes), size(plan.peak))
+        table.add_row(Text(trial.name), *figures, Text(trial.reason or "the best"))
+    lines = [
+        Text(f"{reason}: {_few([trial.name for trial in trials])}", style="dim") for reason, trials in others.items()
+    ]
+    said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
+    first = found.trials[0]
+    if first.plan is not None and first.plan.fits:
+        said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
+    return Group(table, *lines, *said)
+
+
+def _few(names: list[str]) -> str:
+    return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
+def layers_alike(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
+    """Rows that differ by the number of a layer alone, as one: (their path, the first, how many, bytes of all)."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        key = _NUMBER.sub("*", row.path), row.dtype, row.shape, row.spec, row.rule
+        groups.setdefault(key, []).append(row)
+    return [
+        (key[0] if len(group) > 1 else group[0].path, group[0], len(group), sum(row.bytes for row in group))
+        for key, group in groups.items()
+    ]
+
+
+def _layout(plan: Plan) -> Table:
+    found = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
+    for name in ("path", "dtype, shape", "lies", "rule"):
+        found.add_column(name, overflow="fold")
+    found.add_column("per device", justify="right")
+    for path, row, count, total in layers_alike(plan.layout):
+        times = f" x {count:,}" if count > 1 else ""
+        cells = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
+        found.add_row(*(Text(cell) for cell in cells), size(total))
+    return found
+
+
+def findings_alike(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
+    """Findings that differ by the number of a layer alone, as one: (the first, how many)."""
+    groups: dict[Any, list[Finding]] = {}
+    for found in findings:
+        groups.setdefault((found.kind, _NUMBER.sub("*", found.subject), found.text, found.line), []).append(found)
+    return [
+        (dataclasses.replace(group[0], subject=key[1]) if len(group) > 1 else group[0], len(group))
+        for key, group in groups.items()
+    ]
+
+
+def _findings(plan: Plan) -> Text:
+    lines = [Text("\nwhat stands out", style="bold")]
+    for found, count in findings_alike(plan.findings)[:SHOWN]:
+        lines.append(Text(f"  {found}{f' (x {count:,})' if count > 1 else ''}"))
+        lines += [Text(f"    {found.line}", style="dim")] if found.line else []
+    return Text("\n").join(lines)
 
 
 def _collectives(plan: Plan) -> Text:

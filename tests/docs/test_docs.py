@@ -10,16 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
-MODULES = (
-    "spmd.annotate", "spmd.reading", "spmd.shards", "spmd.sharded_tensor", "spmd.closures", "spmd.mesh",
-    "spmd.checkpoint.filling", "spmd.checkpoint.loading", "spmd.partition_spec", "spmd.runtime",
-    "spmd.core.config", "spmd.core.debug.check",
-    "spmd.core.control.cond", "spmd.core.control.layers", "spmd.core.control.scan", "spmd.core.control.while_loop",
-    "spmd.core.pjrt.host", "spmd.core.interop.call_jax", "spmd.core.metrics", "spmd.core.pjrt.devices",
-    "spmd.core.sharding.value", "spmd.planning.planner", "spmd.planning.report", "fsdp.convert", "fsdp.plan",
-    "fsdp.policies", "fsdp.state_dict", "fsdp.wrapper", "fsdp.activation", "fsdp.aliases", "fsdp.api",
-    "fsdp.fully_shard", "fsdp.shown", "fsdp.whole",
-)  # fmt: skip
+# Every file with an example in it.
+MODULES = [
+    ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for path in sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
+    if "\n    >>> " in path.read_text()
+]
 
 
 def blocks(page: Path) -> list[str]:

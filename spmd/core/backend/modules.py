@@ -22,6 +22,7 @@ from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
 Function = Callable[[torch.Tensor], torch.Tensor]
+ARRIVED = "_spmd_arrived"  # where a module keeps what is called with it whenever its own tensors have moved
 
 
 def _is_ours(tensor: Any) -> bool:
@@ -160,6 +161,9 @@ def keep_identity() -> None:
             for module in self.children():
                 module._apply(fn)
         _apply_to_own(self, fn, original)
+        arrived = self.__dict__.get(ARRIVED)
+        if arrived is not None:
+            arrived(self)
         return self
 
     nn.Module._apply = _apply  # type: ignore[method-assign]

@@ -48,11 +48,11 @@ def _tell_hooks(tensor: torch.Tensor) -> None:
     """The hooks are the Python object's; the autograd of what it now holds has yet to learn of them."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
-    if _hooks_after(tensor) is not None:
-        tensor._post_accumulate_grad_hooks = _hooks_after(tensor)
+    if hooks_after(tensor) is not None:
+        tensor._post_accumulate_grad_hooks = hooks_after(tensor)
 
 
-def _hooks_after(tensor: Any) -> Any:
+def hooks_after(tensor: Any) -> Any:
     """The hooks that run when a gradient has arrived."""
     return tensor._post_accumulate_grad_hooks
 
@@ -61,7 +61,7 @@ def _unpin(tensor: torch.Tensor) -> None:
     """Off the device no mesh lays a gradient out."""
     pin = tensor.__dict__.pop("_pins_grad", None)
     if pin:
-        hooks = _hooks_after(tensor)
+        hooks = hooks_after(tensor)
         for key in [key for key, hook in hooks.items() if hook is pin]:
             del hooks[key]
 
@@ -78,5 +78,5 @@ class _Forward:
         assert gradient is not None
         gradient = gradient.to(tensor.device, tensor.dtype)
         tensor.grad = gradient if tensor.grad is None else tensor.grad + gradient
-        for hook in [*(_hooks_after(tensor) or {}).values()]:
+        for hook in [*(hooks_after(tensor) or {}).values()]:
             hook(tensor)

@@ -1,0 +1,323 @@
+"""The sensible layouts of a model on so many devices: meshes, and rules that follow from what parameters are for."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..partition_spec import PartitionSpec
+from .rules import ShardingRules
+from .uses import Flow, Use
+
+P = PartitionSpec
+DATA, SHARD, TENSOR = "data", "fsdp", "tensor"
+
+
+class Unfit(Exception):
+    """A model cannot be laid out so; the text says why."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way to lay a model out. checkpointed: how many of two neighbouring blocks are computed again in backward."""
+
+    data: int
+    fsdp: int
+    tensor: int
+    sequence: bool = False
+    reshard: bool = True
+    checkpointed: int = 0
+
+    @property
+    def axes(self) -> dict[str, int]:
+        """Axis -> size; one of a single device is left out, but for the one that units need."""
+        sizes = {DATA: self.data, SHARD: self.fsdp, TENSOR: self.tensor}
+        return {name: size for name, size in sizes.items() if size > 1 or name == SHARD}
+
+    @property
+    def batch_axes(self) -> tuple[str, ...]:
+        return tuple(name for name in self.axes if name != TENSOR)
+
+    @property
+    def family(self) -> str:
+        """What such a layout is called."""
+        split = "data" if self.fsdp == 1 else "hybrid" if self.data > 1 else "fsdp"
+        if self.tensor == 1:
+            return split
+        tensor = f"tensor{' + sequence' if self.sequence else ''}"
+        return tensor if self.data * self.fsdp == 1 else f"{split} x {tensor}"
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name}={size}" for name, size in self.axes.items())
+        said = [sizes, *(["sequence"] if self.sequence else []), *([] if self.reshard else ["kept whole"])]
+        return "; ".join([*said, ("", "half checkpointed", "checkpointed")[self.checkpointed]]).removesuffix("; ")
+
+    def needs_no_less_than(self, other: "Layout") -> bool:
+        """Whether it surely needs the memory that another one does: it splits and frees no more."""
+        is_split_alike = self.data * self.fsdp == other.data * other.fsdp and self.tensor == other.tensor
+        return is_split_alike and all(
+            getattr(self, name) <= getattr(other, name) for name in ("fsdp", "sequence", "reshard", "checkpointed")
+        )
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of a model. blocks: patterns of its repeated modules. rows, length: of its input. state: the bytes
+    that its parameters and the optimizer take in all."""
+
+    flow: Flow
+    blocks: tuple[str, ...]
+    rows: int
+    length: int | None
+    numel: int
+    state: int
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether it has checkpoints of its own."""
+        return any(_general(path, self.blocks) in self.blocks for path in self.flow.again)
+
+
+def model_of(model: nn.Module, flow: Flow, state: int) -> Model:
+    """What a model is, once it has been watched."""
+    shape = flow.shapes.get(("", "input"), (1,))
+    numel = sum(parameter.numel() for parameter in model.parameters())
+    return Model(flow, blocks_of(model), shape[0], shape[1] if len(shape) > 1 else None, numel, state)
+
+
+def blocks_of(model: nn.Module) -> tuple[str, ...]:
+    """Patterns of the outermost modules that stand beside others of their class and shapes, and are no small part."""
+    found: list[str] = []
+    least = sum(parameter.numel() for parameter in model.parameters()) / 10
+
+    def visit(path: str, module: nn.Module) -> None:
+        groups: dict[object, list[str]] = {}
+        for name, child in module.named_children():
+            groups.setdefault(_kind(child), []).append(name)
+        for kind, names in groups.items():
+            numel = sum(one.numel() for name in names for one in module.get_submodule(name).parameters())
+            if len(names) > 1 and kind is not None and numel >= least:
+                everyone = len(names) == len(list(module.named_children()))
+                found.append(f"{path}{'*' if everyone else '{' + ','.join(names) + '}'}")
+            else:
+                for name in names:
+                    visit(f"{path}{name}.", module.get_submodule(name))
+
+    visit("", model)
+    return tuple(found)
+
+
+def _kind(module: nn.Module) -> object:
+    """Equal for modules of one class whose parameters are alike; None for one without."""
+    shapes = tuple((name, tuple(parameter.shape)) for name, parameter in module.named_parameters())
+    return (type(module), shapes) if shapes else None
+
+
+def _general(path: str, blocks: Sequence[str]) -> str:
+    """A path with the pattern of the block that it is in."""
+    for pattern in blocks:
+        parent, _, last = pattern.rpartition(".")
+        depth = len(pattern.split(".")) if parent or "." in pattern else 1
+        parts = path.split(".")
+        is_below = len(parts) >= depth and ".".join(parts[: depth - 1]) == parent
+        if is_below and (last == "*" or parts[depth - 1] in last.strip("{}").split(",")):
+            return ".".join([pattern, *parts[depth:]])
+    return path
+
+
+def layouts(model: Model, num_devices: int) -> Iterator[Layout]:
+    """All that could be sensible, whether or not it goes; see `rules_of`."""
+    can_split = any(use.kind == "second" for use in model.flow.uses.values())
+    checkpoints = (0,) if model.recomputes or not model.blocks else (0, 1, 2)
+    for tensor in _divisors(num_devices) if can_split else (1,):
+        for data in _divisors(num_devices // tensor):
+            fsdp = num_devices // tensor // data
+            for sequence in (False, True) if tensor > 1 and model.length is not None else (False,):
+                for reshard in (True, False) if fsdp > 1 and model.blocks else (True,):
+                    for checkpointed in checkpoints:
+                        yield Layout(data, fsdp, tensor, sequence, reshard, checkpointed)
+
+
+def _divisors(count: int) -> list[int]:
+    return [size for size in range(1, count + 1) if count % size == 0]
+
+
+def rules_of(layout: Layout, model: Model) -> ShardingRules:
+    """The rules of a layout. Raises Unfit where the model does not go with it."""
+    ways = layout.data * layout.fsdp
+    if model.rows % ways:
+        raise Unfit(f"a batch of {model.rows} is not divided by {ways} devices")
+    if layout.sequence and model.length is not None and model.length % layout.tensor:
+        raise Unfit(f"a sequence of {model.length} is not divided by {layout.tensor}")
+    table: dict[str, PartitionSpec] = {}
+    if layout.tensor > 1:
+        table = _tensor_rules(layout, model)
+    halves = {0: (), 1: tuple(_half(pattern) for pattern in model.blocks), 2: model.blocks}
+    return ShardingRules(
+        table,
+        units=model.blocks,
+        shard_axis=SHARD,
+        extra_data_axis=DATA if layout.data > 1 else None,
+        reshard_after_forward=layout.reshard,
+        checkpoint=halves[layout.checkpointed],
+    )
+
+
+def _half(pattern: str) -> str:
+    """Every second of the modules that a pattern is of."""
+    parent, dot, last = pattern.rpartition(".")
+    if last != "*":
+        return f"{parent}{dot}{{{','.join(last.strip('{}').split(',')[::2])}}}"
+    return f"{parent}{dot}*[02468]" if parent or not last else "{*[02468],[02468]}"
+
+
+def _tensor_rules(layout: Layout, model: Model) -> dict[str, PartitionSpec]:
+    """What is split over the tensor axis, and how the activations between lie."""
+    uses = model.flow.uses
+    seconds = [use for use in uses.values() if use.kind == "second"]
+    made = {path for use in seconds for path in _splittable(use, uses, layout.tensor)}
+    table = _Table(layout, model)
+    for use in uses.values():
+        ends = _is_end(use, model) and use.size % layout.tensor == 0
+        if use.kind == "second" and use.partners & made:
+            table.second(use)
+        elif use.kind == "lookup" and ends:
+            table.lookup(use)
+        elif use.kind == "first" and (use.path in made or ends):
+            table.first(use, ends=use.path not in made)
+    for pattern in model.blocks:
+        example = next(path for path, _ in model.flow.shapes if _general(path, model.blocks) == pattern)
+        table.stream(pattern, example)
+    return table.rules()
+
+
+class _Table:
+    """Rules in the making: of parameters, of activations between blocks, of those that first products read whole."""
+
+    def __init__(self, layout: Layout, model: Model):
+        self.layout, self.model = layout, model
+        self.parameters: dict[str, PartitionSpec] = {}
+        self.streams: dict[str, PartitionSpec | None] = {}
+        self.wholes: dict[str, PartitionSpec | None] = {}
+
+    def name(self, path: str) -> str:
+        return _general(path, self.model.blocks)
+
+    def second(self, use: Use) -> None:
+        self.split(use, use.summed)
+        self.stream(self.name(use.module), use.module)
+
+    def lookup(self, use: Use) -> None:
+        self.split(use, use.free)
+        self.stream(self.name(use.module), use.module)
+        self.end(use)
+
+    def first(self, use: Use, *, ends: bool) -> None:
+        self.split(use, use.free)
+        self.parameters |= {self.name(bias): P(TENSOR) for bias in use.biases}
+        key = (use.reads, "output") if use.reads else (use.module, "input")
+        shape = self.model.flow.shapes.get(key, ())
+        self.wholes[f"{self.name(key[0])}:{key[1]}"] = _spec(self.layout, shape, None)
+        if ends:
+            self.end(use)
+            shape = self.model.flow.shapes.get((use.module, "output"), ())
+            self.streams[f"{self.name(use.module)}:output"] = self.last(shape) if len(shape) > 1 else None
+
+    def split(self, use: Use, dim: int) -> None:
+        rank = len(self.model.flow.parameters[use.path])
+        self.parameters[self.name(use.path)] = P(*(TENSOR if place == dim else None for place in range(rank)))
+
+    def stream(self, name: str, module: str) -> None:
+        """What flows from block to block: split along the sequence where the layout says so."""
+        along = TENSOR if self.layout.sequence else None
+        self.streams[f"{name}:output"] = _spec(self.layout, self.model.flow.shapes.get((module, "output"), ()), along)
+
+    def end(self, use: Use) -> None:
+        """What the model returns of a head, or of a table that is one, too."""
+        for shape in self.model.flow.returned:
+            if len(shape) > 1 and shape[-1] == use.size:
+                self.streams[":output"] = self.last(shape)
+
+    def last(self, shape: tuple[int, ...]) -> PartitionSpec:
+        return P(self.layout.batch_axes, *[None] * (len(shape) - 2), TENSOR)
+
+    def rules(self) -> dict[str, PartitionSpec]:
+        # Without a split along the sequence all that is read whole lies whole by itself.
+        wholes = {name: spec for name, spec in self.wholes.items() if self.layout.sequence and name not in self.streams}
+        sites = wholes | self.streams
+        return self.parameters | {name: spec for name, spec in sites.items() if spec is not None}
+
+
+def _splittable(use: Use, uses: dict[str, Use], tensor: int) -> set[str]:
+    """Those that a second product reads, which are to be split with it. Raises Unfit where that cannot be."""
+    partners = [uses[path] for path in use.partners]
+    most = max((partner.heads or 0 for partner in partners), default=0)
+    if use.length % tensor:
+        raise Unfit(f"{use.path}: {use.length} are not divided by {tensor}")
+    if most % tensor:
+        raise Unfit(f"{use.path}: {most} heads are not divided by {tensor}")
+    beside = [
+        other for other in uses.values() if other.is_read and other.path not in use.partners and _pairs(other, use)
+    ]
+    # Fewer heads of keys and values than devices: they stay whole, and each device computes what it reads.
+    return {
+        one.path for one in (*partners, *beside)
+        if not one.is_whole and one.size % tensor == 0 and (one.heads is None or one.heads % tensor == 0)
+    }  # fmt: skip
+
+
+def _pairs(other: Use, use: Use) -> bool:
+    """Whether a product that a second one reads in part (keys, values) belongs to it: it stands beside its partners."""
+    return any(other.module.rpartition(".")[0] == path.rpartition(".")[0].rpartition(".")[0] for path in use.partners)
+
+
+def _is_end(use: Use, model: Model) -> bool:
+    """Whether it is a head or a table of embeddings that to split pays: a hundredth of the model, longer than wide."""
+    is_large = 100 * use.size * use.length >= model.numel and use.size > use.length
+    return is_large and not use.is_read and not use.is_whole
+
+
+def _spec(layout: Layout, shape: tuple[int, ...], along: str | None) -> PartitionSpec | None:
+    """How an activation [batch, length, width] lies; one of another rank is split along the batch alone."""
+    if len(shape) < 2 or shape[0] % math.prod(layout.axes[name] for name in layout.batch_axes):
+        return None
+    return P(layout.batch_axes, along if len(shape) == 3 else None, *[None] * (len(shape) - 2))
+
+
+# --- what to expect of one, before a compiler is asked ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expected:
+    """Seconds and bytes of one device, to choose what to compile first; and the least that its state can take."""
+
+    seconds: float
+    state: float
+    activations: float
+
+
+def expected(
+    layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int, num_second: int
+) -> Expected:
+    """What simple sums say. width: bytes of a number in compute."""
+    devices = layout.data * layout.fsdp * layout.tensor
+    again = layout.checkpointed / 2
+    # Narrower products; and what is kept whole is written into the stack of a rolled loop and read again, which cost
+    # 14 % of the cycles of Llama-8B on v5p.
+    share = 1 + 0.05 * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
+    compute = model.flow.flops * (3 + again) / devices / peak_flops * share
+    held = model.numel / layout.tensor
+    gathers = (2 if layout.reshard else 1) * held * width * (1 - 1 / layout.fsdp)
+    reduced = held * width * (1 - 1 / layout.fsdp) + 2 * held / layout.fsdp * width * (1 - 1 / layout.data)
+    stream = model.flow.stream * width / (layout.data * layout.fsdp)
+    tensor = num_second * (4 + 2 * again) * stream * (1 - 1 / layout.tensor)
+    update = held / layout.fsdp * 28 / (4.5 * link_bytes)  # a chip's memory is some 4.5 times as fast as its links
+    moved = (gathers + reduced + tensor) / link_bytes
+    split = layout.data * layout.fsdp * (layout.tensor if layout.sequence else math.sqrt(layout.tensor))
+    return Expected(
+        max(compute, moved) + 0.05 * moved + update,
+        model.state / layout.tensor / layout.fsdp,
+        # Some nine tenths of what forward computes: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
+        model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / split,
+    )

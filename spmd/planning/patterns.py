@@ -1,0 +1,88 @@
+"""Patterns of paths: a glob whose `*` stays within one part of a name, or a regular expression behind `re:`."""
+
+import functools
+import re
+from typing import NamedTuple
+
+REGEX = "re:"
+_SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*)", re.DOTALL)
+
+
+class Site(NamedTuple):
+    """Where an activation passes: what a module is given or what it returns, and which part of that.
+
+    at: the way to one tensor, positions and names; empty: every tensor of the spec's rank.
+    """
+
+    path: str
+    side: str
+    at: tuple[int | str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.side}{''.join(f'[{step}]' for step in self.at)}"
+
+
+def site_of(pattern: str) -> Site | None:
+    """The site that a pattern names; None where it is of parameters."""
+    found = _SITE.fullmatch(pattern)
+    if found is None:
+        return None
+    steps = re.findall(r"\[([^\[\]]*)\]", found["at"])
+    return Site(found["path"], found["side"], tuple(int(step) if step.isdigit() else step for step in steps))
+
+
+def matches(pattern: str, path: str) -> bool:
+    """Whether a pattern is of a path as a whole.
+
+    >>> matches("layers.*.weight", "layers.3.weight"), matches("layers.*", "layers.3.weight"), matches("**", "a.b")
+    (True, False, True)
+    >>> matches("*.{q,k}_proj", "0.k_proj"), matches(r"re:layers\\.[0-3]\\..*", "layers.3.weight")
+    (True, True)
+    """
+    if not path:  # the root: no part of a name, so nothing that one `*` could stand for
+        return pattern in ("", "**", f"{REGEX}.*", REGEX)
+    return _compiled(pattern).fullmatch(path) is not None
+
+
+def check(pattern: str) -> None:
+    """Raises ValueError for a pattern that cannot be read."""
+    try:
+        _compiled(pattern)
+    except re.error as error:
+        raise ValueError(f"ShardingRules: the pattern {pattern!r} cannot be read: {error}") from None
+
+
+@functools.lru_cache(4096)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    if pattern.startswith(REGEX):
+        return re.compile(pattern.removeprefix(REGEX))
+    return re.compile(_translated(pattern))
+
+
+_TOKEN = re.compile(r"(\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{},.]+|.)", re.DOTALL)
+
+
+def _translated(glob: str) -> str:
+    """The regular expression of a glob. `**.` and a last `.**` may stand for nothing, too."""
+    depth, parts = 0, []
+    for token, text in _TOKEN.findall(glob):
+        depth += {"{": 1, "}": -1}.get(token, 0)
+        if depth < 0:
+            raise re.error("a } without its {")
+        if token.startswith("["):
+            inner = token[1:-1]
+            parts.append(f"[{'^' if inner.startswith('!') else ''}{inner.removeprefix('!')}]")
+        elif token == ",":
+            parts.append("|" if depth else ",")
+        elif token:
+            parts.append(_GLOB[token])
+        else:
+            parts.append(re.escape(text))
+    if depth:
+        raise re.error("a { without its }")
+    return "".join(parts)
+
+
+_GLOB = {
+    "**.": r"(?:.*\.)?", ".**": r"(?:\..*)?", "**": r".*", "*": r"[^.]*", "?": r"[^.]", "{": "(?:", "}": ")",
+}  # fmt: skip

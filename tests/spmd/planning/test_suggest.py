@@ -1,0 +1,235 @@
+"""spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are ranked."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fsdp
+import spmd
+from recipes.llama import Llama, LlamaConfig, cross_entropy
+from spmd import P, ShardingRules, Suggestion
+from spmd.core.engine import abstract
+from spmd.planning.layouts import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
+from spmd.planning.reach import Reached
+from spmd.planning.standing import kept, without_data
+from spmd.planning.uses import Flow
+
+TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
+BOTH = ("data", "fsdp")
+
+
+def watched(model: nn.Module, call: Any, *args: Any) -> Model:
+    reached, flow = Reached(call, args), Flow(model)
+    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
+        call(*args)
+    return model_of(model, flow, 0)
+
+
+def meta(made: Any, config: Any) -> Any:
+    with torch.device("meta"):
+        return made(config)
+
+
+class TestUses:
+    """Nothing goes by a name: pairs of products, heads, tables and heads of a model are found in what it computes."""
+
+    def test_a_llama(self) -> None:
+        model = meta(Llama, LlamaConfig(layers=1))
+        uses = watched(model, model, TOKENS).flow.uses
+        kinds = {path: use.kind for path, use in uses.items()}
+        block = "blocks.0."
+        assert kinds == {
+            "embed.weight": "lookup", "head.weight": "first",
+            **{f"{block}attention.{name}.weight": "first" for name in ("query", "key", "value")},
+            f"{block}attention.out.weight": "second",
+            f"{block}gate.weight": "first", f"{block}up.weight": "first", f"{block}down.weight": "second",
+        }  # fmt: skip
+        assert [uses[f"{block}attention.{name}.weight"].heads for name in ("query", "key", "value")] == [4, 2, 2]
+        assert uses[f"{block}down.weight"].partners == {f"{block}gate.weight", f"{block}up.weight"}
+        assert uses[f"{block}gate.weight"].reads == "blocks.0.norm2" and uses["head.weight"].reads == "norm"
+
+    def test_products_that_read_a_whole_value(self) -> None:
+        class Residual(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.one, self.two, self.norm = nn.Linear(16, 16), nn.Linear(16, 16), nn.LayerNorm(16)
+                self.three = nn.Linear(16, 16)
+
+            def forward(self, x: Any) -> Any:
+                x = x + self.one(x)  # what is added to a whole value must be whole
+                return self.three(self.norm(self.two(x)))  # and so what is normalised
+
+        model = Residual().to("meta")
+        uses = watched(model, model, torch.empty(8, 16, device="meta")).flow.uses
+        assert [(use.kind, use.is_whole) for use in uses.values()] == [
+            ("first", True),
+            ("first", True),
+            ("first", False),
+        ]
+
+    def test_weights_that_stand_the_other_way_and_biases(self) -> None:
+        transformers = pytest.importorskip("transformers")
+        shapes = {"n_embd": 32, "n_layer": 1, "n_head": 4, "vocab_size": 96, "n_positions": 32, "use_cache": False}
+        config = transformers.GPT2Config(**shapes, bos_token_id=0, eos_token_id=0)
+        model = meta(transformers.GPT2LMHeadModel, config)
+        known = watched(model, lambda tokens: model(input_ids=tokens).logits, TOKENS)
+        rules = rules_of(Layout(2, 2, 2, sequence=True), known)
+        block = "transformer.h.0."  # one block stands beside no other
+        assert dict(rules.items()) == {
+            "transformer.wte.weight": P("tensor", None),
+            f"{block}attn.c_attn.weight": P(None, "tensor"), f"{block}attn.c_attn.bias": P("tensor"),
+            f"{block}attn.c_proj.weight": P("tensor", None),
+            f"{block}mlp.c_fc.weight": P(None, "tensor"), f"{block}mlp.c_fc.bias": P("tensor"),
+            f"{block}mlp.c_proj.weight": P("tensor", None),
+            f"{block}ln_1:output": P(BOTH, None, None), f"{block}ln_2:output": P(BOTH, None, None),
+            "transformer.wte:output": P(BOTH, "tensor", None), ":output": P(BOTH, None, "tensor"),
+            f"{block}attn.c_proj:output": P(BOTH, "tensor", None), f"{block}mlp.c_proj:output": P(BOTH, "tensor", None),
+        }  # fmt: skip
+
+    def test_experts(self) -> None:
+        transformers = pytest.importorskip("transformers")
+        shapes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "vocab_size": 64}
+        heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+        config = transformers.MixtralConfig(**shapes, **heads, num_local_experts=4)
+        model = meta(transformers.MixtralForCausalLM, config)
+        known = watched(model, lambda tokens: model(input_ids=tokens).logits, TOKENS)
+        rules = rules_of(Layout(1, 4, 2), known)
+        assert rules["model.layers.*.mlp.experts.gate_up_proj"] == P(None, "tensor", None)
+        assert rules["model.layers.*.mlp.experts.down_proj"] == P(None, None, "tensor")
+        assert "model.layers.*.mlp.gate.weight" not in list(rules)
+
+    def test_blocks(self) -> None:
+        assert blocks_of(meta(Llama, LlamaConfig(layers=3))) == ("blocks.*",)
+        assert blocks_of(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))) == ("{0,2}",)
+        assert blocks_of(nn.Linear(4, 4)) == ()
+
+
+class TestLayouts:
+    """Rules that follow from the uses, and why some do not go."""
+
+    def test_a_llama_as_by_hand(self) -> None:
+        model = meta(Llama, LlamaConfig(layers=2))
+        rules = rules_of(Layout(2, 2, 2, sequence=True, checkpointed=2), watched(model, model, TOKENS))
+        weights = dict(rules.of_parameters())
+        column, row = P("tensor", None), P(None, "tensor")
+        assert weights == {
+            "embed.weight": column, "head.weight": column,
+            **{f"blocks.*.attention.{name}.weight": column for name in ("query", "key", "value")},
+            "blocks.*.attention.out.weight": row,
+            "blocks.*.gate.weight": column, "blocks.*.up.weight": column, "blocks.*.down.weight": row,
+        }  # fmt: skip
+        assert {pattern: spec for pattern, _, spec in rules.of_activations()} == {
+            **{f"{name}:output": P(BOTH, None, None) for name in ("blocks.*.norm1", "blocks.*.norm2", "norm")},
+            **{
+                f"{name}:output": P(BOTH, "tensor", None)
+                for name in ("embed", "blocks.*.attention.out", "blocks.*.down", "blocks.*")
+            },
+            "head:output": P(BOTH, None, "tensor"), ":output": P(BOTH, None, "tensor"),
+        }  # fmt: skip
+        assert rules.units is not None and rules.units.modules == rules.checkpoint == ("blocks.*",)
+
+    def test_fewer_heads_of_keys_than_devices(self) -> None:
+        model = meta(Llama, LlamaConfig(layers=2))
+        rules = rules_of(Layout(1, 2, 4), watched(model, model, TOKENS))
+        assert "blocks.*.attention.key.weight" not in list(rules) and "blocks.*.attention.query.weight" in list(rules)
+
+    @pytest.mark.parametrize(
+        ("layout", "text"),
+        [
+            (Layout(1, 1, 8), "blocks.0.attention.out.weight: 4 heads are not divided by 8"),
+            (Layout(1, 16, 1), "a batch of 8 is not divided by 16 devices"),
+            (Layout(1, 1, 64, sequence=True), "a sequence of 32 is not divided by 64"),
+        ],
+    )
+    def test_what_does_not_go(self, layout: Layout, text: str) -> None:
+        model = meta(Llama, LlamaConfig(layers=1))
+        with pytest.raises(Unfit, match=re.escape(text)):
+            rules_of(layout, watched(model, model, TOKENS))
+
+    def test_a_model_that_checkpoints_itself_is_left_to_it(self) -> None:
+        model = meta(Llama, LlamaConfig(layers=2, checkpointed=True))
+        known = watched(model, lambda tokens: model(tokens).sum().backward(), TOKENS)
+        assert known.recomputes and {layout.checkpointed for layout in layouts(known, 8)} == {0}
+
+    def test_names_and_memory(self) -> None:
+        assert str(Layout(2, 4, 1)) == "data=2, fsdp=4" and Layout(2, 4, 1).family == "hybrid"
+        assert str(Layout(1, 4, 2, True, False, 1)) == "fsdp=4, tensor=2; sequence; kept whole; half checkpointed"
+        assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
+        least = Layout(1, 8, 1, checkpointed=2)
+        assert Layout(1, 8, 1, reshard=False).needs_no_less_than(least)
+        assert Layout(2, 4, 1).needs_no_less_than(Layout(1, 8, 1)) and not Layout(1, 4, 2).needs_no_less_than(least)
+        assert not least.needs_no_less_than(Layout(1, 8, 1, reshard=False))
+
+
+@pytest.fixture(scope="module")
+def found() -> Suggestion:
+    model = meta(Llama, LlamaConfig(layers=2))
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(tokens: torch.Tensor) -> torch.Tensor:
+        loss = cross_entropy(model(tokens), tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    precision = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+    found = spmd.suggest(step, TOKENS, target="cpu:4", mp_policy=precision, max_trials=3, progress=False)
+    assert not optimizer.state and all(parameter.is_meta for parameter in model.parameters())
+    assert not any(module._forward_hooks or "forward" in module.__dict__ for module in model.modules())
+    return found
+
+
+class TestSuggest:
+    """The search itself: simulated devices, ranked by operations and bytes moved."""
+
+    def test_ranking_and_reasons(self, found: Suggestion) -> None:
+        compiled = [trial for trial in found.trials if trial.plan is not None]
+        assert len(compiled) == 3 == len({trial.family for trial in compiled})
+        seconds = [trial.seconds for trial in compiled]
+        assert found.trials[:3] == tuple(compiled) and seconds == sorted(seconds)  # type: ignore[type-var]
+        assert found.best is compiled[0] and found.best.reason == ""
+        best = found.plan
+        assert found.best.seconds == pytest.approx(max(best.flops / 459e12, best.moved_bytes / 600e9))
+        for trial in compiled[1:]:
+            assert re.match(r"(\+[\d.,]+% time|the same time): .*%", trial.reason), trial.reason
+        others = {trial.reason for trial in found.trials[3:]}
+        assert others == {"not compiled: the budget is spent"}
+        assert "the rates of a v5p" in found.measure
+
+    def test_the_best_is_a_mesh_and_rules_that_run(self, found: Suggestion, tmp_path: Any) -> None:
+        found.rules.save(tmp_path / "rules.toml")
+        rules = ShardingRules.load(tmp_path / "rules.toml")
+        assert rules == found.rules
+        torch.manual_seed(0)
+        model = Llama(LlamaConfig(layers=2))
+        tokens = torch.arange(8 * 32).reshape(8, 32) % 251
+        expected = cross_entropy(model(tokens), tokens)
+        mesh = spmd.Mesh(range(4), found.mesh.mesh_shape, found.mesh.axis_names)
+        rules.apply(model, mesh)
+        loss = cross_entropy(model(tokens.to("xla")), tokens.to("xla"))
+        torch.testing.assert_close(loss.cpu(), expected.detach(), rtol=2e-5, atol=2e-5)
+
+    def test_printed(self, found: Suggestion) -> None:
+        pytest.importorskip("rich")
+        text = " ".join(str(found).split())
+        assert "layouts, best first" in text and "the best: Mesh(" in text
+        assert "not compiled: the budget is spent: " in text and " more" in text and found.measure in text
+
+    def test_what_is_not_asked_right(self) -> None:
+        one, two = nn.Linear(4, 4).to("meta"), nn.Linear(4, 4).to("meta")
+        x = torch.empty(8, 4, device="meta")
+        with pytest.raises(TypeError, match="suggest: expected a function that does a step, got int"):
+            spmd.suggest(3)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"expected one model in reach of the step, got Linear, Linear.*model="):
+            spmd.suggest(lambda x: one(x) + two(x), x, progress=False)
+        with pytest.raises(ValueError, match="does not reach the Linear that was given as model"):
+            spmd.suggest(lambda x: one(x), x, model=two, progress=False)
+        with pytest.raises(ValueError, match="the step does not call the Linear"):
+            spmd.suggest(lambda x: x + 1 if one is None else x * 2, x, model=one, progress=False)
+        with pytest.raises(ValueError, match="no layout over 4 devices goes with the step: a batch of 3"):
+            odd = torch.empty(3, 4, device="meta")
+            spmd.suggest(lambda x: one(x).sum().backward(), odd, target="cpu:4", progress=False)
