@@ -26,6 +26,7 @@ class Collective:
             belongs to, as `named_modules` names it ("" where only `spmd.plan`, which asks the modules, would know).
         is_sliced: of this all-reduce each device keeps a piece alone. On the CPU, which has no other, that is what a
             reduce-scatter becomes.
+        is_async: it runs while the device computes something else, as the program is scheduled.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Collective:
     line: str = ""
     path: str = ""
     is_sliced: bool = False
+    is_async: bool = False
 
     @property
     def moved_bytes(self) -> int:
@@ -47,10 +49,11 @@ class Collective:
 
     def __str__(self) -> str:
         kind = f"{self.kind} and slice" if self.is_sliced else self.kind
+        beside = " beside other work" if self.is_async else ""
         where = f" | {self.path}" if self.path else ""
         return (
             f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}), "
-            f"moves {self.moved_bytes:,} B{where} | {self.op}, {self.line}"
+            f"moves {self.moved_bytes:,} B{beside}{where} | {self.op}, {self.line}"
         )
 
 
