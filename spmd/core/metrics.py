@@ -26,6 +26,7 @@ class Collective:
             belongs to, as `named_modules` names it ("" where only `spmd.plan`, which asks the modules, would know).
         is_sliced: of this all-reduce each device keeps a piece alone. On the CPU, which has no other, that is what a
             reduce-scatter becomes.
+        link: over what it goes, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
         is_async: it runs while the device computes something else, as the program is scheduled.
     """
 
@@ -38,6 +39,7 @@ class Collective:
     line: str = ""
     path: str = ""
     is_sliced: bool = False
+    link: str = ""
     is_async: bool = False
 
     @property
@@ -51,8 +53,9 @@ class Collective:
         kind = f"{self.kind} and slice" if self.is_sliced else self.kind
         beside = " beside other work" if self.is_async else ""
         where = f" | {self.path}" if self.path else ""
+        link = f", {self.link}" if self.link else ""
         return (
-            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}), "
+            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
             f"moves {self.moved_bytes:,} B{beside}{where} | {self.op}, {self.line}"
         )
 
