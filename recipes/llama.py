@@ -154,13 +154,15 @@ def _lies(
 PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 
 
-def fully_sharded(model: Llama, mesh: spmd.Mesh, **how: Any) -> fsdp.FullyShardedDataParallel:
-    """The model under FSDP in bfloat16 over float32 masters, a unit a block; with heads over the axis "tensor", and
-    replicas over the axis "data"."""
+def fully_sharded(
+    model: Llama, mesh: spmd.Mesh, precision: fsdp.MixedPrecisionPolicy = PRECISION, **how: Any
+) -> fsdp.FullyShardedDataParallel:
+    """The model under FSDP, by default in bfloat16 over float32 masters, a unit a block; with heads over the axis
+    "tensor", and replicas over the axis "data"."""
     if "tensor" in mesh.axis_names and mesh.shape()["tensor"] > 1:
         model = model.to_empty(device="xla") if model.head.weight.is_meta else model.to("xla")
         how["shard_output"] = tensor_parallel(model, mesh)
     if "data" in mesh.axis_names:
         how["extra_data_axis"] = "data"
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=PRECISION, **how)
+    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision, **how)

@@ -112,10 +112,10 @@ def num_layers(parameters: Mapping[str, Any]) -> int:
 
 
 @contextmanager
-def use_partitioner(name: str) -> Iterator[None]:
-    """Compile with the partitioner "gspmd" or "shardy", and put the process's setting back."""
+def use_partitioner(name: str | None) -> Iterator[None]:
+    """Compile with the partitioner "gspmd" or "shardy" (None: the process's), and put the process's setting back."""
     before = jax.config.jax_use_shardy_partitioner
-    jax.config.update("jax_use_shardy_partitioner", name == "shardy")
+    jax.config.update("jax_use_shardy_partitioner", before if name is None else name == "shardy")
     try:
         yield
     finally:

@@ -17,7 +17,6 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.pallas.ops.tpu import splash_attention as splash
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
@@ -149,6 +148,12 @@ def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
     return output.transpose(0, 2, 1, 3).reshape(query.shape)
 
 
+def _all_but_constrained(primitive: Any, *_: Any, **__: Any) -> bool:
+    """What is gathered is not kept from forward to backward, whatever else is: it is the result of a constraint, and a
+    name put on that (`save_anything_except_these_names`) would keep what is named."""
+    return primitive.name != "sharding_constraint"
+
+
 @dataclass(frozen=True)
 class Step:
     """A training step of a model over a mesh with axes fsdp and tensor (one may have size 1)."""
@@ -161,15 +166,15 @@ class Step:
     scanned: bool = True
     attention: Literal["splash", "dot"] = "splash"
     optimizer: AdamW = AdamW()
+    dtype: Any = jnp.bfloat16  # that weights are cast to, and layers compute in
 
     def lies(self, x: jax.Array, *spec: Any) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, P(*spec)))
 
     def whole(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
         """A master weight as the layer computes with it: cast, then gathered over fsdp; its gradient is cut again."""
-        weight = self.lies(self.lies(weight, *spec).astype(jnp.bfloat16), *spec)
-        weight = self.lies(weight, *(None if axis == "fsdp" else axis for axis in spec))
-        return checkpoint_name(weight, "gathered")
+        weight = self.lies(self.lies(weight, *spec).astype(self.dtype), *spec)
+        return self.lies(weight, *(None if axis == "fsdp" else axis for axis in spec))
 
     def mixed(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         if self.attention == "dot":
@@ -200,9 +205,7 @@ class Step:
         specs = self.model.specs()
         embed = self.whole(parameters["embed"], specs["embed"])
         x = self.lies(jnp.take(embed, tokens, axis=0), "fsdp", "tensor", None)
-        policies = jax.checkpoint_policies
-        # What is gathered is not kept from forward to backward, whatever else is.
-        kept = policies.nothing_saveable if self.checkpointed else policies.save_anything_except_these_names("gathered")
+        kept = jax.checkpoint_policies.nothing_saveable if self.checkpointed else _all_but_constrained
         layer = jax.checkpoint(self.layer, prevent_cse=not self.scanned, policy=kept)
         if self.scanned:
             x, _ = jax.lax.scan(lambda x, stored: (layer(x, stored), None), x, parameters["layers"])

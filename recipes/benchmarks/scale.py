@@ -4,11 +4,13 @@
     python -m recipes.benchmarks.scale --rows 8b 8b-kept        some of them
     python -m recipes.benchmarks.scale --layers 2               the same with so many layers
     python -m recipes.benchmarks.scale --rows 8b --side jax     one side
+    python -m recipes.benchmarks.scale --rows toy toy-shardy    small ones, on eight simulated devices
 
-No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Each compile has a process
-of its own. Ours is a plain PyTorch model (`recipes/llama.py`, or Hugging Face's) on meta, wrapped, planned by
-`spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Cycles are those that the compiler estimates, loops
-counted by their turns; it estimates none for Pallas kernels, which attention is on both sides.
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`), except for the toys. Nothing is allocated. Each
+compile has a process of its own. Ours is a plain PyTorch model (`recipes/llama.py`, or Hugging Face's) on meta, planned
+by `spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Collectives and what they move count the turns of
+loops; hidden is what travels while the chip computes something else, in the compiler's schedule. Cycles are those that
+it estimates, by the same turns; it estimates none for Pallas kernels, which attention is on both sides.
 """
 
 import argparse
@@ -32,7 +34,9 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One step on one slice. tensor: how many ways heads are split; bar: the most that ours may take of JAX's."""
+    """One step on one slice. tensor: how many ways heads are split; bar: the most that ours may take of JAX's; low:
+    whether weights are cast to bfloat16 (XLA's CPU compiler widens what it exchanges: a toy computes in float32);
+    partitioner: of both sides, else each has its own default."""
 
     name: str
     model: str
@@ -44,9 +48,23 @@ class Row:
     bar: float = 1.05
     sequence: int = 4096
     has_peer: bool = True
+    partitioner: str | None = None
+    low: bool = True
+
+
+def _simulated(name: str) -> tuple[Row, ...]:
+    """A small model on eight simulated devices, by both partitioners, checkpointed and not."""
+    how: dict[str, Any] = {"bar": 1.0, "sequence": 64, "low": False}
+    return tuple(
+        Row(f"{name}{kept}{by}", name, "cpu:8", 8, 16, checkpointed=not kept, partitioner=by[1:] or "gspmd", **how)
+        for kept in ("", "-kept")
+        for by in ("", "-shardy")
+    )
 
 
 ROWS = (
+    *_simulated("toy"),
+    *_simulated("small"),
     Row("1b", "1b", "v5p:2x2x2", 8, 8),
     Row("1b-kept", "1b", "v5p:2x2x2", 8, 8, checkpointed=False),
     Row("1b-small-slice", "1b", "v5e:2x4", 8, 8),
@@ -71,6 +89,7 @@ def ours(row: Row, layers: int | None) -> dict[str, Any]:
 
     import spmd
 
+    spmd.config.partitioner = row.partitioner or spmd.config.partitioner
     model, mesh, loss_of = MODELS.get(row.model, _llama)(row, layers)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
     tokens = torch.zeros(row.batch, row.sequence, dtype=torch.int64, device="meta")
@@ -88,7 +107,9 @@ def ours(row: Row, layers: int | None) -> dict[str, Any]:
         "state": plan.parameters + plan.optimizer_state,
         "temporaries": plan.temporaries,
         "peak": plan.peak,
+        "exchanges": sum(collective.count for collective in plan.collectives),
         "moved": plan.moved_bytes,
+        "hidden": plan.hidden_bytes,
         "cycles": plan.cycles,
         "cycles_once": plan.cycles_once,
         "flops": plan.flops,
@@ -110,17 +131,27 @@ def _mesh(row: Row) -> Any:
     return spmd.Mesh(range(row.num_devices), shape, axes, target=row.target)
 
 
+# What the row's name says, and `recipes/llama.py` has no configuration of.
+SIMULATED = {
+    "toy": {"layers": 6, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 128, "vocabulary": 256},
+    "small": {"layers": 6, "width": 256, "heads": 8, "kv_heads": 2, "hidden": 512, "vocabulary": 512},
+}
+
+
 def _llama(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
     import torch
 
-    from recipes.llama import CONFIGS, Llama, cross_entropy, fully_sharded
+    import fsdp
+    from recipes.llama import CONFIGS, PRECISION, Llama, LlamaConfig, cross_entropy, fully_sharded
 
-    config = dataclasses.replace(CONFIGS[row.model], checkpointed=row.checkpointed)
+    shapes = LlamaConfig(**SIMULATED[row.model]) if row.model in SIMULATED else CONFIGS[row.model]
+    config = dataclasses.replace(shapes, checkpointed=row.checkpointed)
     config = dataclasses.replace(config, layers=layers or config.layers)
     mesh = _mesh(row)
     with torch.device("meta"):
         model = Llama(config)
-    return fully_sharded(model, mesh), mesh, lambda model, tokens: cross_entropy(model(tokens), tokens)
+    precision = PRECISION if row.low else fsdp.MixedPrecisionPolicy()
+    return fully_sharded(model, mesh, precision), mesh, lambda model, tokens: cross_entropy(model(tokens), tokens)
 
 
 def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
@@ -179,47 +210,67 @@ MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral, "1b-hf": _hugging_face_llama}
 
 def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
     """The same of the JAX program."""
-    from types import SimpleNamespace
-
     import jax
     import numpy as np
-    from jax.experimental import topologies
     from jax.sharding import Mesh
 
     from recipes.benchmarks import jax_llama
+    from recipes.benchmarks.jax_gpt import use_partitioner
+
+    models = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}
+    shapes = jax_llama.Llama(**SIMULATED[row.model]) if row.model in SIMULATED else models[row.model]
+    model = dataclasses.replace(shapes, layers=layers or shapes.layers)
+    mesh = Mesh(np.array(_devices(row)).reshape(-1, row.tensor), ("fsdp", "tensor"))
+    how = {} if row.low else {"dtype": jax.numpy.float32, "attention": "dot"}
+    with use_partitioner(row.partitioner):
+        lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed, **how).lower()
+        started = time.perf_counter()
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
+    return {"compile": time.perf_counter() - started, "verdict": "", **_read(compiled, row)}
+
+
+def _devices(row: Row) -> Any:
+    import jax
+    from jax.experimental import topologies
+
+    import spmd
+
+    if row.target.startswith("cpu:"):
+        spmd.simulate(row.num_devices)
+        return jax.devices()[: row.num_devices]
+    return topologies.get_topology_desc(topology_name=row.target, platform="tpu").devices
+
+
+def _read(compiled: Any, row: Row) -> dict[str, Any]:
+    """The figures of a program of JAX's, read as those of `spmd.plan` are."""
+    from types import SimpleNamespace
+
     from spmd.core.compile.collectives import collectives
     from spmd.core.compile.costs import cycles, repeated_flops
     from spmd.core.compile.hlo import Module
     from spmd.core.metrics import Collective
 
-    shapes = {"1b": jax_llama.LLAMA_1B, "8b": jax_llama.LLAMA_8B, "70b": jax_llama.LLAMA_70B}[row.model]
-    model = dataclasses.replace(shapes, layers=layers or shapes.layers)
-    devices = topologies.get_topology_desc(topology_name=row.target, platform="tpu").devices
-    mesh = Mesh(np.array(devices).reshape(-1, row.tensor), ("fsdp", "tensor"))
-    lowered = jax_llama.Step(model, mesh, row.batch, row.sequence, row.checkpointed).lower()
-    started = time.perf_counter()
-    try:
-        compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
-    seconds = time.perf_counter() - started
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())
-    moved = [
-        Collective(found.kind, found.axes, found.size, found.data, found.count).moved_bytes
+    exchanged = [
+        Collective(found.kind, found.axes, found.size, found.data, found.count, is_async=found.is_async)
         for found in collectives(module, program)  # type: ignore[arg-type]  # all that it asks of a graph
     ]
     all_turns, once = cycles(module)
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
         "state": memory.argument_size_in_bytes,
         "temporaries": memory.temp_size_in_bytes,
-        "peak": memory.peak_memory_in_bytes,
-        "moved": sum(moved),
+        "peak": memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        "exchanges": sum(found.count for found in exchanged),
+        "moved": sum(found.moved_bytes for found in exchanged),
+        "hidden": sum(found.moved_bytes for found in exchanged if found.is_async),
         "cycles": all_turns,
         "cycles_once": once,
         "flops": compiled.cost_analysis()["flops"] + repeated_flops(module),
-        "compile": seconds,
-        "verdict": "",
     }
 
 
@@ -253,20 +304,22 @@ def measured(side: str, row: Row, layers: int | None, timeout: float) -> dict[st
 
 # -- The table.
 
-# Name, how it is shown, divisor.
+# Name, how it is shown, divisor; a toy's are shown in units 1,024 times smaller (cycles it has none).
 COLUMNS = (
-    ("state", "state GiB", GIB),
-    ("temporaries", "temporaries GiB", GIB),
-    ("peak", "peak GiB", GIB),
-    ("moved", "moved GiB", GIB),
+    ("state", "state {}iB", 1 << 20),
+    ("temporaries", "temporaries {}iB", 1 << 20),
+    ("peak", "peak {}iB", 1 << 20),
+    ("exchanges", "collectives", 1),
+    ("moved", "moved {}iB", 1 << 20),
+    ("hidden", "of which hidden {}iB", 1 << 20),
     ("cycles", "cycles M", 1e6),
     ("cycles_once", "loops once M", 1e6),
-    ("flops", "operations T", 1e12),
+    ("flops", "operations {}", 1e9),
     ("compile", "compile s", 1),
     ("seconds", "all s", 1),
     ("host", "host GiB", GIB),
 )
-BARRED = {"temporaries", "peak", "moved", "cycles"}  # what has a bar; the others are told
+BARRED = {"temporaries", "peak", "exchanges", "moved", "cycles"}  # what has a bar; the others are told
 
 
 def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console: Console) -> None:
@@ -274,14 +327,19 @@ def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console
     short = "" if layers is None else f", {layers} layers"
     title = f"{row.name}: {row.model} on {row.target}, batch {row.batch:,} x {row.sequence:,}{short}"
     table = Table("", *sides, "ratio", "bar", title=title, title_justify="left")
+    scale, letters = (1, "MG") if row.target.startswith("cpu") else (1024, "GT")
     for name, head, unit in COLUMNS:
+        if not any(figures.get(name) for figures in sides.values()):
+            continue
+        unit = unit * scale if "{}" in head else unit
         cells = [f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()]
         both = [figures[name] for figures in sides.values() if figures.get(name)]
         ratio = both[0] / both[1] if len(both) == 2 else None
         bar = 1.0 if name in ("moved", "cycles") and row.model == "70b" else row.bar
         is_over = ratio is not None and name in BARRED and ratio > bar
         shown = "" if ratio is None else f"[{'red' if is_over else 'green'}]{ratio:.3f}"
-        table.add_row(head, *cells, shown, f"{bar:.2f}" if name in BARRED and row.has_peer else "")
+        said = f"{bar:.2f}" if name in BARRED and row.has_peer else ""
+        table.add_row(head.format(letters[name == "flops"]), *cells, shown, said)
     console.print(table)
     for side, figures in sides.items():
         for name in ("error", "verdict", "formula"):

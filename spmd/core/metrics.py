@@ -32,6 +32,7 @@ class Collective:
         is_sliced: of this all-reduce each device keeps a piece alone. On the CPU, which has no other, that is what a
             reduce-scatter becomes.
         link: over what it goes, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
+        is_async: it runs while the device computes something else, as the program is scheduled.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Collective:
     path: str = ""
     is_sliced: bool = False
     link: str = ""
+    is_async: bool = False
 
     @property
     def moved_bytes(self) -> int:
@@ -54,11 +56,12 @@ class Collective:
 
     def __str__(self) -> str:
         kind = f"{self.kind} and slice" if self.is_sliced else self.kind
+        beside = " beside other work" if self.is_async else ""
         where = f" | {self.path}" if self.path else ""
         link = f", {self.link}" if self.link else ""
         return (
             f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
-            f"moves {self.moved_bytes:,} B{where} | {self.op}, {self.line}"
+            f"moves {self.moved_bytes:,} B{beside}{where} | {self.op}, {self.line}"
         )
 
 

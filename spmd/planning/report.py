@@ -97,6 +97,11 @@ class Plan:
         return sum(row.moved_bytes for row in self.collectives)
 
     @property
+    def hidden_bytes(self) -> int:
+        """Those of `moved_bytes` that travel while the device computes something else, as the program is scheduled."""
+        return sum(row.moved_bytes for row in self.collectives if row.is_async)
+
+    @property
     def seconds(self) -> float | None:
         """The step time that the estimated cycles come to; None where the compiler gives none."""
         return self.cycles / self.clock if self.clock and self.cycles else None
@@ -199,7 +204,7 @@ class Difference:
 # What the same code gives each time; seconds and lines are not among them.
 COMPARED = (
     "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
-    "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "num_programs",
+    "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "hidden_bytes", "num_programs",
 )  # fmt: skip
 
 

@@ -76,6 +76,8 @@ def table_of(plan: Plan) -> Any:
         memory.add_row(name, size(count), f"{count:,}")
     memory.add_row("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}")
     memory.add_row("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}")
+    if plan.hidden_bytes:
+        memory.add_row("of which beside other work", size(plan.hidden_bytes), f"{plan.hidden_bytes:,}")
     for link in sorted({row.link for row in plan.collectives if row.link}):
         moved = sum(row.moved_bytes for row in plan.collectives if row.link == link)
         memory.add_row(f"of which over {link}", size(moved), f"{moved:,}")
@@ -107,7 +109,7 @@ def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
     for row in rows:
         pattern = _NUMBER.sub("*", row.path)
         groups.setdefault(
-            (row.kind, row.axes, row.bytes, row.is_sliced, row.link, row.op, row.line, pattern), []
+            (row.kind, row.axes, row.bytes, kind_of(row), row.link, row.op, row.line, pattern), []
         ).append(row)
     found = [
         (
@@ -215,5 +217,5 @@ def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
 
 
 def kind_of(row: Collective) -> str:
-    """What a collective is called here."""
-    return f"{row.kind} + slice" if row.is_sliced else row.kind
+    """What a collective is called here; an asterisk: it runs beside other work."""
+    return f"{row.kind}{' + slice' if row.is_sliced else ''}{'*' if row.is_async else ''}"

@@ -10,12 +10,14 @@ import pytest
 import torch
 from diffusers import DDIMScheduler, DPMSolverMultistepScheduler, StableDiffusionPipeline
 from models.zoo import BATCH, SEQUENCE, VOCABULARY, ZOO, unet
-from peft import LoraConfig, get_peft_model
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from support import Batch, check
 from torch import Tensor, nn
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
+import fsdp
 import spmd
 
 
@@ -147,6 +149,39 @@ class TestLoRA:
         merged = on_xla.merge_and_unload()
         with torch.no_grad():
             check(merged(inputs["input_ids"].to("xla")).logits, adapted.merge_and_unload()(inputs["input_ids"]).logits)
+
+    def test_over_a_frozen_sharded_model(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
+        """Of what FSDP has split adapters alone have gradients and optimizer state; plain peft reads what is saved."""
+        config = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
+        case = ZOO["llama"]
+        base, inputs = case.build(), case.inputs()
+        adapted = get_peft_model(copy.deepcopy(base), config)
+        sharded = fsdp.FullyShardedDataParallel(copy.deepcopy(adapted), mesh8, auto_wrap_policy={LlamaDecoderLayer})
+        expected = self.step(adapted, inputs)
+
+        weights = dict(sharded.named_parameters())
+        optimizer = torch.optim.AdamW(sharded.parameters(), lr=1e-2, eps=1e-4)
+        for _ in range(2):
+            sharded(**{name: tensor.to("xla") for name, tensor in inputs.items()}).loss.backward()
+            assert {name for name, weight in weights.items() if weight.grad is not None} == set(expected)
+            optimizer.step()
+            optimizer.zero_grad()
+        assert set(optimizer.state) == {weights[name] for name in expected}
+        cut = [weight for weight in weights.values() if not spmd.get_sharding(weight).is_replicated()]
+        assert len(cut) == len(weights)
+        for name, weight in expected.items():
+            assert (weights[name].detach().cpu() - weight.detach()).abs().max() < 0.01 * 1e-2, name
+
+        sharded.module.save_pretrained(tmp_path)
+        saved = load_file(tmp_path / "adapter_model.safetensors")
+        assert len(saved) == len(expected) and all("lora_" in name for name in saved)
+        plain = PeftModel.from_pretrained(copy.deepcopy(base), tmp_path)
+        tokens = inputs["input_ids"]
+        with torch.no_grad():
+            logits = sharded(input_ids=tokens.to("xla")).logits
+            check(logits, plain(input_ids=tokens).logits)
+            merged = sharded.module.merge_and_unload()
+            check(merged(tokens.to("xla")).logits, plain.merge_and_unload()(tokens).logits)
 
 
 class TestEinops:

@@ -32,6 +32,7 @@ class Found:
     gathers, reduces or exchanges, as one device holds it whole; count: how often a run does it. is_sliced: of what an
     all-reduce makes each device keeps its own piece alone, so that another backend would have a reduce-scatter.
     link: over what it goes, where there are several slices: "ici" inside of them, "dcn" between them.
+    is_async: the device computes something else between its start and its end.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Found:
     node: int | None
     is_sliced: bool
     link: str
+    is_async: bool = False
 
 
 def collectives(module: Module, graph: Graph) -> list[Found]:
@@ -49,17 +51,18 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
     names: dict[str, tuple[tuple[str, ...], int, str]] = {}
     found = []
-    chains: set[str] = set()
+    seen: set[str] = set()
+    links = _links(module)
     for computation in module.computations.values():
         if not computation.count:
             continue
         for line in computation.lines:
             kind = _STARTS.get(line.opcode) or _kind_between_slices(line)
-            chain = _CHAIN.search(line.rest)
-            if kind is None or (chain is not None and chain[0] in chains):
+            chain = _chain(line)
+            if kind is None or chain in seen:
                 continue
-            if chain is not None:
-                chains.add(chain[0])
+            if chain:
+                seen.add(chain)
             groups = _groups_text(line)
             if groups not in names:
                 names[groups] = _axes(groups, meshes)
@@ -72,12 +75,37 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
                 kind, is_sliced = "reduce-scatter", False  # as a TPU's compiler writes one
             data *= size if kind == "all-gather" else 1
             node = node_index(_scope(computation, line), num_nodes)
-            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link))
+            # Of a chain the first link is the start, the last one the end.
+            is_async = links[chain] > 2 if chain else _is_beside(computation, line)
+            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link, is_async))
     return found
 
 
 # A TPU's compiler spreads one collective over the fusions that it overlaps with: each has a line of it.
 _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+def _chain(line: Instruction) -> str:
+    found = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    return "" if found is None else found[0]
+
+
+def _links(module: Module) -> Counter[str]:
+    """How many lines each collective is spread over."""
+    lines = (line for computation in module.computations.values() if computation.count for line in computation.lines)
+    return Counter(filter(None, map(_chain, lines)))
+
+
+def _is_beside(computation: Computation, line: Instruction) -> bool:
+    """Whether something is computed between the start of a collective and its end; lines stand as they run."""
+    if not line.opcode.endswith("-start"):
+        return False
+    after = computation.lines[computation.lines.index(line) + 1 :]
+    between = itertools.takewhile(lambda one: line.name not in one.operands or not one.opcode.endswith("-done"), after)
+    return any(one.opcode in _WORK for one in between)
+
+
+_WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "sort", "scatter", "reduce"}
 
 
 # A TPU's compiler has what goes between slices done by the host's network: a send and a receive, which say what it is.
@@ -357,6 +385,7 @@ def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda nod
                 path="" if node is None else paths(node),
                 is_sliced=found.is_sliced,
                 link=found.link,
+                is_async=found.is_async,
             )
         ] += found.count
     table = [dataclasses.replace(row, count=count) for row, count in counted.items()]

@@ -114,6 +114,23 @@ class TestKinds:
         )
         assert len(found(program(f"%g = f32[64]{{0}} {gather}\n  %h = f32[64]{{0}} {gather}"))) == 1
 
+    def test_beside_other_work(self) -> None:
+        """A pair with an op between, and a chain of more than a start and an end, hide behind what is computed."""
+
+        def is_async(text: str) -> list[bool]:
+            return [one.is_async for one in collectives(Module(program(text)), graph(GRID))]
+
+        how = "channel_id=5, replica_groups=[2,4]<=[8], dimensions={0}"
+        start = f"%s = (f32[16]{{0}}, f32[64]{{0}}) all-gather-start(%x), {how}\n  "
+        done, work = "%d = f32[64]{0} all-gather-done(%s)\n  ", "%w = f32[] dot(%x, %x), lhs_contracting_dims={0}\n  "
+        view = "%v = f32[4,4]{1,0} bitcast(%x)\n  "
+        orders = (start + work + done, start + done + work, work + start + view + done)
+        assert list(map(is_async, orders)) == [[True], [False], [False]]
+        link = f'%g = f32[64]{{0}} all-gather(%x), {how}, frontend_attributes={{chain_id="0"}}\n  '
+        assert is_async(2 * link) == [False] and is_async(3 * link) == [True] and is_async(link) == [False]
+        row = spmd.metrics.Collective("all-gather", ("a",), 4, 64, 3, is_async=True)
+        assert "moves 144 B beside other work" in str(row)
+
     def test_group_of_one(self) -> None:
         assert not found(program("%g = f32[16]{0} all-reduce(%x), replica_groups={{0},{1}}, to_apply=%sum"))
 
