@@ -9,7 +9,7 @@ ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -206,6 +206,7 @@ class Spread:
         self.made: dict[Any, Value] = {}
         self.data: dict[Leaf, Leaf] = {}
         self.changed: set[Node] = set()
+        self.moved: Collection[Entry] = ()  # ops whose position is an operand
 
     def capacity(self, length: int) -> int:
         """That of data of this length."""
@@ -251,6 +252,9 @@ class Spread:
             for index, pad in enumerate(made.pads):
                 if pad:
                     self.pads[(node, index) if len(made.pads) > 1 else node] = pad
+        elif node.entry.moving is not None and node.entry.moving[0] in self.moved:
+            entry, position = node.entry.moving
+            numbers = (position, *numbers)
         self.made[node] = self.new(entry, operands, numbers, node)
 
     def new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:

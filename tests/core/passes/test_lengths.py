@@ -73,6 +73,13 @@ class TestOps:
         "product beside it": lambda x: (x @ WEIGHT.to(x.device)).sum(0),
         "batched product": lambda x: (x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
         "gather": lambda x: x.gather(1, (x > 0).long()).sum(),
+        "scatter_add": lambda x: (x * 0).scatter_add(1, (x > 0).long(), x).exp().sum(),
+        "scatter_add along the length": lambda x: (x * 0).scatter_add(0, (x > 0).long(), x).exp().sum(),
+        "scatter_add into less": lambda x: torch.zeros(4, 8, device=x.device).scatter_add(0, (x > 0).long(), x).sum(0),
+        "index_put": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long() - 2,), x, True),
+        "index_put of both": lambda x: (
+            (x * 0).index_put(((x[:, 0] > 0).long() - 2, (x[:, 1] > 0).long()), x[:, 2], True).exp().sum(0)
+        ),
         "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
         "triangle": lambda x: (x @ x.T).tril(1).sum(),
         "cross entropy": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long()),
