@@ -276,6 +276,7 @@ class TestOneOwner:
         }
         assert makers - {"spmd.core.ir.graph"} == {
             "spmd.core.lazy.record",
+            "spmd.core.passes.again",
             "spmd.core.passes.nans",
             "spmd.core.passes.lengths",
         }

@@ -10,7 +10,7 @@ from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topol
 from ..ir.source import Line
 from ..lazy.annotate import ask_again
 from ..lazy.cell import ASIDE, LIVE, Cell
-from ..passes import dynamic, lengths, nans, rolling
+from ..passes import again, dynamic, lengths, nans, rolling
 from ..pjrt import processes
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
@@ -105,6 +105,9 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             _take_all(roots, abstractly.run(graph), flow)
         return pieces
     program, why_not, is_rolled = cache.find(graph), "", False
+    if program is None and not piece.is_whole and not processes.several():
+        known = again.again(graph)
+        graph, program = (graph, None) if known is None else known
     if program is None and not piece.is_whole and donate and not processes.several():
         turned = rolling.rolled(graph, line, written=steps_written([cell for _, cell in left]))
         if isinstance(turned, Graph):

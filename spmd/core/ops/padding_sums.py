@@ -205,11 +205,7 @@ def index_select(case: Case) -> None:
 def index(case: Case) -> None:
     """Indices into dims side by side; those that count from behind begin at the length."""
     given = [None if value is None else int(value) for value in case.given["indices"]]
-    dims = [dim for dim, operand in enumerate(given) if operand is not None]
-    operands = [operand for operand in given if operand is not None]
-    rank = max(len(case.shapes[operand]) for operand in operands)
-    if dims != list(range(dims[0], dims[0] + len(dims))):
-        raise NoRule("indexes dims that do not stand side by side")
+    dims, operands, rank = _side_by_side(case, given)
     made: Pads = {}
     for place in range(rank):
         behind = place - rank
@@ -222,6 +218,59 @@ def index(case: Case) -> None:
         else:
             made[dim if dim < dims[0] else dim - len(dims) + rank] = size
     case.made[0] |= made
+
+
+@padded(aten.scatter_add.default)
+def scatter_add(case: Case) -> None:
+    """What comes behind the length of an index adds nothing, to the first place."""
+    self, index, src = (case.operand(name) for name in ("self", "index", "src"))
+    assert self is not None and index is not None and src is not None
+    dim = positive(case.given["dim"], len(case.shapes[self]))
+    for d in range(len(case.shapes[index])):
+        is_along = d == dim or case.length(self, d) != case.length(index, d)
+        places = [(index, d), (src, d)] if is_along else [(self, d), (index, d), (src, d)]
+        if case.length(src, d) != case.length(index, d):
+            raise NoRule("reads a part of what it adds")
+        case.level(places)
+        case.fill(index, d, 0)
+        case.fill(src, d, 0)
+    case.made[0] |= case.pads[self]
+
+
+@padded(aten.index_put.default)
+def index_put(case: Case) -> None:
+    """Added values behind the length are zeros, and go to the first place."""
+    if not case.given.get("accumulate", False):
+        raise NoRule("writes without adding")
+    given = [None if value is None else int(value) for value in case.given["indices"]]
+    dims, operands, rank = _side_by_side(case, given)
+    values = case.operand("values")
+    assert values is not None
+    first, more = dims[0], len(case.shapes[values]) - (len(case.shapes[0]) - len(dims) + rank)
+    for place in range(rank):
+        behind = place - rank
+        places = [(i, len(case.shapes[i]) + behind) for i in operands if len(case.shapes[i]) + behind >= 0]
+        places += [(values, first + place + more)] if first + place + more >= 0 else []
+        if case.level(places) is not None:
+            for operand, dim in places:
+                case.fill(operand, dim, 0)
+    for dim in range(len(case.shapes[0])):
+        if dim in dims:
+            if dim in case.pads[0]:
+                case.first(FromBehind(operands[dims.index(dim)]), case.length(0, dim))
+            continue
+        at = (dim if dim < first else dim - len(dims) + rank) + more
+        case.level([(0, dim), *([(values, at)] if at >= 0 else [])])
+    case.made[0] |= case.pads[0]
+
+
+def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], list[int], int]:
+    """Which dims have an index, and which operand is that of each; how many dims these have."""
+    dims = [dim for dim, operand in enumerate(given) if operand is not None]
+    operands = [operand for operand in given if operand is not None]
+    if dims != list(range(dims[0], dims[0] + len(dims))):
+        raise NoRule("indexes dims that do not stand side by side")
+    return dims, operands, max(len(case.shapes[operand]) for operand in operands)
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------

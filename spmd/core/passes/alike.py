@@ -6,7 +6,7 @@ has made, as a backward pass does.
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -197,3 +197,39 @@ def alike_in(nodes: Sequence[Node]) -> list[Turns]:
                 found.append(turns)
                 break
     return found
+
+
+def collapsed(nodes: Sequence[Node], turns: Sequence[Turns]) -> Iterator[str]:
+    """The names of a graph's ops, each turn's once."""
+    at = 0
+    for found in turns:
+        yield from (node.entry.name for node in nodes[at : found.run.start + found.run.period])
+        yield "turns"
+        at = found.run.stop
+    yield from (node.entry.name for node in nodes[at:])
+
+
+def moving_in(nodes: Sequence[Node], run: Run) -> Iterator[Entry]:
+    """The ops of a run whose positions differ from turn to turn, with the position as an operand."""
+    for place in range(run.start, run.start + run.period):
+        entries = {node.entry for node in nodes[place : run.stop : run.period]}
+        if len(entries) > 1:
+            yield from (entry.moving[0] for entry in entries if entry.moving is not None)
+
+
+def taken(node: Node) -> list[int]:
+    """How long the dim is from which an op with a position takes elements."""
+    if not node.operands or node.entry.name not in ("aten.slice.Tensor", "aten.select.int"):
+        return []
+    given, made = node.operands[0].meta.shape, node.meta.shape
+    if len(given) == len(made):
+        return [size for size, part in zip(given, made, strict=True) if size != part]
+    return [next(size for dim, size in enumerate(given) if (*given[:dim], *given[dim + 1 :]) == made)]
+
+
+def taken_back(node: Node) -> list[int]:
+    """The dims in which the gradient of such an op is longer than what it is given."""
+    given, made = node.operands[0].meta.shape, node.meta.shape
+    if len(given) == len(made):
+        return [dim for dim, size in enumerate(made) if size != given[dim]]
+    return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]

@@ -21,7 +21,7 @@ from ..ir.op import Entry
 from ..ir.source import Line
 from ..pjrt import processes, transfer
 from ..sharding.value import Sharding
-from . import lengths
+from . import again, lengths
 
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
@@ -45,12 +45,15 @@ def adapt(graph: Graph, line: Line) -> Adapted:
 
     The positions of moving ops become lifted numbers in the graph itself; padding makes another graph.
     """
+    key, counts = graph.key(), [len(node.numbers) for node in graph.nodes]  # as it was recorded
     is_lifted = lift_positions(graph.nodes)
     hosted = hosted_in(graph)
     program = cache.find(graph) if is_lifted and not hosted else None
     if hosted or program is not None:
         return Adapted(graph, hosted, program=program)
     known = padded(graph)
+    if known.graph is not graph and known.program is not None:
+        again.keep(key, counts, graph, known.graph)
     return _learn(graph, line) if known.graph is graph and not known.why_not else known
 
 

@@ -9,7 +9,7 @@ ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles
 
 import dataclasses
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -54,6 +54,8 @@ class Places(Generic[Item]):
 _growing: Places[tuple[int, ...]] = Places()
 # The same of the data that ops at these places read, by the number of the operand.
 _grown_data: Places[tuple[int, ...]] = Places()
+# An op that is added: it gives data of the device its padding.
+LENGTHEN = "spmd.pad"
 # What may be kept with padding: a cache to which a token is joined, and one whose rows a search has put in order.
 _KEPT = ("aten.cat", "aten.index_select")
 # What an op becomes, by itself and what is padded of its operands.
@@ -174,10 +176,10 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
     roots = [spread.now(root) for root in graph.roots]
     leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]
     grown = [place for place, root in enumerate(graph.roots) if spread.pads_of(root)]
-    return _in_place(dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), grown), spread.changed
+    return in_place(dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), grown), spread.changed
 
 
-def _in_place(graph: Graph, grown: Sequence[int]) -> Graph:
+def in_place(graph: Graph, grown: Sequence[int]) -> Graph:
     """The graph with each cache that grows, by its place in the roots, lying as it did before; and in the same memory,
     where that has room for what is joined to it and no tensor holds what it was."""
     donated, onto, pinned = list(graph.donated), list(graph.onto), list(graph.pinned)
@@ -206,6 +208,7 @@ class Spread:
         self.made: dict[Any, Value] = {}
         self.data: dict[Leaf, Leaf] = {}
         self.changed: set[Node] = set()
+        self.moved: Collection[Entry] = ()  # ops whose position is an operand
 
     def capacity(self, length: int) -> int:
         """That of data of this length."""
@@ -251,6 +254,9 @@ class Spread:
             for index, pad in enumerate(made.pads):
                 if pad:
                     self.pads[(node, index) if len(made.pads) > 1 else node] = pad
+        elif node.entry.moving is not None and node.entry.moving[0] in self.moved:
+            entry, position = node.entry.moving
+            numbers = (position, *numbers)
         self.made[node] = self.new(entry, operands, numbers, node)
 
     def new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
@@ -266,7 +272,7 @@ class Spread:
         pads = {dim: self.capacity(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
         meta = padded_meta(leaf.meta, pads)
         if leaf.host is None:
-            self.made[leaf] = self.new(Entry.of("spmd.pad", _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
+            self.made[leaf] = self.new(Entry.of(LENGTHEN, _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
         else:
             room = [(0, new - old) for new, old in zip(meta.shape, leaf.meta.shape, strict=True)]
             self.made[leaf] = self.data[leaf] = Leaf(meta, host=np.pad(leaf.host, room), sharding=leaf.sharding)

@@ -8,7 +8,7 @@ rows of the forward one from behind. Outside the loops padding spreads as in `le
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,9 @@ from ..ir.source import Line
 from ..ops.padding import NoRule, Pads
 from ..ops.padding_shapes import LEAST_TURNS, capacity_of
 from ..tables import Bounded
+from . import alike
 from .alike import CARRIED, FEWEST, INNER, ROW, SAME, Turns, Wire, alike_in, is_state
+from .data_rows import columns_of
 from .lengths import Refused, Sources, Spread
 from .lengths import found as found_entry
 from .looping import Join, Loop, Op, Stack, TakeRow
@@ -43,7 +45,7 @@ def rolled(graph: Graph, line: Line, *, written: Collection[Node] = ()) -> Graph
     rolled_up = {node for found in turns for node in graph.nodes[found.run.start : found.run.stop]}
     if not turns or not rolled_up.isdisjoint(written):
         return graph
-    key = (line.code, line.number, *_collapsed(graph.nodes, turns))
+    key = (line.code, line.number, *alike.collapsed(graph.nodes, turns))
     counts = tuple(found.run.turns for found in turns)
     if key not in _seen.rows:
         _seen.keep(key, counts)
@@ -56,16 +58,6 @@ def rolled(graph: Graph, line: Line, *, written: Collection[Node] = ()) -> Graph
         return Refused(spread.at, str(why))
     _seen.keep(key, None)
     return made
-
-
-def _collapsed(nodes: Sequence[Node], turns: Sequence[Turns]) -> Iterator[str]:
-    """The names of a graph's ops, each turn's once."""
-    at = 0
-    for found in turns:
-        yield from (node.entry.name for node in nodes[at : found.run.start + found.run.period])
-        yield "turns"
-        at = found.run.stop
-    yield from (node.entry.name for node in nodes[at:])
 
 
 class _Rolled(Spread):
@@ -86,15 +78,24 @@ class _Rolled(Spread):
             run = found.run
             for place in range(run.start, run.stop):
                 self.place[graph.nodes[place]] = (number, *divmod(place - run.start, run.period))
+        self.columns = columns_of([row for found in turns for row in found.rows if type(row[0]) is Leaf])
+        # By each leaf of a column, which that is and its place there; the columns stacked, once something reads them.
+        self.column_of = {leaf: (i, k) for i, column in enumerate(self.columns) for k, leaf in enumerate(column)}
+        self.stacks: dict[int, Node] = {}
         self.lengths = self._lengths()
-        self.most = capacity_of(max([*self.lengths, *(found.run.turns for found in turns)]), LEAST_TURNS)
+        counts = [len(column) for column in self.columns] + [found.run.turns for found in turns]
+        self.most = capacity_of(max([*self.lengths, *counts]), LEAST_TURNS)
+        # A turn that stands outside its loop has positions, too.
+        self.moved = {made for found in turns for made in alike.moving_in(graph.nodes, found.run)}
+        self.bases = [node.operands[0] for node in graph.nodes if node.entry.name in _SCATTERS]
 
     def capacity(self, length: int) -> int:
         return self.most
 
     def graph(self) -> Graph:
         """The whole."""
-        sources = {leaf: (dim,) for leaf in self.old.leaves if (dim := self._grown_dim(leaf)) is not None}
+        alone = [leaf for leaf in self.old.leaves if leaf not in self.column_of]
+        sources = {leaf: (dim,) for leaf in alone if (dim := self._grown_dim(leaf)) is not None}
         begun = {node: dims for node in self.old.nodes if (dims := self._begins(node))}
         self.sources = Sources(begun, sources)
         starts = {found.run.start: number for number, found in enumerate(self.turns)}
@@ -142,7 +143,7 @@ class _Rolled(Spread):
                 found |= {size for size in whole if size not in part} if node.entry.name == "aten.cat" else set()
                 found |= {len(node.operands)} if node.entry.name == "aten.stack" else set()
             elif node in self.place and node.entry.moving is not None and self.place[node][1] == 0:
-                found |= set(_taken(node))
+                found |= set(alike.taken(node))
         counts = [turns.run.turns for turns in self.turns]
         return {size for size in found if any(0 <= size - count <= _BESIDE for count in counts)}
 
@@ -153,12 +154,16 @@ class _Rolled(Spread):
 
     def _begins(self, node: Node) -> tuple[int, ...]:
         if node.entry.name in ("aten.slice_backward", "aten.select_backward"):
-            return tuple(dim for dim in _taken_back(node) if node.meta.shape[dim] in self.lengths)
+            return tuple(dim for dim in alike.taken_back(node) if node.meta.shape[dim] in self.lengths)
         if node.entry.name == "aten.expand":
             given, made = node.operands[0].meta.shape, node.meta.shape
             more = len(made) - len(given)
             repeated = [dim for dim in range(len(made)) if dim < more or given[dim - more] != made[dim]]
             return tuple(dim for dim in repeated if made[dim] in self.lengths and made[dim] > 1)
+        if node.entry.constant is not None and node in self.bases:
+            return tuple(dim for dim, size in enumerate(node.meta.shape) if size in self.lengths)
+        if node.entry.name.startswith("aten.arange"):
+            return tuple(dim for dim, size in enumerate(node.meta.shape) if size in self.lengths and size > 1)
         return ()
 
     # Values.
@@ -173,20 +178,37 @@ class _Rolled(Spread):
 
     def now(self, value: Value) -> Value:
         """A value of the old graph in the new one; of a turn's, the row that the loop has kept."""
+        if type(value) is Leaf and value in self.column_of:
+            column, place = self.column_of[value]
+            return self._row_at(value, self._stack(column, self.at), place, self.at)
         maker = origin(value)
         if maker not in self.place:
             return super().now(value)
         assert maker is not None
         number, turn, offset = self.place[maker]
         kept, is_last = self.kept[number, offset, value.index if type(value) is Pick else 0]
-        if is_last:
-            return kept
+        return kept if is_last else self._row_at(value, kept, turn, maker)
+
+    def _row_at(self, value: Value, rows: Value, place: int, like: Node) -> Value:
+        """A value that is one of these rows."""
         key = value_name(value)
         if key not in self.made:
-            meta = dense_meta(kept.meta.shape[1:], kept.meta.dtype)
-            entry = Entry.of("spmd.row", TakeRow(), (meta,), (kept.meta,), numbers="i", statics=PADDED)
-            self.made[key] = self.new(entry, [kept], (turn,), maker)
+            meta = dense_meta(rows.meta.shape[1:], rows.meta.dtype)
+            entry = Entry.of("spmd.row", TakeRow(), (meta,), (rows.meta,), numbers="i", statics=PADDED)
+            self.made[key] = self.new(entry, [rows], (place,), like)
         return self.made[key]
+
+    def _stack(self, column: int, like: Node) -> Node:
+        """The data of a column as rows, filled up with copies of the last."""
+        if column not in self.stacks:
+            leaves = self.columns[column]
+            more = [_copy(leaves[-1]) for _ in range(self.most - len(leaves))]
+            self.copies |= dict.fromkeys(more, leaves[-1])
+            meta = leaves[0].meta
+            rows = dense_meta((self.most, *meta.shape), meta.dtype)
+            entry = Entry.of("spmd.stack", Stack(), (rows,), (meta,) * self.most, statics=PADDED)
+            self.stacks[column] = self.new(entry, [*leaves, *more], (), like)
+        return self.stacks[column]
 
     # Loops.
 
@@ -202,7 +224,7 @@ class _Rolled(Spread):
         init_pads = [self.pads_of(value) for value in found.inits]
         rows, row_pads, starts, steps = [], [], [], []
         for row in found.rows:
-            value, pads, start, step = self._rows(row, capacity, nodes[run.start])
+            value, pads, start, step = self._rows(row, nodes[run.start])
             rows.append(value)
             row_pads.append(pads)
             starts.append(start)
@@ -250,16 +272,11 @@ class _Rolled(Spread):
             reads(root)
         return dict(sorted(found.items()))
 
-    def _rows(self, row: Any, capacity: int, like: Node) -> tuple[Value, Pads, int, int]:
+    def _rows(self, row: Any, like: Node) -> tuple[Value, Pads, int, int]:
         """The rows that a loop reads: of another one, or of data, stacked."""
         if type(row[0]) is Leaf:
-            more = [_copy(row[-1]) for _ in range(capacity - len(row))]
-            self.copies |= dict.fromkeys(more, row[-1])
-            leaves = [*row, *more]
-            meta = row[0].meta
-            stacked = dense_meta((capacity, *meta.shape), meta.dtype)
-            entry = Entry.of("spmd.stack", Stack(), (stacked,), (meta,) * capacity, statics=PADDED)
-            return self.new(entry, leaves, (), like), {}, 0, 1
+            (column, first), (_, second) = self.column_of[row[0]], self.column_of[row[1]]
+            return self._stack(column, like), {}, first, second - first
         number, offset, result, first, step = row
         kept, is_last = self.kept[number, offset, result]
         assert not is_last, "rows that are read are kept"
@@ -361,6 +378,8 @@ class _Rolled(Spread):
 
 
 _VECTORS = {"f": torch.float64, "i": torch.int64}
+# Ops that write into a value which autograd has made of zeros for them.
+_SCATTERS = ("aten.scatter_add", "aten.index_put")
 
 
 def _copy(leaf: Leaf) -> Leaf:
@@ -373,21 +392,3 @@ def _copy(leaf: Leaf) -> Leaf:
 def _pads(wire: Wire, made: Sequence[tuple[Pads, ...]], sames: list[Pads], inits: list[Pads], rows: list[Pads]) -> Pads:
     kind, which, result = wire
     return made[which][result] if kind is INNER else {SAME: sames, CARRIED: inits, ROW: rows}[kind][which]
-
-
-def _taken(node: Node) -> list[int]:
-    """How long the dim is from which an op with a position takes elements."""
-    if not node.operands or node.entry.name not in ("aten.slice.Tensor", "aten.select.int"):
-        return []
-    given, made = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(made):
-        return [size for size, part in zip(given, made, strict=True) if size != part]
-    return [next(size for dim, size in enumerate(given) if (*given[:dim], *given[dim + 1 :]) == made)]
-
-
-def _taken_back(node: Node) -> list[int]:
-    """The dims in which the gradient of such an op is longer than what it is given."""
-    given, made = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(made):
-        return [dim for dim, size in enumerate(made) if size != given[dim]]
-    return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.backend import kept
+from spmd.core.ir.graph import Graph
+from spmd.core.passes import lengths
 
 STEPS = 6
 
@@ -73,6 +75,13 @@ class TestOps:
         "product beside it": lambda x: (x @ WEIGHT.to(x.device)).sum(0),
         "batched product": lambda x: (x.view(-1, 2, 4).transpose(0, 1) @ WEIGHT.to(x.device).view(2, 4, 8)).sum(1),
         "gather": lambda x: x.gather(1, (x > 0).long()).sum(),
+        "scatter_add": lambda x: (x * 0).scatter_add(1, (x > 0).long(), x).exp().sum(),
+        "scatter_add along the length": lambda x: (x * 0).scatter_add(0, (x > 0).long(), x).exp().sum(),
+        "scatter_add into less": lambda x: torch.zeros(4, 8, device=x.device).scatter_add(0, (x > 0).long(), x).sum(0),
+        "index_put": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long() - 2,), x, True),
+        "index_put of both": lambda x: (
+            (x * 0).index_put(((x[:, 0] > 0).long() - 2, (x[:, 1] > 0).long()), x[:, 2], True).exp().sum(0)
+        ),
         "layer norm": lambda x: F.layer_norm(x, (8,)).sum(0),
         "triangle": lambda x: (x @ x.T).tril(1).sum(),
         "cross entropy": lambda x: F.cross_entropy(x, (x[:, 0] > 0).long()),
@@ -383,3 +392,50 @@ class TestGrownByCat:
         before = spmd.metrics.counter("runs")
         spmd.sync()
         assert spmd.metrics.counter("runs") == before
+
+
+class TestAgain:
+    """A warm step whose length has been met before is padded by a plan; no rule is asked and nothing spreads."""
+
+    @pytest.fixture
+    def passes(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Counts how often padding is spread, by ops."""
+        counted: list[int] = []
+        pad = lengths.pad
+
+        def counting(graph: Graph, sources: lengths.Sources) -> object:
+            counted.append(len(graph.nodes))
+            return pad(graph, sources)
+
+        monkeypatch.setattr(lengths, "pad", counting)
+        return counted
+
+    def test_a_slice(self, passes: list[int]) -> None:
+        data = buffer(64, 8)
+        on_xla = data.to("xla")
+        for turn in range(3):
+            for scale in (1.0, 2.5) if turn else (1.0,):  # a number that is lifted is the step's own
+                for length in range(3, 3 + STEPS):
+                    made = (on_xla[:length] * scale).softmax(0)[1].cpu()
+                    torch.testing.assert_close(made, (data[:length] * scale).softmax(0)[1], rtol=1e-5, atol=1e-5)
+            if not turn:
+                assert passes
+                passes.clear()
+        assert len(passes) <= 2, passes  # the first two had a program of their own before a length was an operand
+
+    def test_a_cache_that_grows(self, passes: list[int]) -> None:
+        caches = [Growing(5) for _ in range(3)]
+        for cache in caches:
+            passes.clear()
+            for _ in range(STEPS):
+                cache.step()
+        assert len(passes) <= 2, passes
+
+    def test_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        data = buffer(64, 8).to("xla")
+        for length in range(3, 3 + STEPS):
+            data[:length].exp().sum(0).cpu()
+        monkeypatch.setattr(spmd.config, "pad_lengths", False)
+        before = spmd.metrics.num_compiles()
+        data[: 2 + STEPS].exp().sum(0).cpu()
+        assert spmd.metrics.num_compiles() == before + 1

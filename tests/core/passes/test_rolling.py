@@ -4,6 +4,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -11,7 +12,11 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.compile import cache
+from spmd.core.ir.graph import Leaf
+from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.op import Entry
+from spmd.core.ops.padding import NoRule
+from spmd.core.passes.data_rows import columns_of
 
 
 @pytest.fixture(autouse=True)
@@ -165,19 +170,67 @@ class TestEpisodes:
         for expected, made in zip(both[0].parameters(), both[1].parameters(), strict=True):
             torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-3, atol=1e-4)
 
-    def test_scores_by_index(self) -> None:
-        """Each length is a program yet, as a slice a turn stays outside the loop; from 8 turns on layers roll, too."""
-        policy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+    @pytest.mark.parametrize("scored", ["gather", "index", "number", "unchecked", "joined", "rows", "counted"])
+    def test_scores(self, scored: str) -> None:
+        """However the actions are scored; forward and backward both read the states and actions of all turns."""
+        policy = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
         both = policy, copy.deepcopy(policy).to("xla")
-        for length in range(5, 12):
-            states, actions = torch.randn(length, 1, 4), torch.randint(2, (length, 1, 1))
-            gradients = []
-            for model, device in zip(both, ("cpu", "xla"), strict=True):
-                scores = [
-                    model(state.to(device)).log_softmax(-1).gather(1, action.to(device))
-                    for state, action in zip(states, actions, strict=True)
-                ]
-                loss = torch.cat(scores).square().sum()
-                gradients.append([x.cpu() for x in torch.autograd.grad(loss, list(model.parameters()))])
-            for expected, made in zip(*gradients, strict=True):
-                torch.testing.assert_close(made, expected, rtol=1e-4, atol=1e-5)
+        optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in both]
+        counts = []
+        for length in (9, 10, 12, 15, 11, 14):
+            states, actions, rewards = torch.randn(length, 1, 4), torch.randint(3, (length,)), torch.rand(length)
+            returns = torch.flip(torch.cumsum(torch.flip(rewards, [0]), 0), [0])  # the host's, as data
+            before, losses = spmd.metrics.num_compiles(), []
+            for model, optimizer, device in zip(both, optimizers, ("cpu", "xla"), strict=True):
+                optimizer.zero_grad()
+                loss = -torch.dot(  # no name holds the scores, which would be a result of each length
+                    SCORES[scored]([model(state.to(device)) for state in states], actions, device),
+                    ((returns - returns.mean()) / returns.std()).to(device),
+                )
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.detach().cpu())
+            torch.testing.assert_close(losses[1], losses[0], rtol=1e-4, atol=1e-5)
+            counts.append(spmd.metrics.num_compiles() - before)
+        assert counts == [1, 1, 0, 0, 0, 0], (counts, spmd.metrics.report())
+        for expected, made in zip(*(model.parameters() for model in both), strict=True):
+            torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+
+    def test_data_in_another_order_is_no_column(self) -> None:
+        leaves = [Leaf(dense_meta((2,), torch.float32), host=np.zeros(2, np.float32)) for _ in range(5)]
+        a, b, c, d, e = leaves
+        assert columns_of([(b, c, d), (c, b, a), (d, e)]) == [(a, b, c, d, e)]
+        assert columns_of([(a, b), (c, d, e)]) == [(a, b), (c, d, e)]
+        assert columns_of([(a, b), (c, d), (b, c)]) == [(a, b, c, d)]
+        with pytest.raises(NoRule, match="in another order"):
+            columns_of([(a, b, c), (b, a, c)])
+
+
+def by_turn(score: Callable[[Tensor, Tensor, str], Tensor]) -> Callable[[list[Tensor], Tensor, str], Tensor]:
+    """Scores turn by turn."""
+
+    def scores(logits: list[Tensor], actions: Tensor, device: str) -> Tensor:
+        turns = zip(logits, actions.unbind(), strict=True)
+        return torch.stack([score(x.log_softmax(-1), action[None], device).squeeze() for x, action in turns])
+
+    return scores
+
+
+def at_once(score: Callable[[Tensor, Tensor, str], Tensor]) -> Callable[[list[Tensor], Tensor, str], Tensor]:
+    """Scores all turns at the end."""
+    return lambda logits, actions, device: score(torch.cat(logits).log_softmax(-1), actions, device)
+
+
+SCORES = {
+    "gather": by_turn(lambda x, action, device: x.gather(1, action[None].to(device))),
+    "index": by_turn(lambda x, action, device: x[0, action.to(device)]),
+    "number": by_turn(lambda x, action, device: x[0, int(action)]),
+    "unchecked": by_turn(
+        lambda x, action, device: torch.distributions.Categorical(logits=x, validate_args=False).log_prob(
+            action.to(device)
+        )
+    ),
+    "joined": at_once(lambda x, actions, device: x.gather(-1, actions[:, None].to(device)).squeeze(-1)),
+    "rows": at_once(lambda x, actions, device: x[range(len(actions)), actions.to(device)]),
+    "counted": at_once(lambda x, actions, device: x[torch.arange(len(actions), device=device), actions.to(device)]),
+}
