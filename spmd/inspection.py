@@ -26,7 +26,8 @@ class Inspection:
 
     Attributes:
         shape, dtype: the tensor's. residence: "devices" (data there), "host" (data that is not uploaded yet),
-            "pending" (recorded, not run), "lost", or, of another device than xla, that device's type: "cpu", "meta".
+            "pending" (recorded, not run), "abstract" (only planned with), "lost", or, of another device than xla, that
+            device's type: "cpu", "meta".
         sharding: how it lies or, once it is run or uploaded, will; None where nobody has said and it is on no device.
         decided_by: "annotation", "compiler" (what it propagates to a recorded value), "last run" (where that left it),
             "default" (one device, whole) or "".
@@ -207,6 +208,8 @@ def _residence(value: Value) -> str:
         return "pending"
     if value.gone is not None:
         return "lost"
+    if value.is_abstract:
+        return "abstract"
     return "devices" if value.host is None else "host"
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import spmd
+from spmd.core.compile import cache
 
 ROOT = Path(__file__).resolve().parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((pictures/\w+\.svg)\))?", re.MULTILINE | re.DOTALL)
@@ -16,6 +17,7 @@ _BLOCK = re.compile(r"^```python\n(.*?)^```\n(?:\n!\[[^\]]*\]\((pictures/\w+\.sv
 
 def drawn(page: Path) -> Iterator[tuple[Path, str]]:
     """Each picture that stands behind a block of a page, and the SVG of the `picture` that the block leaves."""
+    cache.clear_cache()  # the page tells what its own blocks compile, and it has run before
     namespace: dict[str, object] = {"__name__": "__main__"}
     text = page.read_text()
     for found in _BLOCK.finditer(text):
@@ -28,6 +30,7 @@ def drawn(page: Path) -> Iterator[tuple[Path, str]]:
             yield page.parent / name, made.svg()
     namespace.clear()
     gc.collect()
+    cache.clear_cache()
 
 
 def pages() -> list[Path]:

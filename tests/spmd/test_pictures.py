@@ -265,7 +265,7 @@ class TestWordsOfPytorchXla:
             ("{manual}", r"expected GSPMD text such as .*got '\{manual\}'"),
             ("{devices=[4,2]0,1}", "the tiles of .* are 8, but it names 2 devices"),
             ("{devices=[2]0,0}", "names a device twice"),
-            ("{devices=[4,2]<=[2,4]T(1,1)}", r"T\(1,1\) in .* is no order of its 2 dims"),
+            ("{devices=[4,2]<=[2,4]T(1,1)}", r"T\(1,1\) of .* is no order of its 2 dims"),
             ("{devices=[2,2]<=[4] last_tile_dims={manual}}", "the last tile dims of"),
         ],
     )

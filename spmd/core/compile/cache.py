@@ -11,6 +11,7 @@ import numpy as np
 from .. import metrics
 from ..config import config
 from ..ir.graph import Graph
+from ..ir.op import Entry
 from ..ir.source import Line
 from ..ir.store import Family, whole_stores
 from ..sharding.partitioner import compiler_context
@@ -137,19 +138,24 @@ _LATEST = 32  # so many programs of other barriers are looked at
 def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     """What differs from the most alike of the programs of other barriers, where that has most of the ops."""
     before = _nearest(graph, programs) if programs else None
-    if before is None or 2 * _common(before, graph) < max(len(before.entries), len(graph.nodes)):
+    if before is None or 2 * _common(before, _ops(graph)) < max(len(before.entries), len(graph.nodes)):
         return ""
     return f"; from the nearest, of {before.line}, it differs so: {difference(before.asked, graph)}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program:
     """Of some programs the one that shares most ops with a graph; of equals the newest."""
-    return max(reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, graph)))
+    ops = _ops(graph)
+    return max(reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)))
 
 
-def _common(program: Program, graph: Graph) -> int:
-    """How many ops two have in common, wherever they stand."""
-    return (Counter(program.entries) & Counter(node.entry for node in graph.nodes)).total()
+def _ops(graph: Graph) -> Counter[Entry]:
+    return Counter(node.entry for node in graph.nodes)
+
+
+def _common(program: Program, ops: Counter[Entry]) -> int:
+    """How many of these ops a program has, wherever they stand."""
+    return (Counter(program.entries) & ops).total()
 
 
 def _has_names(program: Program, graph: Graph) -> bool:
