@@ -10,6 +10,14 @@ from .annotate import reduce_gradient_in as reduce_gradient_in
 from .annotate import use_sharding as use_sharding
 from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint
+from .collectives import all_gather as all_gather
+from .collectives import all_reduce as all_reduce
+from .collectives import all_to_all as all_to_all
+from .collectives import axis_index as axis_index
+from .collectives import axis_size as axis_size
+from .collectives import broadcast as broadcast
+from .collectives import collective_permute as collective_permute
+from .collectives import reduce_scatter as reduce_scatter
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
 from .core.config import config as config
@@ -36,6 +44,7 @@ from .launch import full_tensor as full_tensor
 from .launch import initialize as initialize
 from .launch import process_count as process_count
 from .launch import process_index as process_index
+from .manual import shard_map as shard_map
 from .memory import checkpoint_name as checkpoint_name
 from .memory import offload_optimizer as offload_optimizer
 from .memory import place_to_device as place_to_device

@@ -190,16 +190,10 @@ class Sharding:
         found = self._over.get(order)
         if found is not None:
             return found
-        factors = [_primes(size) for size in self.mesh_shape]
-        flat = [prime for primes in factors for prime in primes]
-        sorting = sorted(range(len(flat)), key=lambda i: flat[i])
+        flat, sorting, names = self._factors()
         place = {device: i for i, device in enumerate(order)}
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
         logical = tuple(place[device] for device in ids.tolist())
-        names, start = {}, 0
-        for axis, primes in zip(self.axis_names, factors, strict=True):
-            names[axis] = tuple(f"factor{sorting.index(start + i)}" for i in range(len(primes)))
-            start += len(primes)
         sizes = tuple(sorted(flat))
         mesh = jax.sharding.Mesh(
             grid(order, sizes, self.target),
@@ -218,10 +212,37 @@ class Sharding:
         self._over[order] = made
         return made
 
+    def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
+        """The prime factors of the axes' sizes, in which order a program of several meshes has them, and their names."""
+        factors = [_primes(size) for size in self.mesh_shape]
+        flat = [prime for primes in factors for prime in primes]
+        sorting = sorted(range(len(flat)), key=lambda i: flat[i])
+        names, start = {}, 0
+        for axis, primes in zip(self.axis_names, factors, strict=True):
+            names[axis] = tuple(f"factor{sorting.index(start + i)}" for i in range(len(primes)))
+            start += len(primes)
+        return flat, sorting, names
+
     def in_program(self) -> NamedSharding:
-        """The layout as the program that is being traced spells it (see `program_devices`)."""
+        """The layout as the program that is being traced spells it (see `program_devices`, `by_hand`)."""
         order = getattr(_program, "order", None)
-        return self.jax if order is None or len(order) == 1 else self.over(order)
+        made = self.jax if order is None or len(order) == 1 else self.over(order)
+        if not getattr(_program, "by_hand", None):
+            return made
+        return NamedSharding(jax.sharding.get_abstract_mesh(), made.spec, memory_kind=made.memory_kind)
+
+    def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+        """This mesh as the program that is being traced spells it, and which axes of it each axis is there."""
+        order = getattr(_program, "order", None)
+        if order is None or len(order) == 1:
+            return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
+        there = self.replicated().over(order)
+        if there._logical_device_ids is not None:
+            raise NotImplementedError(
+                f"a manual region over the mesh of {self!r} in a program whose first mesh has its devices in the order "
+                f"{list(order)}: make both meshes with the devices in one order, or call spmd.sync() between them"
+            )
+        return there.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
         """Whether an array of `rank` dims lies the same in both: the same piece on each device."""
@@ -371,7 +392,8 @@ def _primes(number: int) -> list[int]:
     return found
 
 
-_program = threading.local()  # .order: the devices of the program that this thread traces, where several meshes meet
+# .order: the devices of the program that this thread traces, where several meshes meet. .by_hand: see `by_hand`.
+_program = threading.local()
 
 
 @contextlib.contextmanager
@@ -382,3 +404,13 @@ def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
         yield
     finally:
         _program.order = before
+
+
+@contextlib.contextmanager
+def by_hand(axes: frozenset[str]) -> Iterator[None]:
+    """What is traced inside is a shard along these axes of the program's mesh: layouts are of its piece, over others."""
+    before, _program.by_hand = getattr(_program, "by_hand", None), axes
+    try:
+        yield
+    finally:
+        _program.by_hand = before
