@@ -107,7 +107,7 @@ class Rules:
         self.every = frozenset(axes)
         self.known = known
         self.own_draws = {} if own_draws is None else own_draws
-        self._found: dict[Node, Varies] = {}
+        self._found: dict[Node, tuple[Varies, ...]] = {}  # of its results; one, where they are alike
 
     def of(self, value: Value) -> Varies:
         """Of one value; what nothing is known of is one over all axes."""
@@ -115,7 +115,7 @@ class Rules:
         while stack:
             top = stack[-1]
             node = origin(top)
-            if node is None or value_name(top) in self.known or node in self._found:
+            if node is None or self._is_found(top):
                 stack.pop()
                 continue
             waiting = [operand for operand in node.operands if not self._is_found(operand)]
@@ -135,76 +135,83 @@ class Rules:
         if known is not None:
             return known
         node = origin(value)
-        return Varies() if node is None else self._found[node]
+        if node is None:
+            return Varies()
+        found = self._found[node]
+        return found[getattr(value, "index", 0)] if len(found) > 1 else found[0]
 
-    def _of_node(self, node: Node) -> Varies:
+    def _of_node(self, node: Node) -> tuple[Varies, ...]:
         given = [self._get(operand) for operand in node.operands]
-        met = Varies()
-        for one in given:
-            met |= one
+        met = _union(given)
         lowering = node.entry.lowering
         if isinstance(lowering, (Collective, Index, Vary)):
-            return lowering.varies(met)
-        if lowering.regions:
-            return self._of_regions(lowering, given, met)
+            return (lowering.varies(met),)
+        if isinstance(lowering, Scan):
+            return self._of_scan(lowering, given)
+        if isinstance(lowering, While):
+            return self._of_while(lowering, given)
+        if isinstance(lowering, Branches):
+            return self._of_branches(lowering, given)
         if lowering.draws(node.entry):
             over = self.drawn_over(node)
-            return met | Varies(over, over)
-        return met
+            met |= Varies(over, over)
+        return (met,)
 
     def drawn_over(self, node: Node) -> Over:
-        """Over which axes the numbers that an op draws are each shard's own: where its operands are; without any,
-        everywhere."""
+        """Over which axes the numbers that an op draws are each shard's own: where its operands are; without any, and in
+        the body of a loop, everywhere."""
         if node in self.own_draws:
             return self.own_draws[node]
         if node.entry.lowering.regions or not node.operands:
             return self.every
         return frozenset().union(*(self.of(operand).differs for operand in node.operands))
 
-    def _of_regions(self, lowering: Lowering, given: list[Varies], met: Varies) -> Varies:
-        """Of an op with bodies: the same for all of its results. What goes round is given back until it stays."""
-        if isinstance(lowering, Scan):
-            steps = [range(count) for count in _counts(lowering)]
-            leaves, place = [], 0
-            for step in steps:
-                leaves.append(_union(given[place : place + len(step)]))
-                place += len(step)
-            return self._until_stays(lowering.regions, [leaves], lowering.num_constants, lowering.num_carried)
-        if isinstance(lowering, While):
-            both = [given, given]
-            count = len(given) - lowering.num_constants
-            return self._until_stays(lowering.regions, both, lowering.num_constants, count) | met
-        if isinstance(lowering, Branches):
-            branches = self._until_stays(lowering.regions, [given[1:], given[1:]], 0, 0)
-            return branches | given[0]
-        return met
+    def _inside(self, region: Region, known: Sequence[Varies]) -> list[Varies]:
+        rules = _Inner(tuple(self.every), dict(zip(region.leaves, known, strict=True)))
+        return [rules.of(root) for root in region.roots]
 
-    def _until_stays(
-        self, regions: Sequence[Region], leaves: list[list[Varies]], constants: int, carried: int
-    ) -> Varies:
+    def _of_scan(self, scan: Scan, given: list[Varies]) -> tuple[Varies, ...]:
+        """What goes round is given back until it stays."""
+        start = scan.num_constants + scan.num_carried
+        known = given[:start]
+        for is_whole in scan.xs:
+            end = start + (1 if is_whole else scan.turns)
+            known.append(_union(given[start:end]))
+            start = end
         while True:
-            found = Varies()
-            again = False
-            for region, known in zip(regions, leaves, strict=True):
-                rules = Rules(tuple(self.every), dict(zip(region.leaves, known, strict=True)))
-                made = [rules.of(root) for root in region.roots]
-                found |= _union(made)
-                if len(made) < carried:
-                    continue  # a condition
-                for i in range(carried):
-                    for each in leaves:
-                        more = each[constants + i] | made[i]
-                        again |= more != each[constants + i]
-                        each[constants + i] = more
-            if not again:
-                return found
+            made = self._inside(scan.body, known)
+            if not _grows(known, made[: scan.num_carried], scan.num_constants):
+                break
+        results = made[: scan.num_carried]
+        for one, is_whole in zip(made[scan.num_carried :], scan.ys, strict=True):
+            results += [one] if is_whole else [one] * scan.turns
+        return tuple(results)
+
+    def _of_while(self, loop: While, given: list[Varies]) -> tuple[Varies, ...]:
+        known = list(given)
+        while True:
+            ends = _union(self._inside(loop.condition, known))
+            made = [one | ends for one in self._inside(loop.body, known)]
+            if not _grows(known, made, loop.num_constants):
+                return tuple(known[loop.num_constants :])
+
+    def _of_branches(self, choice: Branches, given: list[Varies]) -> tuple[Varies, ...]:
+        one, other = (self._inside(region, given[1:]) for region in choice.regions)
+        return tuple(a | b | given[0] for a, b in zip(one, other, strict=True))
 
 
-def _counts(scan: Scan) -> Iterator[int]:
-    for _ in range(scan.num_constants + scan.num_carried):
-        yield 1
-    for is_whole in scan.xs:
-        yield 1 if is_whole else scan.turns
+class _Inner(Rules):
+    """The rules in the body of a loop, whose draws are all each shard's own."""
+
+    def drawn_over(self, node: Node) -> Over:
+        return self.every
+
+
+def _grows(known: list[Varies], made: Sequence[Varies], start: int) -> bool:
+    """Adds what a turn makes of what goes round to what is known of it; whether that was news."""
+    before = known[start : start + len(made)]
+    known[start : start + len(made)] = [old | new for old, new in zip(before, made, strict=True)]
+    return known[start : start + len(made)] != before
 
 
 def _union(all_of: Iterable[Varies]) -> Varies:
@@ -342,6 +349,3 @@ def here(what: str) -> _Here:
     if place is None:
         raise RuntimeError(f"{what} of a shard was used outside its manual region")
     return place
-
-
-Kind = Callable[[Value], Varies]

@@ -112,11 +112,11 @@ class _Recorded(Rules):
     def of(self, value: Value) -> Varies:
         return self._get(value) if self._is_found(value) else super().of(value)
 
-    def _of_node(self, node: Node) -> Varies:
+    def _of_node(self, node: Node) -> tuple[Varies, ...]:
         if node.entry.name != "spmd.stand_in":
             return super()._of_node(node)
         like = capture.stands_for(node)  # of the body of a loop inside
-        return Varies(self.every, self.every) if like is None else self.of(like)
+        return (Varies(self.every, self.every) if like is None else self.of(like),)
 
 
 class Tracker:
@@ -251,7 +251,7 @@ class Watching(TorchFunctionMode):
                 f"torch.autograd.grad(create_graph=True) at {user_line()}, inside the body of spmd.shard_map: a "
                 "gradient of the gradient is not summed over the shards"
             )
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() and func is not torch.autograd.grad:
             written = args[0] if args and _writes(name) else kwargs.get("out")
             if kwargs:
                 both = self.tracker.unified([*args, *kwargs.values()], written)
