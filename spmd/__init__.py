@@ -44,6 +44,8 @@ from .launch import full_tensor as full_tensor
 from .launch import initialize as initialize
 from .launch import process_count as process_count
 from .launch import process_index as process_index
+from .manual import disable_manual_sharding as disable_manual_sharding
+from .manual import enable_manual_sharding as enable_manual_sharding
 from .manual import shard_map as shard_map
 from .memory import checkpoint_name as checkpoint_name
 from .memory import offload_optimizer as offload_optimizer

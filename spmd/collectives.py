@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .core.control.pieces import Loose, loose
 from .core.control.varying import Tracker, collective, index, tracker
 from .core.ir.source import user_line
 from .core.lazy.tensor import XlaTensor
@@ -32,7 +33,7 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
     >>> total(torch.ones(4, device="xla")).item()
     4.0
     """
-    now, axes = _where("all_reduce", axis)
+    now, axes = _where("all_reduce", axis, tensor)
     _check_tensor("all_reduce", tensor)
     return _reduced("all_reduce", now, tensor, op, axes)
 
@@ -50,7 +51,7 @@ def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = Tr
     >>> whole(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
-    now, axes = _where("all_gather", axis)
+    now, axes = _where("all_gather", axis, tensor)
     _check_tensor("all_gather", tensor)
     dim = _dim("all_gather", tensor, dim, tensor.dim() + (not tiled))
     given = tensor if tiled else tensor.unsqueeze(dim)
@@ -69,7 +70,7 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     >>> spread(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
-    now, axes = _where("reduce_scatter", axis)
+    now, axes = _where("reduce_scatter", axis, tensor)
     _check_tensor("reduce_scatter", tensor)
     dim = _dim("reduce_scatter", tensor, dim, tensor.dim())
     count = _divided("reduce_scatter", now, tensor, dim, axes)
@@ -92,7 +93,7 @@ def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = (
     >>> turned(torch.ones(2, 3, device="xla")).shape
     torch.Size([2, 3])
     """
-    now, axes = _where("all_to_all", axis)
+    now, axes = _where("all_to_all", axis, tensor)
     _check_tensor("all_to_all", tensor)
     split_dim = _dim("all_to_all", tensor, split_dim, tensor.dim())
     concat_dim = _dim("all_to_all", tensor, concat_dim, tensor.dim())
@@ -112,7 +113,7 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     >>> turn(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    now, axes = _where("collective_permute", axis)
+    now, axes = _where("collective_permute", axis, tensor)
     _check_tensor("collective_permute", tensor)
     count = now.size(axes)
     found = tuple((int(source), int(target)) for source, target in pairs)
@@ -140,7 +141,7 @@ def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     >>> first(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
-    now, axes = _where("broadcast", axis)
+    now, axes = _where("broadcast", axis, tensor)
     _check_tensor("broadcast", tensor)
     if not 0 <= source < now.size(axes):
         raise ValueError(f"spmd.broadcast: source {source} is not there; {_named(axes)} has {now.size(axes)} shards")
@@ -176,9 +177,9 @@ def axis_size(axis: AxisNames) -> int:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _where(name: str, axis: AxisNames) -> tuple[Tracker, tuple[str, ...]]:
+def _where(name: str, axis: AxisNames, tensor: Any = None) -> tuple[Tracker | Loose, tuple[str, ...]]:
     """The region that is recorded, and the axes that are meant."""
-    now = tracker()
+    now = tracker() or loose(tensor)
     if now is None:
         raise RuntimeError(
             f"spmd.{name} at {user_line()} was called outside spmd.shard_map: only inside it a tensor is one shard's. "
@@ -243,7 +244,7 @@ def _dim(name: str, tensor: Any, dim: int, rank: int) -> int:
     return dim % rank
 
 
-def _divided(name: str, now: Tracker, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
+def _divided(name: str, now: Tracker | Loose, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
     count = now.size(axes)
     if tensor.shape[dim] % count:
         raise ValueError(
@@ -264,18 +265,19 @@ def _listed(names: Sequence[Any]) -> str:
 # --- with their gradients ---------------------------------------------------------------------------------------------
 
 
-def _reduced(name: str, now: Tracker, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
+def _reduced(name: str, now: Tracker | Loose, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
     known = _check_op(name, tensor, op)
     own = now.varied(tensor, frozenset(axes))
     if known in ("sum", "mean"):
-        made = _Sum.apply(own, axes)
+        made = now.again(_Sum.apply(own, axes), axes)
         return made / now.size(axes) if known == "mean" else made
     if known in ("and", "or") and tensor.dtype is torch.bool:
         return collective("all_reduce", own, axes, own.shape, "min" if known == "and" else "max")
     if known in ("max", "min"):
-        return _Extreme.apply(own, known, axes)
+        return now.again(_Extreme.apply(own, known, axes), axes)
     whole = _Gather.apply(own.unsqueeze(0), 0, axes, now.size(axes))
-    return now.settled(_folded(whole, known, 0), frozenset(axes) if whole.requires_grad else frozenset())
+    made = _folded(whole, known, 0)
+    return now.again(now.settled(made, frozenset(axes)), axes) if made.requires_grad else made
 
 
 _BITS: dict[str, Callable[[Any, Any], Any]] = {"and": torch.bitwise_and, "or": torch.bitwise_or}
@@ -291,7 +293,7 @@ def _folded(stack: Any, op: str, dim: int) -> Any:
     return stack.amax(dim) if op == "max" else stack.amin(dim)
 
 
-def _exchanged(now: Tracker, tensor: Any, split_dim: int, concat_dim: int, axes: tuple[str, ...]) -> Any:
+def _exchanged(now: Tracker | Loose, tensor: Any, split_dim: int, concat_dim: int, axes: tuple[str, ...]) -> Any:
     own = now.varied(tensor, frozenset(axes))
     return _Exchange.apply(own, split_dim, concat_dim, axes, now.size(axes))
 

@@ -1,6 +1,7 @@
 """`spmd.shard_map`: per-shard PyTorch code over named mesh axes."""
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 from .core.control.manual import Cut, Result, run_manual
+from .core.control.pieces import disable, enable, loose
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
 from .mesh import Mesh
@@ -73,6 +75,63 @@ def shard_map(
     return mapped
 
 
+def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | None = None) -> Any:
+    """One shard's piece of a tensor: from here on its shape is the piece's, and what is done to it is done by each shard
+    to its own, until `disable_manual_sharding`. All axes of the mesh are manual.
+
+    The form in which PyTorch/XLA has it; `shard_map` is the same as one function, keeps for backward what autograd has
+    saved (here backward computes the stretch again) and checks more. A piece has no value to read, and no barrier runs
+    it; `spmd.all_reduce` and its kin take it.
+
+    Raises ValueError for a spec that does not fit, or a dim that the shards do not divide.
+    Source: `torch_xla.distributed.spmd.enable_manual_sharding`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> piece = spmd.enable_manual_sharding(torch.ones(4, 2, device="xla"), ("data", None), mesh=mesh)
+    >>> total = spmd.all_reduce(piece.sum(0), "sum", "data")
+    >>> spmd.disable_manual_sharding(total, (None,), (2,), mesh=mesh).tolist()
+    [4.0, 4.0]
+    """
+    _check_tensors([tensor], [""], {})
+    mesh = mesh if mesh is not None else _mesh_of([tensor])
+    name = "the tensor"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "enable_manual_sharding")
+    _check_divides(mesh, tensor, cut, name, "enable_manual_sharding")
+    return enable(tensor, _sharding(mesh), cut)
+
+
+def disable_manual_sharding(
+    tensor: Any, partition_spec: Any, full_shape: Sequence[int], *, mesh: Mesh | None = None
+) -> Any:
+    """The whole tensor, of shape `full_shape`, of which a shard's piece is this (see `enable_manual_sharding`).
+
+    Raises ValueError for a spec that does not fit, for another shape than the pieces have together, and where the spec
+    says that shards have the same and they may differ.
+    Source: `torch_xla.distributed.spmd.disable_manual_sharding`.
+    """
+    _check_tensors([tensor], [""], {})
+    if mesh is None:
+        found = loose(tensor)
+        if found is None:
+            raise ValueError("spmd.disable_manual_sharding: expected a piece that enable_manual_sharding gave, or a mesh")
+        mesh = Mesh(found.mesh.device_ids, found.mesh.mesh_shape, found.mesh.axis_names, target=found.mesh.target)
+    name = "the piece"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "disable_manual_sharding")
+    sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
+    shape = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(tensor.shape, cut, strict=True)]
+    if list(full_shape) != shape:
+        raise ValueError(
+            f"spmd.disable_manual_sharding: pieces of shape {list(tensor.shape)} are together {shape}, not "
+            f"{list(full_shape)}"
+        )
+    return disable(tensor, _sharding(mesh), cut)
+
+
+def _sharding(mesh: Mesh) -> Sharding:
+    return Sharding.of(mesh.device_ids, mesh.mesh_shape, mesh.axis_names, target=mesh.target)
+
+
 def _call(
     fn: Callable[..., Any],
     mesh: Mesh | None,
@@ -117,7 +176,7 @@ def _call(
         return results
 
     nones: list[bool] = []
-    sharding = Sharding.of(mesh.device_ids, mesh.mesh_shape, mesh.axis_names, target=mesh.target)
+    sharding = _sharding(mesh)
     made = iter(
         run_manual("spmd.shard_map", body, [leaves[i] for i in places], cuts, sharding, axes, checks=check_vma)
     )
@@ -162,10 +221,12 @@ def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
     return tuple(axis for axis in mesh.axis_names if axis in names)
 
 
-def _cut(mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str) -> Cut:
+def _cut(
+    mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str, caller: str = "shard_map"
+) -> Cut:
     """The manual axes that split each dim."""
     entries = () if spec is None else tuple(spec)
-    caller = f"spmd.shard_map: {which} of {name}"
+    caller = f"spmd.{caller}: {which} of {name}"
     if len(entries) > tensor.dim():
         raise ValueError(
             f"{caller}: {PartitionSpec(*entries)!r} has {len(entries)} entries, but the tensor of shape "
@@ -189,7 +250,7 @@ def _cut(mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, w
     return tuple(cut)
 
 
-def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str) -> None:
+def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str, caller: str = "shard_map") -> None:
     sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
     for dim, axes in enumerate(cut):
         count = 1
@@ -198,7 +259,7 @@ def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str) -> None:
         if tensor.shape[dim] % count:
             shown = " x ".join(f"{axis!r} ({sizes[axis]})" for axis in axes)
             raise ValueError(
-                f"spmd.shard_map: dim {dim} of {name} has {tensor.shape[dim]} elements (shape {list(tensor.shape)}), "
+                f"spmd.{caller}: dim {dim} of {name} has {tensor.shape[dim]} elements (shape {list(tensor.shape)}), "
                 f"which the {count} shards along {shown} do not divide; pad it first (torch.nn.functional.pad), or "
                 "leave it whole"
             )

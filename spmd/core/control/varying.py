@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..compile.manual import Axes, Collective, Index, Over, Rules, Varies, Vary
+from ..compile import manual
+from ..compile.manual import Axes, Collective, Index, Over, Rules, Varies
 from ..ir.graph import Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Entry, Lowering
@@ -60,13 +61,13 @@ def _text(lowering: Lowering) -> str:
     return ", ".join(f"{name}={getattr(lowering, name)!r}" for name in lowering.__slots__ if name != "kind")  # type: ignore[attr-defined]
 
 
-class _Vary(torch.autograd.Function):
+class Vary(torch.autograd.Function):
     """The value itself; its gradient is summed over `more` and shared out over `less`."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, more: Axes, less: Axes, count: int) -> Any:
         ctx.more, ctx.count = more, count
-        return record_op("spmd.vary", Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
+        return record_op("spmd.vary", manual.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -82,7 +83,7 @@ class _VaryInPlace(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Any, more: Axes) -> Any:
         ctx.more = more
-        tensor.copy_(record_op("spmd.vary", Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype)))
+        tensor.copy_(record_op("spmd.vary", manual.Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype)))
         ctx.mark_dirty(tensor)
         return tensor
 
@@ -151,12 +152,16 @@ class Tracker:
     def varied(self, tensor: Any, over: Over) -> Any:
         """The tensor as one that is each shard's own over these axes, as far as its gradient is concerned."""
         more = self.in_order(over - self.of(tensor).typed)
-        return _Vary.apply(tensor, more, (), 1) if more else tensor
+        return Vary.apply(tensor, more, (), 1) if more else tensor
 
     def settled(self, tensor: Any, over: Over) -> Any:
         """The tensor, equal on all shards along these axes, as one over them."""
         less = self.in_order(over)
-        return _Vary.apply(tensor, (), less, self.size(less)) if less else tensor
+        return Vary.apply(tensor, (), less, self.size(less)) if less else tensor
+
+    def again(self, tensor: Any, axes: Axes) -> Any:
+        """What a collective has made one over axes: as it is."""
+        return tensor
 
     def unified(self, values: Sequence[Any], written: Any = None) -> Sequence[Any]:
         """Arguments of one op, all of them each shard's own over the same axes where they have a gradient."""
