@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from . import functional_collectives
 from .core.control.manual import Cut, Result, run_manual
 from .core.control.pieces import disable, enable, loose
 from .core.lazy.tensor import XlaTensor
@@ -93,6 +94,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     >>> spmd.disable_manual_sharding(total, (None,), (2,), mesh=mesh).tolist()
     [4.0, 4.0]
     """
+    functional_collectives.install()
     _check_tensors([tensor], [""], {})
     mesh = mesh if mesh is not None else _mesh_of([tensor])
     name = "the tensor"
@@ -114,7 +116,9 @@ def disable_manual_sharding(
     if mesh is None:
         found = loose(tensor)
         if found is None:
-            raise ValueError("spmd.disable_manual_sharding: expected a piece that enable_manual_sharding gave, or a mesh")
+            raise ValueError(
+                "spmd.disable_manual_sharding: expected a piece that enable_manual_sharding gave, or a mesh"
+            )
         mesh = Mesh(found.mesh.device_ids, found.mesh.mesh_shape, found.mesh.axis_names, target=found.mesh.target)
     name = "the piece"
     cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "disable_manual_sharding")
@@ -142,6 +146,7 @@ def _call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
+    functional_collectives.install()
     leaves, tree = tree_flatten(args)
     paths = [keystr(path) for path, _ in tree_flatten_with_path(args)[0]]
     _check_tensors(leaves, paths, kwargs)
@@ -177,9 +182,7 @@ def _call(
 
     nones: list[bool] = []
     sharding = _sharding(mesh)
-    made = iter(
-        run_manual("spmd.shard_map", body, [leaves[i] for i in places], cuts, sharding, axes, checks=check_vma)
-    )
+    made = iter(run_manual("spmd.shard_map", body, [leaves[i] for i in places], cuts, sharding, axes, checks=check_vma))
     return tree_unflatten([None if is_none else next(made) for is_none in nones], made_tree)
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed._functional_collectives as funcol
 from support import check
 
 import spmd
@@ -70,3 +71,71 @@ class TestTwoSteps:
             spmd.disable_manual_sharding(x, ("model", None), (8, 6))
         with pytest.raises(RuntimeError, match="join the shards with spmd.disable_manual_sharding first"):
             (piece + 1).cpu()
+
+
+@pytest.mark.filterwarnings("ignore:.*_tensor. is deprecated:FutureWarning")  # torch's older names work as well
+class TestFunctionalCollectives:
+    """torch's, in a manual region: a group is an axis."""
+
+    def test_values_and_gradients(self, partitioner: str, mesh: spmd.Mesh) -> None:
+        def shard(x: Any) -> Any:
+            total = funcol.all_reduce(x, "SUM", "model")
+            return {
+                "sum": funcol.wait_tensor(total) * 2,
+                "max": funcol.all_reduce(x, "max", (mesh, 1)),
+                "both": funcol.all_reduce(x.sum(), "avg", ("data", "model")),
+                "gathered": funcol.all_gather_tensor(x, 1, "model"),
+                "scattered": funcol.reduce_scatter_tensor(x, "sum", 1, (mesh, "model")),
+                "sent": funcol.all_to_all_single(x.mT.contiguous(), None, None, "model"),
+                "turned": funcol.permute_tensor(x, [1, 2, 3, 0], "model"),
+                "first": funcol.broadcast(x, 1, "model"),
+                "many": funcol.all_reduce_coalesced([x, x * 2], "sum", "model")[1],
+            }
+
+        specs = {name: P() for name in ("sum", "max", "both", "first", "many", "gathered")}
+        specs |= {"scattered": P(None, "model"), "sent": P(None, "model"), "turned": P("model")}
+        values = torch.randn(8, 8)
+        x = values.to("xla").requires_grad_()
+        made = spmd.shard_map(shard, mesh, P("model"), specs)(x)
+        sum((one * torch.arange(1.0, one.numel() + 1, device="xla").reshape(one.shape)).sum()
+            for one in made.values()).backward()  # fmt: skip
+        other = values.clone().requires_grad_()
+        rows = other.reshape(4, 2, 8)
+        expected = {
+            "sum": rows.sum(0) * 2,
+            "max": rows.amax(0),
+            "both": rows.sum((1, 2)).mean(),
+            "gathered": torch.cat(rows.unbind(0), 1),
+            "scattered": rows.sum(0),
+            "sent": other.reshape(4, 2, 4, 2).permute(0, 3, 2, 1).reshape(8, 8),
+            "turned": other.roll(2, 0),
+            "first": rows[1],
+            "many": rows.sum(0) * 2,
+        }
+        sum((one * torch.arange(1.0, one.numel() + 1).reshape(one.shape)).sum() for one in expected.values()).backward()
+        for name, one in expected.items():
+            check(made[name], one)
+        check(x.grad, other.grad)
+
+    def test_between_two_steps(self, mesh: spmd.Mesh) -> None:
+        x = torch.arange(8.0).to("xla").requires_grad_()
+        piece = spmd.enable_manual_sharding(x, ("model",), mesh=mesh)
+        total = funcol.all_reduce(piece, "sum", "model")
+        y = spmd.disable_manual_sharding(total * piece, ("model",), (8,), mesh=mesh)
+        y.sum().backward()
+        rows = torch.arange(8.0).reshape(4, 2)
+        check(y, (rows.sum(0) * rows).flatten())
+        check(x.grad, (2 * rows.sum(0)).repeat(4))
+
+    def test_errors(self, mesh: spmd.Mesh) -> None:
+        x = torch.ones(8, device="xla")
+
+        def shard(one: Any) -> Any:
+            return spmd.shard_map(one, mesh, P("model"), P())(x)
+
+        with pytest.raises(ValueError, match="there is no axis 'modle' in the mesh"):
+            shard(lambda x: funcol.all_reduce(x, "sum", "modle"))
+        with pytest.raises(NotImplementedError, match="pieces of several sizes"):
+            shard(lambda x: funcol.all_to_all_single(x, [2, 0, 0, 0], [1, 1, 0, 0], "model"))
+        with pytest.raises(RuntimeError, match="called outside spmd.shard_map"):
+            funcol.all_reduce(x, "sum", (mesh, "model"))

@@ -339,7 +339,9 @@ class TestBodies:
         """Pytrees in and out, with specs that are a prefix; None and Python's values pass."""
         mesh = mesh_of(4)
 
-        @spmd.shard_map(mesh=mesh, in_specs=({"a": P("model"), "b": P()}, None, P("model")), out_specs=(P("model"), P()))
+        @spmd.shard_map(
+            mesh=mesh, in_specs=({"a": P("model"), "b": P()}, None, P("model")), out_specs=(P("model"), P())
+        )
         def shard(given: Any, factor: float, pair: Any, *, shift: int = 0) -> Any:
             assert given["b"][0].shape == (3,)
             first = {"x": given["a"] * factor + shift, "none": None}
@@ -491,7 +493,9 @@ class TestErrors:
         assert promised(x).tolist() == [1.0]
 
     def test_tensors(self) -> None:
-        self.refuses(TypeError, "args[0] of shape [2] is on cpu", lambda x: x, torch.ones(2), in_specs=P(), out_specs=P())
+        self.refuses(
+            TypeError, "args[0] of shape [2] is on cpu", lambda x: x, torch.ones(2), in_specs=P(), out_specs=P()
+        )
         x = torch.ones(4, device="xla")
         self.refuses(TypeError, "result is 3", lambda x: 3, x, in_specs=P(), out_specs=P())
         with pytest.raises(TypeError, match="y holds a tensor"):
@@ -510,7 +514,9 @@ class TestErrors:
         )  # fmt: skip
         self.refuses(spmd.BodyError, "", lambda x: x * x.sum().item(), x, **both)
         seen = torch.zeros((), device="xla")
-        self.refuses(ValueError, "writes in place into a tensor from outside", lambda x: seen.add_(x.sum()) * x, x, **both)
+        self.refuses(
+            ValueError, "writes in place into a tensor from outside", lambda x: seen.add_(x.sum()) * x, x, **both
+        )
         mesh = mesh_of(2, 4)
         self.refuses(
             ValueError, "all axes of its mesh are manual there", lambda x: spmd.mark_sharding(x * 2, mesh, ("data",)), x,

@@ -7,7 +7,7 @@ it over which axes it is each shard's own; the same rules (`Rules`) are asked wh
 import contextlib
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -271,9 +271,7 @@ class Manual(Lowering):
         spec_of = [border.spec(spelled) for border in self.ins]
 
         def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
-            given = [
-                array[0] if border.is_stack else array for array, border in zip(arrays, self.ins, strict=True)
-            ]
+            given = [array[0] if border.is_stack else array for array, border in zip(arrays, self.ins, strict=True)]
             with _inside(_Here(spelled, dict(mesh.shape), is_partial)), by_hand(frozenset(names)), unreported():
                 own = floats, self._folded(integers)
                 made = lower_region(self.body, 0, given, own, [None] * len(given))

@@ -105,7 +105,7 @@ class _Disable(torch.autograd.Function):
 
 
 def _piece(tensor: Any, mesh: Sharding, cut: Cut) -> XlaTensor:
-    pieces.note_use()
+    pieces.note_use(mesh)
     size = Loose(mesh).size
     shape = [length // size(axes) for length, axes in zip(tensor.shape, cut, strict=True)]
     return record_op("spmd.to_shard", Piece(mesh, cut), tensor, dense_meta(shape, tensor.dtype))

@@ -29,12 +29,13 @@ class Piece(Lowering):
 
 
 is_used = False  # whether this process has ever recorded one: else no barrier looks for any
+latest: Sharding | None = None  # over which mesh the latest was made
 
 
-def note_use() -> None:
-    """One is recorded."""
-    global is_used
-    is_used = True
+def note_use(mesh: Sharding) -> None:
+    """One is recorded, over this mesh."""
+    global is_used, latest
+    is_used, latest = True, mesh
 
 
 def behind(value: Value) -> list[Node]:

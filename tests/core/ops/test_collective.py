@@ -180,7 +180,9 @@ class TestErrors:
     """Each says what came, what is there, and what to do."""
 
     def test_outside(self) -> None:
-        with pytest.raises(RuntimeError, match="spmd.all_reduce at .*test_collective.py.* called outside spmd.shard_map"):
+        with pytest.raises(
+            RuntimeError, match="spmd.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
+        ):
             spmd.all_reduce(torch.ones(2, device="xla"), "sum", "model")
 
     def test_axis(self) -> None:
