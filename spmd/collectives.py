@@ -23,8 +23,8 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
             integers). axis: an axis of the mesh, or several.
 
     The gradient of a sum is the gradient that arrives; a maximum's goes to the shard that has it, shared out evenly
-    between equal ones. Raises ValueError for an axis that is unknown or not manual, or another op, TypeError for a dtype
-    that the op does not take, RuntimeError outside `spmd.shard_map`.
+    between equal ones. Raises ValueError for an axis that is unknown or not manual, or another op, TypeError for a
+    dtype that the op does not take, RuntimeError outside `spmd.shard_map`.
     Source: `jax.lax.psum`, `torch.distributed.all_reduce`.
 
     >>> import torch, spmd
@@ -108,8 +108,8 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
     Source: `jax.lax.ppermute`.
 
     >>> import torch, spmd
-    >>> mesh = spmd.Mesh([0], (1,), ("ring",))
-    >>> turn = spmd.shard_map(lambda x: spmd.collective_permute(x, [(0, 0)], "ring"), mesh, spmd.P("ring"), spmd.P("ring"))
+    >>> mesh, spec = spmd.Mesh([0], (1,), ("ring",)), spmd.P("ring")
+    >>> turn = spmd.shard_map(lambda x: spmd.collective_permute(x, [(0, 0)], "ring"), mesh, spec, spec)
     >>> turn(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
@@ -167,7 +167,8 @@ def axis_size(axis: AxisNames) -> int:
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> spmd.shard_map(lambda x: x * spmd.axis_size("data"), mesh, spmd.P(), spmd.P())(torch.ones(1, device="xla")).item()
+    >>> scaled = spmd.shard_map(lambda x: x * spmd.axis_size("data"), mesh, spmd.P(), spmd.P())
+    >>> scaled(torch.ones(1, device="xla")).item()
     1.0
     """
     now, axes = _where("axis_size", axis)

@@ -1,7 +1,7 @@
 """`torch.distributed._functional_collectives` on our tensors: its ops become those of `spmd.collectives`.
 
-A group is an axis of the mesh: its name, a tuple of names, or (mesh, axis); there are no process groups. torch's module is
-changed at the first manual region after it was imported, for tensors of ours alone.
+A group is an axis of the mesh: its name, a tuple of names, or (mesh, axis); there are no process groups. torch's module
+is changed at the first manual region after it was imported, for tensors of ours alone.
 """
 
 import sys
@@ -33,7 +33,7 @@ def install() -> None:
     _replace(module, "_resolve_group", lambda torchs, group, tag="": _named(group) or torchs(group, tag))
     _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if type(made) is XlaTensor else torchs(made))
     _replace(module, "permute_tensor", _permute_tensor)
-    _replace(module.c10d, "_get_group_size_by_name", lambda torchs, group: _size(group) or torchs(group))  # type: ignore[attr-defined]
+    _replace(module.c10d, "_get_group_size_by_name", lambda torchs, group: _size(group) or torchs(group))
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:
@@ -110,8 +110,8 @@ def _reduce_scatter(tensor: Any, op: str, size: int, group: Any) -> Any:
 def _all_to_all(tensor: Any, out_sizes: Sequence[int], in_sizes: Sequence[int], group: Any) -> Any:
     if len({*out_sizes, *in_sizes}) > 1:
         raise NotImplementedError(
-            f"all_to_all_single on xla: pieces of several sizes ({list(in_sizes)} out, {list(out_sizes)} in); each shard "
-            "runs the same program, so pad them to one size"
+            f"all_to_all_single on xla: pieces of several sizes ({list(in_sizes)} out, {list(out_sizes)} in); each "
+            "shard runs the same program, so pad them to one size"
         )
     return collectives.all_to_all(tensor, 0, 0, _axes(group))
 

@@ -77,8 +77,8 @@ def shard_map(
 
 
 def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | None = None) -> Any:
-    """One shard's piece of a tensor: from here on its shape is the piece's, and what is done to it is done by each shard
-    to its own, until `disable_manual_sharding`. All axes of the mesh are manual.
+    """One shard's piece of a tensor: from here on its shape is the piece's, and what is done to it each shard does to
+    its own, until `disable_manual_sharding`. All axes of the mesh are manual.
 
     The form in which PyTorch/XLA has it; `shard_map` is the same as one function, keeps for backward what autograd has
     saved (here backward computes the stretch again) and checks more. A piece has no value to read, and no barrier runs
@@ -246,8 +246,8 @@ def _cut(
         for axis in found:
             if axis not in axes:
                 raise ValueError(
-                    f"{caller}: axis {axis!r} of {full!r} is not manual (axis_names: {', '.join(map(repr, axes))}); over "
-                    "the other axes the partitioner splits: leave it out here, and use spmd.mark_sharding for it"
+                    f"{caller}: axis {axis!r} of {full!r} is not manual (axis_names: {', '.join(map(repr, axes))}); "
+                    "over the other axes the partitioner splits: leave it out here, and use spmd.mark_sharding for it"
                 )
         cut.append(found)
     return tuple(cut)
@@ -270,7 +270,7 @@ def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str, caller: str = "
 
 def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
     """A spec for each leaf of a tree, of which the specs are a prefix."""
-    leaves, structure = tree_flatten(tree)
+    leaves, _ = tree_flatten(tree)
     if specs is None or isinstance(specs, PartitionSpec):
         return [specs] * len(leaves)
     if isinstance(specs, (str, int)):
@@ -280,8 +280,8 @@ def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
     kind = type(tree)
     if kind not in SUPPORTED_NODES or type(specs) not in (kind, tuple, list) or (kind is dict) != (type(specs) is dict):
         raise ValueError(
-            f"spmd.shard_map: {which} must have the structure of what they are for, or a spec in the place of a part of "
-            f"it; for {path}, a {kind.__name__}, they have {specs!r}"
+            f"spmd.shard_map: {which} must have the structure of what they are for, or a spec in the place of a part "
+            f"of it; for {path}, a {kind.__name__}, they have {specs!r}"
         )
     children, _ = SUPPORTED_NODES[kind].flatten_fn(tree)
     if kind is dict:

@@ -60,7 +60,7 @@ class TestTwoSteps:
             spmd.enable_manual_sharding(x, (None, "model"), mesh=mesh)
         with pytest.raises(ValueError, match="did you mean 'model'"):
             spmd.enable_manual_sharding(x, ("modle", None), mesh=mesh)
-        with pytest.raises(ValueError, match="expected a mesh"):
+        with pytest.raises(ValueError, match=r"expected a mesh"):
             spmd.enable_manual_sharding(x, ("model", None))
         piece = spmd.enable_manual_sharding(x, ("model", None), mesh=mesh)
         with pytest.raises(ValueError, match=r"pieces of shape \[2, 6\] are together \[8, 6\], not \[9, 6\]"):
@@ -69,7 +69,7 @@ class TestTwoSteps:
             spmd.disable_manual_sharding(piece, (None, None), (2, 6))
         with pytest.raises(ValueError, match="expected a piece that enable_manual_sharding gave"):
             spmd.disable_manual_sharding(x, ("model", None), (8, 6))
-        with pytest.raises(RuntimeError, match="join the shards with spmd.disable_manual_sharding first"):
+        with pytest.raises(RuntimeError, match=r"join the shards with spmd.disable_manual_sharding first"):
             (piece + 1).cpu()
 
 
@@ -137,5 +137,5 @@ class TestFunctionalCollectives:
             shard(lambda x: funcol.all_reduce(x, "sum", "modle"))
         with pytest.raises(NotImplementedError, match="pieces of several sizes"):
             shard(lambda x: funcol.all_to_all_single(x, [2, 0, 0, 0], [1, 1, 0, 0], "model"))
-        with pytest.raises(RuntimeError, match="called outside spmd.shard_map"):
+        with pytest.raises(RuntimeError, match=r"called outside spmd.shard_map"):
             funcol.all_reduce(x, "sum", (mesh, "model"))

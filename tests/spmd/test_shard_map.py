@@ -1,5 +1,6 @@
 """`spmd.shard_map`: per-shard code against the same model on whole tensors, values and gradients."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -335,6 +336,46 @@ class TestBodies:
         for one, other in zip(results[1], results[0], strict=True):
             check(one, other.detach())
 
+    def test_closes_over_what_has_a_history(self) -> None:
+        w = torch.ones(4, device="xla", requires_grad=True)
+        scale, x = w * 3, torch.arange(8.0).reshape(2, 4).to("xla")
+        mapped = spmd.shard_map(lambda x: (x * scale, scale), mesh_of(2), P("model"), (P("model"), P()))
+        y, same = mapped(x)
+        (y.sum() + same.sum()).backward()
+        assert w.grad.tolist() == [15.0, 21.0, 27.0, 33.0]
+
+    def test_a_transformer_layer(self) -> None:
+        """torch's own, closed over, on a split batch."""
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+        ours = copy.deepcopy(layer).to("xla")
+        x = torch.randn(8, 4, 8)
+        y = spmd.shard_map(lambda x: ours(x), mesh_of(2, 4), P("model"), P("model"))(x.to("xla"))
+        y.mean().backward()
+        expected = layer(x)
+        expected.mean().backward()
+        check(y, expected)
+        for one, other in zip(ours.parameters(), layer.parameters(), strict=True):
+            check(one.grad, other.grad)
+
+    def test_functional_and_vmapped(self) -> None:
+        layer = nn.Linear(3, 2).to("xla")
+        x = torch.arange(24.0).reshape(8, 3).to("xla")
+
+        def shard(x: Any, weights: Any) -> Any:
+            return torch.vmap(lambda row: torch.func.functional_call(layer, weights, (row,)))(x)
+
+        weights = {name: p.detach() for name, p in layer.named_parameters()}
+        made = spmd.shard_map(shard, mesh_of(4), (P("model"), P()), P("model"))(x, weights)
+        check(made, layer(x).detach().cpu())
+
+    def test_torch_on_the_cpu_is_left_alone(self) -> None:
+        """A function with a gradient of its own, in a process in which a body was recorded."""
+        spmd.shard_map(lambda x: x, mesh_of(2), P("model"), P("model"))(torch.ones(2, device="xla"))
+        x, w = torch.ones(2, 3, requires_grad=True), torch.ones(3, requires_grad=True)
+        Scale.apply(x, w).sum().backward()
+        assert w.grad is not None
+        assert w.grad.tolist() == [2.0, 2.0, 2.0]
+
     def test_structures(self) -> None:
         """Pytrees in and out, with specs that are a prefix; None and Python's values pass."""
         mesh = mesh_of(4)
@@ -519,8 +560,8 @@ class TestErrors:
         )
         mesh = mesh_of(2, 4)
         self.refuses(
-            ValueError, "all axes of its mesh are manual there", lambda x: spmd.mark_sharding(x * 2, mesh, ("data",)), x,
-            **both,
+            ValueError, "all axes of its mesh are manual there", lambda x: spmd.mark_sharding(x * 2, mesh, P("data")),
+            x, **both,
         )  # fmt: skip
         self.refuses(
             ValueError, "axis 'model' is manual there", lambda x: spmd.mark_sharding(x * 2, mesh, ("model",)), x,
@@ -528,6 +569,21 @@ class TestErrors:
         )  # fmt: skip
         nested = spmd.shard_map(lambda x: x, mesh, P(), P(), axis_names="data")
         self.refuses(NotImplementedError, "inside another one", lambda x: nested(x), x, axis_names="model", **both)
+        w = torch.ones(3, device="xla", requires_grad=True)
+        self.refuses(
+            NotImplementedError,
+            "inside torch.func.vmap",
+            lambda x: torch.vmap(lambda row: row.sum() * w)(x),
+            leaf,
+            **both,
+        )
+        self.refuses(
+            NotImplementedError,
+            "a gradient of the gradient is not summed",
+            lambda x: torch.func.grad(lambda x: (x * x).sum())(x),
+            x,
+            **both,
+        )
         y = spmd.shard_map(lambda x: x * 2, mesh, P("model"), P("model"))(leaf)
         with pytest.raises(NotImplementedError, match="its gradient has no gradient"):
             torch.autograd.grad(y.sum(), leaf, create_graph=True)

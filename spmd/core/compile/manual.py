@@ -16,11 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
+from ..config import config
 from ..ir.graph import Node, Region, Value, origin, value_name
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..ops import collective
 from ..ops.collective import Group
-from ..sharding.value import Sharding, by_hand
+from ..sharding.tracing import by_hand
+from ..sharding.value import Sharding
 from .lower import lower_region, unreported
 from .region import Branches, Scan, While, draws_in, is_opaque
 
@@ -39,7 +41,7 @@ class Varies(NamedTuple):
     typed: Over = NONE
     differs: Over = NONE
 
-    def __or__(self, other: "Varies") -> "Varies":  # type: ignore[override]
+    def __or__(self, other: "Varies") -> "Varies":
         return Varies(self.typed | other.typed, self.differs | other.differs)
 
 
@@ -158,8 +160,8 @@ class Rules:
         return (met,)
 
     def drawn_over(self, node: Node) -> Over:
-        """Over which axes the numbers that an op draws are each shard's own: where its operands are; without any, and in
-        the body of a loop, everywhere."""
+        """Over which axes the numbers that an op draws are each shard's own: where its operands are; without any, and
+        in the body of a loop, everywhere."""
         if node in self.own_draws:
             return self.own_draws[node]
         if node.entry.lowering.regions or not node.operands:
@@ -268,11 +270,13 @@ class Manual(Lowering):
         mesh, spelled = self.mesh.by_axis()
         names = [name for axis in self.axes for name in spelled[axis]]
         is_partial = any(mesh.shape[name] > 1 for name in mesh.axis_names if name not in names)
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
         spec_of = [border.spec(spelled) for border in self.ins]
 
         def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
             given = [array[0] if border.is_stack else array for array, border in zip(arrays, self.ins, strict=True)]
-            with _inside(_Here(spelled, dict(mesh.shape), is_partial)), by_hand(frozenset(names)), unreported():
+            place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
+            with _inside(place), by_hand(frozenset(names)), unreported():
                 own = floats, self._folded(integers)
                 made = lower_region(self.body, 0, given, own, [None] * len(given))
             return tuple(
@@ -315,6 +319,7 @@ class _Here:
     spelled: Mapping[str, Axes]
     sizes: Mapping[str, int]
     is_partial: bool
+    is_cpu: bool
 
     def names(self, axes: Axes) -> Axes:
         return tuple(name for axis in axes for name in self.spelled[axis])
@@ -324,9 +329,9 @@ class _Here:
 
     def group(self, axes: Axes) -> Group:
         names = self.names(axes)
-        is_gspmd = not jax.config.jax_use_shardy_partitioner
+        is_gspmd = config.partitioner == "gspmd"
         size = math.prod(self.sizes[name] for name in names)
-        return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial)
+        return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial and self.is_cpu)
 
 
 _tracing = threading.local()  # .here

@@ -35,6 +35,12 @@ def stands_for(stand_in: Node) -> Value | None:
     return next((found.alike[stand_in] for found in _innermost if stand_in in found.alike), None)
 
 
+def note(tensor: XlaTensor) -> None:
+    """Tells the body that is recorded now, if one is, of a tensor that an op beside dispatch is given."""
+    if _innermost and body.names():
+        _innermost[-1].note((tensor,))
+
+
 class Capture:
     """What a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
 
@@ -129,7 +135,9 @@ class Capture:
             cell = ref()
             if cell is not None and body.is_inside(cell.value, known, since=self.start):
                 lost = Leaf(cell.meta)
-                lost.give_up(f"it was made inside the body of {self.name}, where it stands for every turn; return it")
+                lost.give_up(
+                    f"it was made inside the body of {self.name}, where it stands for every turn (or shard); return it"
+                )
                 cell.settle(lost)
 
     def written(self) -> dict[Cell, tuple[Value, Value]]:

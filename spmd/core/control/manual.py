@@ -135,7 +135,7 @@ class _Region:
         if differs and checks:
             raise ValueError(self._differs(result, differs))
         settled: Any = self.tracker.settled(result.tensor, varies.typed - over)
-        return self.tracker.varied(settled, over)  # type: ignore[no-any-return]
+        return self.tracker.varied(settled, over)
 
     def _differs(self, result: Result, axes: Axes) -> str:
         value: Value = result.tensor._cell.value
@@ -189,7 +189,7 @@ class _Region:
         gradients = []
         with torch.no_grad():
             for source, gradient, over in zip(sources, found, allowed, strict=True):
-                one = torch.zeros_like(source) if gradient is None else gradient
+                one: Any = torch.zeros_like(source) if gradient is None else gradient
                 more = self.tracker.in_order(self.tracker.of(one).typed - over)
                 if more:  # an op that no one watched, as C++ may call them
                     one = collective("all_reduce", one, more, one.shape, "sum")

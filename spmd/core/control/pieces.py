@@ -193,6 +193,6 @@ def _refuse_difference(rules: Rules, root: Value, cut: Cut) -> None:
     differs = sorted(rules.of(root).differs - named)
     if differs:
         raise ValueError(
-            f"spmd.disable_manual_sharding: the spec says that the shards along {', '.join(map(repr, differs))} have the "
-            "same, but they may differ; name the axis in the spec, or reduce it first with spmd.all_reduce"
+            f"spmd.disable_manual_sharding: the spec says that the shards along {', '.join(map(repr, differs))} have "
+            "the same, but they may differ; name the axis in the spec, or reduce it first with spmd.all_reduce"
         )

@@ -6,6 +6,7 @@ So a value that is one over an axis has one gradient, and a value that is each s
 """
 
 import contextlib
+import dataclasses
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +38,8 @@ _ENTRIES: Interned[Any, Entry] = Interned(1024)
 def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
     """Records an op of one operand, or of none, without a gradient."""
     enter_thread()
+    if tensor is not None:
+        capture.note(tensor)
     with LOCK:
         operands = [] if tensor is None else [operand(tensor)]
         metas = tuple(value.meta for value in operands)
@@ -58,7 +61,8 @@ def index(axes: Axes) -> XlaTensor:
 
 
 def _text(lowering: Lowering) -> str:
-    return ", ".join(f"{name}={getattr(lowering, name)!r}" for name in lowering.__slots__ if name != "kind")  # type: ignore[attr-defined]
+    fields = dataclasses.fields(lowering)
+    return ", ".join(f"{field.name}={getattr(lowering, field.name)!r}" for field in fields if field.name != "kind")
 
 
 class Vary(torch.autograd.Function):
@@ -168,11 +172,15 @@ class Tracker:
         tensors = list(_tensors(values))
         if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
             return values
-        found = [self.of(tensor).typed for tensor in tensors]
-        union = frozenset().union(*found)
-        if all(one == union or not tensor.requires_grad for tensor, one in zip(tensors, found, strict=True)):
-            return values
-        return self._replaced(values, union, written)
+        found = [self.of(_inner(tensor)).typed for tensor in tensors]
+        union: Over = frozenset().union(*found)
+        less = [t for t, one in zip(tensors, found, strict=True) if one != union and t.requires_grad]
+        if any(type(tensor) is not XlaTensor for tensor in less):
+            raise NotImplementedError(
+                f"an op at {user_line()}, inside torch.func.vmap in the body of spmd.shard_map: its gradient is to be "
+                "summed over the shards, which vmap cannot map; take the vmap outside, or write the dim in the body"
+            )
+        return self._replaced(values, union, written) if less else values
 
     def _replaced(self, values: Any, union: Over, written: Any) -> Any:
         made = []
@@ -190,9 +198,24 @@ class Tracker:
         return tuple(made) if type(values) is tuple else made
 
 
-def _tensors(values: Any) -> Iterator[XlaTensor]:
+def _inner(tensor: Any) -> XlaTensor:
+    """Ours, within the wrappers of `torch.func`."""
+    while type(tensor) is not XlaTensor:
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _is_ours(value: Any) -> bool:
+    if type(value) is XlaTensor:
+        return True
+    is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return is_wrapped and _is_ours(torch._C._functorch.get_unwrapped(value))
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Ours among the arguments of an op, also as `torch.func` wraps them."""
     for value in values:
-        if type(value) is XlaTensor:
+        if _is_ours(value):
             yield value
         elif type(value) in (list, tuple):
             yield from _tensors(value)
@@ -217,8 +240,8 @@ def tracking(new: Tracker) -> Iterator[None]:
         _thread.tracker = before
 
 
-def own(tensors: Sequence[Any]) -> list[Any]:
-    """Tensors that go into the body of a loop: inside a manual region each shard's own, whatever a turn makes of them."""
+def as_own(tensors: Sequence[Any]) -> list[Any]:
+    """Tensors that go into the body of a loop: in a manual region each shard's own, whatever a turn makes of them."""
     now = tracker()
     if now is None or not torch.is_grad_enabled():
         return list(tensors)
@@ -253,8 +276,9 @@ class Watching(TorchFunctionMode):
             )
         if func is torch.autograd.grad and kwargs.get("create_graph"):
             raise NotImplementedError(
-                f"torch.autograd.grad(create_graph=True) at {user_line()}, inside the body of spmd.shard_map: a "
-                "gradient of the gradient is not summed over the shards"
+                f"torch.autograd.grad(create_graph=True) at {user_line()}, (as torch.func.grad has it), inside the "
+                "body of spmd.shard_map: a gradient of the gradient is not summed over the shards; torch.autograd.grad "
+                "without create_graph gives the gradient"
             )
         if torch.is_grad_enabled() and func is not torch.autograd.grad:
             written = args[0] if args and _writes(name) else kwargs.get("out")
@@ -270,12 +294,12 @@ class Watching(TorchFunctionMode):
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What is dropped of a value that is the same on all shards is the same on all of them."""
         given = next(_tensors([*args, *kwargs.values()]), None)
-        over = frozenset() if given is None else self.tracker.of(given).differs
+        over: Over = frozenset() if given is None else self.tracker.of(_inner(given)).differs
         start = next_serial()
         made = func(*args, **kwargs)
         if given is not None:
             for result in _tensors(made if isinstance(made, tuple) else (made,)):
-                for node in between([result._cell.value], (), since=start):
+                for node in between([_inner(result)._cell.value], (), since=start):
                     if node.entry.lowering.draws(node.entry):
                         self.tracker.own_draws.setdefault(node, over)
         return made

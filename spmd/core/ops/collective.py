@@ -14,14 +14,14 @@ import numpy as np
 
 
 class Group(NamedTuple):
-    """The shards that take part: along which axes, of how many this is which.
+    """The shards that take part: along which axes, of how many this is which (`place`).
 
     by_pieces: whether gathers and all-to-alls are made of permutations. widens: whether 16 bits are summed in 32.
     """
 
     axes: tuple[str, ...]
     size: int
-    index: jax.Array
+    place: jax.Array
     by_pieces: bool = False
     widens: bool = False
 
@@ -46,7 +46,7 @@ def all_gather(x: jax.Array, dim: int, group: Group) -> jax.Array:
     shape = [n * group.size if i == dim else n for i, n in enumerate(x.shape)]
     made = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
-        source = (group.index - shift) % group.size
+        source = (group.place - shift) % group.size
         made = _put(made, x if not shift else permute(x, _shifted(group, shift), group), source, dim)
     return made
 
@@ -68,10 +68,10 @@ def all_to_all(x: jax.Array, split_dim: int, concat_dim: int, group: Group) -> j
     shape[concat_dim] *= group.size
     made = jnp.zeros(shape, x.dtype)
     for shift in range(group.size):
-        target = (group.index + shift) % group.size
+        target = (group.place + shift) % group.size
         sent = jax.lax.dynamic_slice_in_dim(x, target * piece, piece, split_dim)
         arrived = sent if not shift else permute(sent, _shifted(group, shift), group)
-        made = _put(made, arrived, (group.index - shift) % group.size, concat_dim)
+        made = _put(made, arrived, (group.place - shift) % group.size, concat_dim)
     return made
 
 

@@ -19,7 +19,8 @@ from ..ir.errors import AbstractError
 from ..ir.source import user_line
 from ..sharding.constrain import cut, pad
 from ..sharding.partitioner import compiler_context
-from ..sharding.value import Sharding, program_devices
+from ..sharding.tracing import program_devices
+from ..sharding.value import Sharding
 from . import agreement, processes
 
 

@@ -1,9 +1,7 @@
 """The Sharding value: how one array lies on a mesh. The only file that knows how GSPMD and Shardy are spelled."""
 
-import contextlib
 import itertools
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -16,6 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from ..tables import Interned
 from .spec import Dim, Spec, jax_spec
 from .topology import Target, grid, ordinal, stand_in
+from .tracing import program
 
 DEVICE = "device"  # the memory in which programs compute
 HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
@@ -213,7 +212,7 @@ class Sharding:
         return made
 
     def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
-        """The prime factors of the axes' sizes, in which order a program of several meshes has them, and their names."""
+        """The prime factors of the axes' sizes, the order in which a program of several meshes has them, and names."""
         factors = [_primes(size) for size in self.mesh_shape]
         flat = [prime for primes in factors for prime in primes]
         sorting = sorted(range(len(flat)), key=lambda i: flat[i])
@@ -225,15 +224,15 @@ class Sharding:
 
     def in_program(self) -> NamedSharding:
         """The layout as the program that is being traced spells it (see `program_devices`, `by_hand`)."""
-        order = getattr(_program, "order", None)
+        order = program.order
         made = self.jax if order is None or len(order) == 1 else self.over(order)
-        if not getattr(_program, "by_hand", None):
+        if not program.by_hand:
             return made
         return NamedSharding(jax.sharding.get_abstract_mesh(), made.spec, memory_kind=made.memory_kind)
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """This mesh as the program that is being traced spells it, and which axes of it each axis is there."""
-        order = getattr(_program, "order", None)
+        order = program.order
         if order is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         there = self.replicated().over(order)
@@ -390,27 +389,3 @@ def _primes(number: int) -> list[int]:
             number //= prime
         prime += 1
     return found
-
-
-# .order: the devices of the program that this thread traces, where several meshes meet. .by_hand: see `by_hand`.
-_program = threading.local()
-
-
-@contextlib.contextmanager
-def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
-    """What is traced inside runs on these devices in this order, and several meshes meet in it; None: one mesh."""
-    before, _program.order = getattr(_program, "order", None), order
-    try:
-        yield
-    finally:
-        _program.order = before
-
-
-@contextlib.contextmanager
-def by_hand(axes: frozenset[str]) -> Iterator[None]:
-    """What is traced inside is a shard along these axes of the program's mesh: layouts are of its piece, over others."""
-    before, _program.by_hand = getattr(_program, "by_hand", None), axes
-    try:
-        yield
-    finally:
-        _program.by_hand = before

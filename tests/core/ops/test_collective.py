@@ -181,7 +181,7 @@ class TestErrors:
 
     def test_outside(self) -> None:
         with pytest.raises(
-            RuntimeError, match="spmd.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
+            RuntimeError, match=r"spmd.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
         ):
             spmd.all_reduce(torch.ones(2, device="xla"), "sum", "model")
 
@@ -207,7 +207,7 @@ class TestErrors:
     def test_dims(self) -> None:
         refuses(IndexError, "a shard of shape [2, 6] has no dim 2", lambda x: spmd.all_gather(x, 2, "model"))
         refuses(
-            ValueError, "dim 1 of a shard of shape [2, 6] has 6 elements, which the 4 shards along 'model' do not divide",
+            ValueError, "dim 1 of a shard of shape [2, 6] has 6 elements, which the 4 shards along 'model' do not",
             lambda x: spmd.reduce_scatter(x, "sum", 1, "model"),
         )  # fmt: skip
         refuses(ValueError, "do not divide", lambda x: spmd.all_to_all(x, 1, 0, "model"))
