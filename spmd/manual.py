@@ -111,6 +111,12 @@ def disable_manual_sharding(
     Raises ValueError for a spec that does not fit, for another shape than the pieces have together, and where the spec
     says that shards have the same and they may differ.
     Source: `torch_xla.distributed.spmd.disable_manual_sharding`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> piece = spmd.enable_manual_sharding(torch.arange(4.0).to("xla"), ("data",), mesh=mesh)
+    >>> spmd.disable_manual_sharding(piece * 2, ("data",), (4,)).tolist()
+    [0.0, 2.0, 4.0, 6.0]
     """
     _check_tensors([tensor], [""], {})
     if mesh is None:
