@@ -11,8 +11,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 MODULES = (
-    "spmd.annotate", "spmd.checkpoint.filling", "spmd.checkpoint.loading", "spmd.collectives", "spmd.manual", "spmd.mesh", "spmd.partition_spec",
-    "spmd.runtime", "spmd.core.config", "spmd.core.debug.check",
+    "spmd.annotate", "spmd.checkpoint.filling", "spmd.checkpoint.loading", "spmd.collectives", "spmd.manual",
+    "spmd.mesh", "spmd.partition_spec", "spmd.runtime", "spmd.core.config", "spmd.core.debug.check",
     "spmd.core.control.cond", "spmd.core.control.layers", "spmd.core.control.scan", "spmd.core.control.while_loop",
     "spmd.core.pjrt.host", "spmd.core.interop.call_jax", "spmd.core.metrics", "spmd.core.pjrt.devices",
     "spmd.core.sharding.value", "spmd.planning.planner", "spmd.planning.report", "fsdp.convert", "fsdp.plan",

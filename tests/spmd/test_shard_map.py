@@ -362,11 +362,14 @@ class TestBodies:
         x = torch.arange(24.0).reshape(8, 3).to("xla")
 
         def shard(x: Any, weights: Any) -> Any:
-            return torch.vmap(lambda row: torch.func.functional_call(layer, weights, (row,)))(x)
+            return torch.vmap(lambda row: torch.func.functional_call(layer, weights, (row,)) + layer.bias)(x)
 
-        weights = {name: p.detach() for name, p in layer.named_parameters()}
+        weights = {name: p.detach().requires_grad_() for name, p in layer.named_parameters()}
         made = spmd.shard_map(shard, mesh_of(4), (P("model"), P()), P("model"))(x, weights)
-        check(made, layer(x).detach().cpu())
+        check(made, (layer(x) + layer.bias).detach().cpu())
+        made.sum().backward()
+        check(weights["weight"].grad, x.cpu().sum(0).expand(2, 3))
+        assert weights["bias"].grad.tolist() == layer.bias.grad.tolist() == [8.0, 8.0]
 
     def test_torch_on_the_cpu_is_left_alone(self) -> None:
         """A function with a gradient of its own, in a process in which a body was recorded."""
@@ -569,14 +572,6 @@ class TestErrors:
         )  # fmt: skip
         nested = spmd.shard_map(lambda x: x, mesh, P(), P(), axis_names="data")
         self.refuses(NotImplementedError, "inside another one", lambda x: nested(x), x, axis_names="model", **both)
-        w = torch.ones(3, device="xla", requires_grad=True)
-        self.refuses(
-            NotImplementedError,
-            "inside torch.func.vmap",
-            lambda x: torch.vmap(lambda row: row.sum() * w)(x),
-            leaf,
-            **both,
-        )
         self.refuses(
             NotImplementedError,
             "a gradient of the gradient is not summed",

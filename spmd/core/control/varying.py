@@ -69,9 +69,16 @@ class Vary(torch.autograd.Function):
     """The value itself; its gradient is summed over `more` and shared out over `less`."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: Any, more: Axes, less: Axes, count: int) -> Any:
-        ctx.more, ctx.count = more, count
+    def forward(tensor: Any, more: Axes, less: Axes, count: int) -> Any:
         return record_op("spmd.vary", manual.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.more, _, ctx.count = inputs
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, tensor: Any, more: Axes, less: Axes, count: int) -> Any:
+        return Vary.apply(tensor, more, less, count), in_dims[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
@@ -155,7 +162,7 @@ class Tracker:
 
     def varied(self, tensor: Any, over: Over) -> Any:
         """The tensor as one that is each shard's own over these axes, as far as its gradient is concerned."""
-        more = self.in_order(over - self.of(tensor).typed)
+        more = self.in_order(over - self.of(_inner(tensor)).typed)
         return Vary.apply(tensor, more, (), 1) if more else tensor
 
     def settled(self, tensor: Any, over: Over) -> Any:
@@ -174,18 +181,13 @@ class Tracker:
             return values
         found = [self.of(_inner(tensor)).typed for tensor in tensors]
         union: Over = frozenset().union(*found)
-        less = [t for t, one in zip(tensors, found, strict=True) if one != union and t.requires_grad]
-        if any(type(tensor) is not XlaTensor for tensor in less):
-            raise NotImplementedError(
-                f"an op at {user_line()}, inside torch.func.vmap in the body of spmd.shard_map: its gradient is to be "
-                "summed over the shards, which vmap cannot map; take the vmap outside, or write the dim in the body"
-            )
-        return self._replaced(values, union, written) if less else values
+        is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
+        return self._replaced(values, union, written) if is_one else values
 
     def _replaced(self, values: Any, union: Over, written: Any) -> Any:
         made = []
         for value in values:
-            if type(value) is XlaTensor and value.requires_grad:
+            if _is_ours(value) and value.requires_grad:
                 if value is written:
                     more = self.in_order(union - self.of(value).typed)
                     made.append(_VaryInPlace.apply(value, more) if more else value)
