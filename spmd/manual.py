@@ -13,8 +13,10 @@ from .core.control.manual import Cut, Result, run_manual
 from .core.control.pieces import disable, enable, loose
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
+from .global_mesh import get_global_mesh
 from .mesh import Mesh
 from .partition_spec import UNCONSTRAINED, PartitionSpec
+from .placements import are_placements
 
 
 def shard_map(
@@ -36,7 +38,8 @@ def shard_map(
     Args:
         fn: takes and returns pytrees of tensors on xla; what is no tensor in its arguments is passed on. Left out, this
             is a decorator.
-        mesh: the mesh; None: the one that the arguments are laid out over.
+        mesh: the mesh; None: that of `with mesh:` or `spmd.set_global_mesh`, else the one that the arguments are laid
+            out over.
         in_specs: for each argument a spec, or a pytree of specs that is a prefix of it; P() or None: whole on every
             shard. A spec may be shorter than the tensor has dims. One spec stands for all arguments.
         out_specs: the same for the result: along which dim the shards' results are joined over an axis; over an axis
@@ -96,7 +99,7 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     """
     functional_collectives.install()
     _check_tensors([tensor], [""], {})
-    mesh = mesh if mesh is not None else _mesh_of([tensor])
+    mesh = mesh or get_global_mesh() or _mesh_of([tensor])
     name = "the tensor"
     cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "enable_manual_sharding")
     _check_divides(mesh, tensor, cut, name, "enable_manual_sharding")
@@ -156,7 +159,7 @@ def _call(
     leaves, tree = tree_flatten(args)
     paths = [keystr(path) for path, _ in tree_flatten_with_path(args)[0]]
     _check_tensors(leaves, paths, kwargs)
-    mesh = mesh if mesh is not None else _mesh_of(leaves)
+    mesh = mesh or get_global_mesh() or _mesh_of(leaves)
     axes = _manual_axes(mesh, axis_names)
     if isinstance(in_specs, list):
         in_specs = tuple(in_specs)
@@ -207,15 +210,15 @@ def _check_tensors(leaves: Sequence[Any], paths: Sequence[str], kwargs: dict[str
 
 
 def _mesh_of(leaves: Sequence[Any]) -> Mesh:
-    """The one mesh over which arguments are laid out."""
+    """The one mesh over which tensors are laid out."""
     found: dict[Mesh, None] = {}
     for leaf in leaves:
         lies = leaf._cell.sharding if type(leaf) is XlaTensor and leaf._view is None else None
         if lies is not None:
             found[Mesh(lies.device_ids, lies.mesh_shape, lies.axis_names, target=lies.target)] = None
     if len(found) != 1:
-        what = f"the arguments are over {len(found)} meshes" if found else "no argument is laid out over a mesh"
-        raise ValueError(f"spmd.shard_map: expected a mesh, as {what}; pass mesh=spmd.Mesh(...)")
+        what = f"the tensors are over {len(found)} meshes" if found else "no tensor is laid out over one"
+        raise ValueError(f"expected a mesh, as {what} and there is no global one; pass mesh=, or write `with mesh:`")
     return next(iter(found))
 
 
@@ -234,8 +237,10 @@ def _cut(
     mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str, caller: str = "shard_map"
 ) -> Cut:
     """The manual axes that split each dim."""
-    entries = () if spec is None else tuple(spec)
     caller = f"spmd.{caller}: {which} of {name}"
+    if isinstance(spec, str) or are_placements(spec):
+        spec = _named(mesh, mesh.sharding(spec, tensor.dim(), caller), tensor.dim(), spec, caller)
+    entries = () if spec is None else tuple(spec)
     if len(entries) > tensor.dim():
         raise ValueError(
             f"{caller}: {PartitionSpec(*entries)!r} has {len(entries)} entries, but the tensor of shape "
@@ -259,6 +264,13 @@ def _cut(
     return tuple(cut)
 
 
+def _named(mesh: Mesh, lies: Sharding, rank: int, spec: Any, caller: str) -> PartitionSpec:
+    """GSPMD text or placements as a spec of the mesh's axes."""
+    if lies.mesh_axes() != _sharding(mesh).mesh_axes():
+        raise ValueError(f"{caller}: {spec!r} splits over no axes of {mesh!r}")
+    return PartitionSpec(*lies.partition_spec(rank))
+
+
 def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str, caller: str = "shard_map") -> None:
     sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
     for dim, axes in enumerate(cut):
@@ -278,6 +290,8 @@ def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
     """A spec for each leaf of a tree, of which the specs are a prefix."""
     leaves, _ = tree_flatten(tree)
     if specs is None or isinstance(specs, PartitionSpec):
+        return [specs] * len(leaves)
+    if isinstance(specs, str) and specs.lstrip().startswith("{"):
         return [specs] * len(leaves)
     if isinstance(specs, (str, int)):
         raise TypeError(f"spmd.shard_map: {which} for {path} is {specs!r}; write a spec, P({specs!r})")

@@ -22,8 +22,8 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = (
-    "partition_spec", "mesh", "annotate", "collectives", "functional_collectives", "manual", "memory", "launch",
-    "metrics", "runtime", "__main__",
+    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "annotate", "collectives",
+    "functional_collectives", "manual", "memory", "launch", "metrics", "sharding_spec", "runtime", "__main__",
 )  # fmt: skip
 # Those that read checkpoints' files, above `annotate`.
 CHECKPOINT = ("files", "filling", "loading")

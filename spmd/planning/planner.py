@@ -21,7 +21,7 @@ from ..core.lazy.cell import Cell
 from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
-from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
+from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
 from .advice import advice
 from .chips import chip_of
@@ -151,7 +151,7 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
         count = num_devices(target)
         for graph in programs:
             size = len(graph.mesh.device_ids)
-            if size > count or (1 < size < count and not target.startswith("cpu:")):
+            if size > count or (1 < size < count and not is_simulated(target)):
                 raise ValueError(
                     f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
                     f"the mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"

@@ -428,7 +428,14 @@ class TestBodies:
     def test_the_mesh_of_the_arguments(self) -> None:
         mesh = mesh_of(4)
         x = spmd.mark_sharding(torch.arange(4.0).to("xla"), mesh, ("model",))
-        assert spmd.shard_map(lambda x: together(x), in_specs=P("model"), out_specs=P())(x).tolist() == [6.0]
+        mapped = spmd.shard_map(lambda x: together(x), in_specs=P("model"), out_specs=P())
+        assert mapped(x).tolist() == [6.0]
+        with mesh_of(2):
+            assert mapped(torch.arange(4.0).to("xla")).tolist() == [2.0, 4.0]
+
+    def test_specs_as_text(self) -> None:
+        mapped = spmd.shard_map(together, mesh_of(4), "{devices=[4]<=[4]}", P())
+        assert mapped(torch.arange(8.0).to("xla")).tolist() == [12.0, 16.0]
 
     def test_an_axis_without_a_name(self) -> None:
         mesh = spmd.Mesh(range(4), (2, 2))
@@ -523,7 +530,15 @@ class TestErrors:
         self.refuses(ValueError, "out_specs must have the structure", same, x, in_specs=P(), out_specs=(P(), P()))
         self.refuses(ValueError, "UNCONSTRAINED", same, x, in_specs=P(P.UNCONSTRAINED), **out)
         self.refuses(ValueError, "axis_names is empty", same, x, in_specs=P(), axis_names=(), **out)
-        self.refuses(ValueError, "no argument is laid out over a mesh", same, x, in_specs=P(), mesh=None, **out)
+        self.refuses(
+            ValueError,
+            "no tensor is laid out over one and there is no global one",
+            same,
+            x,
+            in_specs=P(),
+            mesh=None,
+            **out,
+        )
 
     def test_results_that_differ(self) -> None:
         x = torch.ones(8, device="xla")
