@@ -116,7 +116,6 @@ SIGNATURES = {
     spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.shard_map: "(fn=None, mesh=None, in_specs=None, out_specs=None, *, axis_names=None, check_vma=True)",
-    spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
     spmd.reduce_gradient_in: "(leaf, dtype)",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",

@@ -532,7 +532,7 @@ class TestErrors:
         self.refuses(ValueError, "axis_names is empty", same, x, in_specs=P(), axis_names=(), **out)
         self.refuses(
             ValueError,
-            "no tensor is laid out over one and there is no global one",
+            "no tensor is laid out over one",
             same,
             x,
             in_specs=P(),

@@ -236,9 +236,8 @@ class Sharding:
         """The layout as the program that is being traced spells it (see `program_devices`, `by_hand`)."""
         order = program.order
         made = self.jax if order is None or len(order) == 1 else self.over(order)
-        if not program.by_hand:
-            return made
-        return NamedSharding(jax.sharding.get_abstract_mesh(), made.spec, memory_kind=made.memory_kind)
+        there = jax.sharding.get_abstract_mesh() if program.by_hand else made.mesh
+        return made if there is made.mesh else NamedSharding(there, made.spec, memory_kind=made.memory_kind)
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
         """This mesh as the program that is being traced spells it, and which axes of it each axis is there."""
@@ -246,10 +245,8 @@ class Sharding:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         there = self.replicated().over(order)
         if there._logical_device_ids is not None:
-            raise NotImplementedError(
-                f"a manual region over {self!r} in a program of several meshes, whose first has its devices in the order "
-                f"{list(order)}: make the meshes with one order of the devices, or call spmd.sync() between them"
-            )
+            why = f"{self!r}: a manual region in a program whose first mesh has another order of the devices, {order}"
+            raise NotImplementedError(f"{why}; give both meshes one order, or call spmd.sync() between them")
         return there.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
