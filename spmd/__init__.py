@@ -13,6 +13,14 @@ from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint
 from .closures import add_step_closure as add_step_closure
 from .closures import on_sync as on_sync
+from .collectives import all_gather as all_gather
+from .collectives import all_reduce as all_reduce
+from .collectives import all_to_all as all_to_all
+from .collectives import axis_index as axis_index
+from .collectives import axis_size as axis_size
+from .collectives import broadcast as broadcast
+from .collectives import collective_permute as collective_permute
+from .collectives import reduce_scatter as reduce_scatter
 from .core import checkpoint_policies as checkpoint_policies
 from .core.backend.checkpoint import remat as remat
 from .core.compile.recompile import RecompileError as RecompileError
@@ -54,6 +62,9 @@ from .linear import EinsumLinear as EinsumLinear
 from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
 from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
 from .linear import optimization_barrier_ as optimization_barrier_
+from .manual import disable_manual_sharding as disable_manual_sharding
+from .manual import enable_manual_sharding as enable_manual_sharding
+from .manual import shard_map as shard_map
 from .memory import checkpoint_name as checkpoint_name
 from .memory import offload_optimizer as offload_optimizer
 from .memory import place_to_device as place_to_device

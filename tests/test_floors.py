@@ -23,8 +23,8 @@ LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
 SPMD = (
     "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "device_mesh", "annotate", "reading",
-    "shards", "memory", "launch", "metrics", "sharding_spec", "sharded_tensor", "linear", "closures", "inspection",
-    "grids", "pictures", "runtime", "__main__",
+    "shards", "collectives", "functional_collectives", "manual", "memory", "launch", "metrics", "sharding_spec",
+    "sharded_tensor", "linear", "closures", "inspection", "grids", "pictures", "runtime", "__main__",
 )  # fmt: skip
 # Those that speak DTensor, above all these.
 DTENSOR = ("distribute", "parallel")

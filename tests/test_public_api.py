@@ -54,6 +54,15 @@ NAMES = {
         "load_checkpoint local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
         "offload_optimizer place_to_device place_to_host plan process_count process_index reduce_gradient_in "
         "register_lowering remat scan scan_layers simulate stablehlo_custom_call suggest sync use_sharding while_loop"
+        "AbstractError BodyError HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding "
+        "ShardingSpec ShardingType all_gather all_reduce all_to_all axis_index axis_size broadcast call_jax check "
+        "checkpoint_name clear_sharding collective_permute cond config device device_ids disable_manual_sharding "
+        "eager enable_manual_sharding fill_shards from_process_local full_state_dict full_tensor get_1d_mesh "
+        "get_global_mesh get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint local_shards "
+        "manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
+        "place_to_host plan process_count process_index reduce_gradient_in reduce_scatter register_lowering remat "
+        "scan scan_layers set_global_mesh shard_map simulate "
+        "stablehlo_custom_call sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -94,15 +103,24 @@ SIGNATURES = {
     spmd.Sharding.partition_spec: "(self, rank)",
     spmd.Sharding.shard_shape: "(self, shape)",
     spmd.Sharding.text: "(self, rank, *, iota=False)",
+    spmd.all_gather: "(tensor, dim=0, axis=(), tiled=True)",
+    spmd.all_reduce: "(tensor, op='sum', axis=())",
+    spmd.all_to_all: "(tensor, split_dim, concat_dim, axis=())",
+    spmd.axis_index: "(axis)",
+    spmd.axis_size: "(axis)",
+    spmd.broadcast: "(tensor, source=0, axis=())",
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
+    spmd.collective_permute: "(tensor, pairs, axis=())",
     spmd.cond: "(pred, true_fn, false_fn, operands=())",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
     spmd.construct_v1_sharding_str: "(t)",
     spmd.device_attributes: "(device_id, *, target=None)",
+    spmd.disable_manual_sharding: "(tensor, partition_spec, full_shape, *, mesh=None)",
     spmd.eager: "()",
+    spmd.enable_manual_sharding: "(tensor, partition_spec, *, mesh=None)",
     spmd.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
@@ -161,9 +179,11 @@ SIGNATURES = {
     spmd.Plan.to_json: "(self)",
     spmd.process_count: "()",
     spmd.process_index: "()",
+    spmd.reduce_scatter: "(tensor, op='sum', dim=0, axis=())",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
+    spmd.shard_map: "(fn=None, mesh=None, in_specs=None, out_specs=None, *, axis_names=None, check_vma=True)",
     spmd.sync: "(wait=False)",
     spmd.reduce_gradient_in: "(leaf, dtype)",
     spmd.ShardingRules: (

@@ -16,7 +16,7 @@ from ..ir.graph import Graph, Node
 from ..ir.source import Line, describe
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context
-from ..sharding.value import program_devices
+from ..sharding.tracing import program_devices
 from . import failing, notice
 from .aliases import alias_by_memory
 from .constants import hide_complex_constants

@@ -127,6 +127,13 @@ def _telling(told: _Told) -> Iterator[None]:
         _tracing.told = before
 
 
+@contextlib.contextmanager
+def unreported() -> Iterator[None]:
+    """What is traced inside is on one shard: the partitioner has nothing to tell of it."""
+    with _telling(_tracing.told._replace(chosen=None)):
+        yield
+
+
 def lower_nodes(
     nodes: Sequence[Node],
     values: Values,

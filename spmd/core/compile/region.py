@@ -267,6 +267,14 @@ def mesh_in(regions: Sequence[Region]) -> Sharding | None:
     return None
 
 
+_ANNOTATIONS = frozenset({"mark_sharding", "spmd.unmarked", "spmd.gather", "spmd.renew"})
+
+
+def is_annotation(node: Node) -> bool:
+    """Whether an op says nothing but where its operands lie."""
+    return node.entry.name in _ANNOTATIONS
+
+
 def stacked(values: Sequence[Made], layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
     """Values as one array with a row for each, and the layout that all of them are known to have."""
     layout = layouts[0] if all(other is layouts[0] for other in layouts) else None

@@ -5,7 +5,8 @@ from typing import Any
 from ..config import config
 from ..ir.graph import Graph, Node, Value, origin
 from ..ir.source import describe
-from ..sharding.value import Sharding, program_devices
+from ..sharding.tracing import program_devices
+from ..sharding.value import Sharding
 from .lower import LoweringError
 
 

@@ -30,6 +30,17 @@ _next_sequence = torch._C._autograd._get_sequence_nr
 _innermost: list["Capture"] = []  # those under way; whoever records one has BARRIER
 
 
+def stands_for(stand_in: Node) -> Value | None:
+    """What the tensor holds outside whose place a stand-in has taken in a body that is recorded now."""
+    return next((found.alike[stand_in] for found in _innermost if stand_in in found.alike), None)
+
+
+def note(tensor: XlaTensor) -> None:
+    """Tells the body that is recorded now, if one is, of a tensor that an op beside dispatch is given."""
+    if _innermost and body.names():
+        _innermost[-1].note((tensor,))
+
+
 class Capture:
     """What a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
 
@@ -42,6 +53,7 @@ class Capture:
         self.given: list[Value] = []
         self.start = self.first_sequence = 0
         self.draws: seed.Turn
+        self.alike: dict[Node, Value] = {}  # of a stand-in that takes a tensor's place: what the tensor holds outside
         self._own: set[Cell] = set()
         self._seen: dict[int, XlaTensor] = {}
         self._stack = contextlib.ExitStack()
@@ -80,6 +92,7 @@ class Capture:
         cell, required_grad, hooks = tensor._cell, tensor.requires_grad, tensor._backward_hooks
         stand_in = self.stand_in(tensor._meta, cell.sharding)
         stand_in._cell.is_state = cell.is_state
+        self.alike[self.given[-1]] = cell.value  # type: ignore[index]  # a node
         tensor._cell = stand_in._cell
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
@@ -122,7 +135,9 @@ class Capture:
             cell = ref()
             if cell is not None and body.is_inside(cell.value, known, since=self.start):
                 lost = Leaf(cell.meta)
-                lost.give_up(f"it was made inside the body of {self.name}, where it stands for every turn; return it")
+                lost.give_up(
+                    f"it was made inside the body of {self.name}, where it stands for every turn (or shard); return it"
+                )
                 cell.settle(lost)
 
     def written(self) -> dict[Cell, tuple[Value, Value]]:

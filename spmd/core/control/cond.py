@@ -17,6 +17,7 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from .capture import Capture
 from .scan import on_device
+from .varying import as_own
 
 Tensors = list[XlaTensor]
 
@@ -48,7 +49,7 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
         shown = f"{pred.dtype} of shape {list(pred.shape)}" if isinstance(pred, torch.Tensor) else repr(pred)
         raise TypeError(f"spmd.cond: pred must be a bool tensor of one element, got {shown}")
     flat, tree = tree_flatten(tuple(operands))
-    given = [leaf for leaf in flat if type(leaf) is XlaTensor]
+    given = as_own([leaf for leaf in flat if type(leaf) is XlaTensor])
     with BARRIER, LOCK:
         branches = [_Branch(function, flat, tree) for function in (true_fn, false_fn)]
         choice = _Choice(branches, given)

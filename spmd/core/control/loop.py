@@ -3,6 +3,7 @@
 Not here: what users call (`scan`, `layers`).
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from ..sharding.value import Sharding
 from .capture import Capture
 from .saved import saved
 from .series import by_turn
+from .varying import as_own
 
 Tensors = list[XlaTensor]
 
@@ -72,6 +74,8 @@ def run_loop(
     name: str, body: Body, init: Tensors, rows: Sequence[Rows], turns: int, *, reverse: bool = False
 ) -> tuple[Tensors, Tensors, list[Tensors | None]]:
     """Records a loop: (the last carry, the stacks, of each of `rows` what the body has written, a tensor per turn)."""
+    init = as_own(init)
+    rows = [dataclasses.replace(row, tensors=as_own(row.tensors)) if row.is_whole else row for row in rows]
     with BARRIER, LOCK:
         with Capture(name) as capture:
             loop = _Loop(capture, body, init, rows, turns, reverse)

@@ -18,7 +18,7 @@ aten = torch.ops.aten
 
 # What changes no more than how a value is written: nothing is lost when it is made again.
 _CASTS = frozenset({aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default})
-_PLACES = frozenset({"mark_sharding", "spmd.unmarked"})
+_PLACES = frozenset({"mark_sharding", "spmd.unmarked", "spmd.vary"})
 
 
 def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int) -> list[Value]:

@@ -40,8 +40,8 @@ def materialise(cell: Cell, call: str = "a read", *, together: bool = False) -> 
         if body.is_inside(cell.value, {}):
             body.refuse(
                 call,
-                f"{cell.meta!r} has another value in each turn and none while the body is recorded; choose with "
-                "torch.where or spmd.cond, or return it and read it after the loop",
+                f"{cell.meta!r} has another value in each turn (or on each shard) and none while the body is recorded; "
+                "choose with torch.where or spmd.cond, or return it and read it after the loop",
             )
         return _run_needed(cell)
     if type(cell.value) is not Leaf and processes.several() and not together:

@@ -10,6 +10,7 @@ from .. import forking
 from ..ir.graph import Leaf, Node, Pick, Value, is_data, next_serial, topological
 from ..ir.meta import Meta
 from ..sharding.value import Sharding
+from . import pieces
 
 # One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
 LOCK = forking.survives_fork(threading.RLock())
@@ -230,6 +231,9 @@ def pending() -> list[Cell]:
     """
     forking.check()
     cells = {cell: None for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)}
+    if pieces.is_used:
+        runs = pieces.without([cell.value for cell in cells])
+        cells = {cell: None for cell, can_run in zip(cells, runs, strict=True) if can_run}
     return sorted(cells, key=lambda cell: value_serial(cell.value))
 
 

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from ..sharding.constrain import cut, pad
-from ..sharding.value import DEVICE, Sharding, program_devices
+from ..sharding.tracing import program_devices
+from ..sharding.value import DEVICE, Sharding
 from . import runs
 
 

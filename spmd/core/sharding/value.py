@@ -1,9 +1,7 @@
 """The Sharding value: how one array lies on a mesh. The only file that spells it to XLA."""
 
-import contextlib
 import itertools
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -17,6 +15,7 @@ from ..tables import Interned
 from .spec import Dim, Spec, jax_spec
 from .text import Tiling, spell
 from .topology import Target, grid, ordinal, stand_in
+from .tracing import program
 
 DEVICE = "device"  # the memory in which programs compute
 HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
@@ -200,16 +199,10 @@ class Sharding:
         found = self._over.get(order)
         if found is not None:
             return found
-        factors = [_primes(size) for size in self.mesh_shape]
-        flat = [prime for primes in factors for prime in primes]
-        sorting = sorted(range(len(flat)), key=lambda i: flat[i])
+        flat, sorting, names = self._factors()
         place = {device: i for i, device in enumerate(order)}
         ids = np.array(self.device_ids).reshape(flat).transpose(sorting).reshape(-1)
         logical = tuple(place[device] for device in ids.tolist())
-        names, start = {}, 0
-        for axis, primes in zip(self.axis_names, factors, strict=True):
-            names[axis] = tuple(f"factor{sorting.index(start + i)}" for i in range(len(primes)))
-            start += len(primes)
         sizes = tuple(sorted(flat))
         mesh = jax.sharding.Mesh(
             grid(order, sizes, self.target),
@@ -228,10 +221,33 @@ class Sharding:
         self._over[order] = made
         return made
 
+    def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
+        """The prime factors of the axes' sizes, the order in which a program of several meshes has them, and names."""
+        factors = [_primes(size) for size in self.mesh_shape]
+        flat = [prime for primes in factors for prime in primes]
+        sorting = sorted(range(len(flat)), key=lambda i: flat[i])
+        names, start = {}, 0
+        for axis, primes in zip(self.axis_names, factors, strict=True):
+            names[axis] = tuple(f"factor{sorting.index(start + i)}" for i in range(len(primes)))
+            start += len(primes)
+        return flat, sorting, names
+
     def in_program(self) -> NamedSharding:
-        """The layout as the program that is being traced spells it (see `program_devices`)."""
-        order = getattr(_program, "order", None)
-        return self.jax if order is None or len(order) == 1 else self.over(order)
+        """The layout as the program that is being traced spells it (see `program_devices`, `by_hand`)."""
+        order = program.order
+        made = self.jax if order is None or len(order) == 1 else self.over(order)
+        there = jax.sharding.get_abstract_mesh() if program.by_hand else made.mesh
+        return made if there is made.mesh else NamedSharding(there, made.spec, memory_kind=made.memory_kind)
+
+    def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
+        """This mesh as the program that is being traced spells it, and which axes of it each axis is there."""
+        if (order := program.order) is None or len(order) == 1:
+            return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
+        there = self.replicated().over(order)
+        if there._logical_device_ids is not None:
+            why = f"{self!r}: a manual region in a program whose first mesh has another order of the devices, {order}"
+            raise NotImplementedError(f"{why}; give both meshes one order, or call spmd.sync() between them")
+        return there.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
         """Whether an array of `rank` dims lies the same in both: the same piece on each device."""
@@ -382,16 +398,3 @@ def _primes(number: int) -> list[int]:
             number //= prime
         prime += 1
     return found
-
-
-_program = threading.local()  # .order: the devices of the program that this thread traces, where several meshes meet
-
-
-@contextlib.contextmanager
-def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
-    """What is traced inside runs on these devices in this order, and several meshes meet in it; None: one mesh."""
-    before, _program.order = getattr(_program, "order", None), order
-    try:
-        yield
-    finally:
-        _program.order = before

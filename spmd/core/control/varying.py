@@ -1,0 +1,331 @@
+"""What a value of a manual region varies over, while the region is recorded: gradients are summed over the axes where a
+value that is one meets values that are each shard's own.
+
+So a value that is one over an axis has one gradient, and a value that is each shard's own has a share of it per shard
+(as `jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
+"""
+
+import contextlib
+import dataclasses
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from ..compile import manual
+from ..compile.manual import Axes, Collective, Index, Over, Rules, Varies
+from ..ir.graph import Node, Value, between, next_serial, origin, value_name
+from ..ir.meta import Meta, dense_meta
+from ..ir.op import Entry, Lowering
+from ..ir.source import user_line
+from ..lazy.cell import LOCK, Cell
+from ..lazy.reads import operand
+from ..lazy.record import graph_task, record_here
+from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.threads import enter_thread
+from ..sharding.value import Sharding
+from ..tables import Interned
+from . import capture
+
+# --- recording --------------------------------------------------------------------------------------------------------
+
+_ENTRIES: Interned[Any, Entry] = Interned(1024)
+
+
+def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
+    """Records an op of one operand, or of none, without a gradient."""
+    enter_thread()
+    if tensor is not None:
+        capture.note(tensor)
+    with LOCK:
+        operands = [] if tensor is None else [operand(tensor)]
+        metas = tuple(value.meta for value in operands)
+        key = (name, lowering, meta, metas)
+        entry = _ENTRIES.of(key, lambda: Entry.of(name, lowering, (meta,), metas, statics=_text(lowering)))
+        node = record_here(entry, operands, (), sys._getframe(1), graph_task())
+        return wrap(meta, Cell(node, meta))
+
+
+def collective(kind: str, tensor: XlaTensor, axes: Axes, shape: Sequence[int], *statics: Any) -> XlaTensor:
+    """Records a collective, without its gradient."""
+    meta = dense_meta(shape, tensor.dtype)
+    return record_op(f"spmd.{kind}", Collective(kind, axes, tuple(statics)), tensor, meta)
+
+
+def index(axes: Axes) -> XlaTensor:
+    """Records the shard's place along axes."""
+    return record_op("spmd.axis_index", Index(axes), None, dense_meta((), torch.int64))
+
+
+def _text(lowering: Lowering) -> str:
+    fields = dataclasses.fields(lowering)
+    return ", ".join(f"{field.name}={getattr(lowering, field.name)!r}" for field in fields if field.name != "kind")
+
+
+class Vary(torch.autograd.Function):
+    """The value itself; its gradient is summed over `more` and shared out over `less`."""
+
+    @staticmethod
+    def forward(tensor: Any, more: Axes, less: Axes, count: int) -> Any:
+        return record_op("spmd.vary", manual.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        _, ctx.more, _, ctx.count = inputs
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, tensor: Any, more: Axes, less: Axes, count: int) -> Any:
+        return Vary.apply(tensor, more, less, count), in_dims[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        found = gradient / ctx.count if ctx.count > 1 else gradient
+        if ctx.more:
+            found = collective("all_reduce", found, ctx.more, found.shape, "sum")
+        return found, None, None, None
+
+
+class _VaryInPlace(torch.autograd.Function):
+    """The same of a value that is about to be written in place."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Any, more: Axes) -> Any:
+        ctx.more = more
+        tensor.copy_(record_op("spmd.vary", manual.Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype)))
+        ctx.mark_dirty(tensor)
+        return tensor
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return collective("all_reduce", gradient, ctx.more, gradient.shape, "sum"), None
+
+
+# --- the region that is recorded --------------------------------------------------------------------------------------
+
+
+class _Recorded(Rules):
+    """The rules for what is being recorded: what was there before `start` is one everywhere."""
+
+    start = 0
+
+    def _is_found(self, value: Value) -> bool:
+        node = origin(value)
+        return node is None or node.serial < self.start or super()._is_found(value)
+
+    def _get(self, value: Value) -> Varies:
+        node = origin(value)
+        if value_name(value) not in self.known and (node is None or node.serial < self.start):
+            return Varies()
+        return super()._get(value)
+
+    def of(self, value: Value) -> Varies:
+        return self._get(value) if self._is_found(value) else super().of(value)
+
+    def _of_node(self, node: Node) -> tuple[Varies, ...]:
+        if node.entry.name != "spmd.stand_in":
+            return super()._of_node(node)
+        like = capture.stands_for(node)  # of the body of a loop inside
+        return (Varies(self.every, self.every) if like is None else self.of(like),)
+
+
+class Tracker:
+    """One manual region while it is recorded: which axes are manual, and what varies over which.
+
+    mesh: all of its axes with their sizes; axes: the manual ones, as the mesh has them in order.
+    """
+
+    def __init__(self, mesh: Sharding, axes: Axes, start: int):
+        self.mesh = mesh
+        self.sizes: Mapping[str, int] = mesh.mesh_axes()
+        self.axes = axes
+        self.known: dict[Any, Varies] = {}
+        self.own_draws: dict[Node, Over] = {}
+        self.rules = _Recorded(axes, self.known, self.own_draws)
+        self.rules.start = start
+
+    def size(self, axes: Sequence[str]) -> int:
+        """The number of shards along axes."""
+        found = 1
+        for axis in axes:
+            found *= self.sizes[axis]
+        return found
+
+    def in_order(self, over: Over) -> Axes:
+        return tuple(axis for axis in self.axes if axis in over)
+
+    def of(self, tensor: XlaTensor) -> Varies:
+        """What a tensor varies over."""
+        return self.rules.of(tensor._cell.value)
+
+    def varied(self, tensor: Any, over: Over) -> Any:
+        """The tensor as one that is each shard's own over these axes, as far as its gradient is concerned."""
+        more = self.in_order(over - self.of(_inner(tensor)).typed)
+        return Vary.apply(tensor, more, (), 1) if more else tensor
+
+    def settled(self, tensor: Any, over: Over) -> Any:
+        """The tensor, equal on all shards along these axes, as one over them."""
+        less = self.in_order(over)
+        return Vary.apply(tensor, (), less, self.size(less)) if less else tensor
+
+    def again(self, tensor: Any, axes: Axes) -> Any:
+        """What a collective has made one over axes: as it is."""
+        return tensor
+
+    def unified(self, values: Sequence[Any], written: Any = None) -> Sequence[Any]:
+        """Arguments of one op, all of them each shard's own over the same axes where they have a gradient."""
+        tensors = list(_tensors(values))
+        if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
+            return values
+        found = [self.of(_inner(tensor)).typed for tensor in tensors]
+        union: Over = frozenset().union(*found)
+        is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
+        return self._replaced(values, union, written) if is_one else values
+
+    def _replaced(self, values: Any, union: Over, written: Any) -> Any:
+        made = []
+        for value in values:
+            if _is_ours(value) and value.requires_grad:
+                if value is written:
+                    more = self.in_order(union - self.of(value).typed)
+                    made.append(_VaryInPlace.apply(value, more) if more else value)
+                else:
+                    made.append(self.varied(value, union))
+            elif type(value) in (list, tuple):
+                made.append(self._replaced(value, union, written))
+            else:
+                made.append(value)
+        return tuple(made) if type(values) is tuple else made
+
+
+def _inner(tensor: Any) -> XlaTensor:
+    """Ours, within the wrappers of `torch.func`."""
+    while type(tensor) is not XlaTensor:
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor
+
+
+def _is_ours(value: Any) -> bool:
+    if type(value) is XlaTensor:
+        return True
+    is_wrapped = isinstance(value, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(value)
+    return is_wrapped and _is_ours(torch._C._functorch.get_unwrapped(value))
+
+
+def _tensors(values: Any) -> Iterator[Any]:
+    """Ours among the arguments of an op, also as `torch.func` wraps them."""
+    for value in values:
+        if _is_ours(value):
+            yield value
+        elif type(value) in (list, tuple):
+            yield from _tensors(value)
+
+
+_thread = threading.local()  # .tracker
+
+
+def tracker() -> Tracker | None:
+    """Of the manual region that the calling thread records."""
+    return getattr(_thread, "tracker", None)
+
+
+@contextlib.contextmanager
+def tracking(new: Tracker) -> Iterator[None]:
+    """The calling thread records a manual region."""
+    _watch_functions()
+    before, _thread.tracker = tracker(), new
+    try:
+        yield
+    finally:
+        _thread.tracker = before
+
+
+def as_own(tensors: Sequence[Any]) -> list[Any]:
+    """Tensors that go into the body of a loop: in a manual region each shard's own, whatever a turn makes of them."""
+    now = tracker()
+    if now is None or not torch.is_grad_enabled():
+        return list(tensors)
+    return [now.varied(tensor, now.rules.every) if tensor.requires_grad else tensor for tensor in tensors]
+
+
+# --- torch's functions ------------------------------------------------------------------------------------------------
+
+_ATTRIBUTES = frozenset({"__get__", "__set__", "size", "dim", "stride", "numel", "is_floating_point", "is_complex"})
+_DROPS = frozenset({
+    "dropout", "dropout_", "alpha_dropout", "alpha_dropout_", "feature_dropout", "feature_dropout_",
+    "feature_alpha_dropout", "feature_alpha_dropout_", "dropout1d", "dropout2d", "dropout3d", "native_dropout",
+})  # fmt: skip
+
+
+class Watching(TorchFunctionMode):
+    """What a torch function is given inside a manual region, above autograd."""
+
+    def __init__(self, tracker: Tracker):
+        super().__init__()
+        self.tracker = tracker
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        kwargs = kwargs or {}
+        if name in _ATTRIBUTES:
+            return func(*args, **kwargs)
+        if name == "backward":
+            raise NotImplementedError(
+                f".backward() at {user_line()}, inside the body of spmd.shard_map: the body is recorded and has no "
+                ".grad to keep; return the loss and call .backward() outside, or use torch.autograd.grad here"
+            )
+        if func is torch.autograd.grad and kwargs.get("create_graph"):
+            raise NotImplementedError(
+                f"torch.autograd.grad(create_graph=True) at {user_line()}, (as torch.func.grad has it), inside the "
+                "body of spmd.shard_map: a gradient of the gradient is not summed over the shards; torch.autograd.grad "
+                "without create_graph gives the gradient"
+            )
+        if torch.is_grad_enabled() and func is not torch.autograd.grad:
+            written = args[0] if args and _writes(name) else kwargs.get("out")
+            if kwargs:
+                both = self.tracker.unified([*args, *kwargs.values()], written)
+                args, kwargs = both[: len(args)], dict(zip(kwargs, both[len(args) :], strict=True))
+            else:
+                args = self.tracker.unified(args, written)
+        if name in _DROPS:
+            return self._dropped(func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What is dropped of a value that is the same on all shards is the same on all of them."""
+        given = next(_tensors([*args, *kwargs.values()]), None)
+        over: Over = frozenset() if given is None else self.tracker.of(_inner(given)).differs
+        start = next_serial()
+        made = func(*args, **kwargs)
+        if given is not None:
+            for result in _tensors(made if isinstance(made, tuple) else (made,)):
+                for node in between([_inner(result)._cell.value], (), since=start):
+                    if node.entry.lowering.draws(node.entry):
+                        self.tracker.own_draws.setdefault(node, over)
+        return made
+
+
+def _writes(name: str) -> bool:
+    return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
+
+
+_apply: Any = None
+
+
+def _watch_functions() -> None:
+    """A user's `torch.autograd.Function` gets arguments that vary alike, too: no mode of torch's sees its `apply`."""
+    global _apply
+    if _apply is not None:
+        return
+    _apply = torch.autograd.Function.__dict__["apply"].__func__
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        now = tracker()
+        if now is not None and torch.is_grad_enabled() and not cls.__module__.startswith("spmd."):
+            args = tuple(now.unified(args))
+        return _apply(cls, *args, **kwargs)
+
+    apply.__doc__ = _apply.__doc__
+    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
