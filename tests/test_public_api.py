@@ -12,16 +12,20 @@ import spmd.dtensor
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError DeviceMesh EinsumLinear HybridMesh LayersDifferError MarkShardingFunction Mesh P "
-        "PartitionSpec Plan ProcessError Shard Sharding ShardingSpec ShardingType Synced XLAShard XLAShardedTensor "
-        "add_step_closure annotate_custom_sharding apply_backward_optimization_barrier apply_xla_patch_to_nn_linear "
-        "call_jax check checkpoint_name clear_sharding cond config device device_ids eager fill_shards "
-        "from_local_shards from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_hlo "
-        "get_sharding get_stablehlo init_device_mesh initialize linear_cross_entropy load_checkpoint "
-        "load_local_shards_ local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard "
-        "no_host_transfer offload_optimizer on_sync optimization_barrier_ place_to_device place_to_host plan "
-        "process_count process_index reduce_gradient_in register_lowering remat reshard residence scan scan_layers "
-        "set_global_mesh shard_as simulate stablehlo_custom_call sync unwrap_sharded_tensor use_sharding while_loop "
+        "AbstractError BodyError DeviceAttributes DeviceMesh EinsumLinear HybridMesh Inspection LayersDifferError "
+        "MarkShardingFunction Mesh P PartitionSpec Picture Plan ProcessError RecompileError Shard Sharding "
+        "ShardingRules ShardingSpec ShardingType Suggestion Synced XLAShard XLAShardedTensor add_step_closure "
+        "all_gather all_reduce all_to_all annotate_custom_sharding apply_backward_optimization_barrier "
+        "apply_xla_patch_to_nn_linear axis_index axis_size broadcast call_jax check checkpoint_name clear_sharding "
+        "collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
+        "disable_manual_sharding eager enable_manual_sharding explain fill_shards from_local_shards "
+        "from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_hlo get_sharding "
+        "get_stablehlo init_device_mesh initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
+        "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
+        "no_recompile offload_optimizer on_sync optimization_barrier_ place_to_device place_to_host plan "
+        "process_count process_index reduce_gradient_in reduce_scatter register_lowering remat reshard residence "
+        "scan scan_layers set_global_mesh shard_as shard_map show_sharding simulate stablehlo_custom_call suggest "
+        "sync unwrap_sharded_tensor use_sharding visualize_sharding visualize_tensor_sharding while_loop "
         "wrap_as_sharded_tensor wrap_if_sharded"
     ),
     spmd.dtensor: (
