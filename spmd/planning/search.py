@@ -254,7 +254,11 @@ class Search:
     def _in_order(
         self, open_: "Sequence[tuple[Layout, ShardingRules]]", memory: int | None
     ) -> "list[tuple[Layout, ShardingRules, Expected]]":
-        rates = {"peak_flops": self.rates.peak_flops, "link_bytes": self.rates.link_bytes, "width": self.width.itemsize}
+        rates: dict[str, Any] = {
+            "peak_flops": self.rates.peak_flops,
+            "link_bytes": self.rates.link_bytes,
+            "width": self.width.itemsize,
+        }
         hopes = [(layout, rules, expected(layout, self.known.model, **rates)) for layout, rules in open_]
 
         def promise(one: Any) -> tuple[bool, float]:
