@@ -160,11 +160,14 @@ def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
 def axes_of(
     caller: str, mesh: spmd.Mesh | None, shard_axis: str | None, extra_data_axis: str | None
 ) -> tuple[spmd.Mesh, str, tuple[str, ...]]:
-    """The mesh (default: all devices on one axis), the axis parameters are split over, and those of the batch.
+    """The mesh, the axis parameters are split over, and those of the batch.
+
+    No mesh: that of `with mesh:` or `set_global_mesh`, else all devices on one axis.
 
     Without a name the axis is `fsdp`, or that of a mesh of one axis, or the second of a mesh of two, whose first one
     holds replicas: hybrid sharding, as FSDP2 has it.
     """
+    mesh = spmd.get_global_mesh() if mesh is None else mesh
     if mesh is None:
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))

@@ -45,8 +45,9 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
 
     Args:
         module: a module, or several that are gathered together.
-        mesh: the devices; default: one axis over all. Parameters are split over its axis `fsdp`, or over its only axis;
-            of two axes of other names the first holds replicas and parameters are split over the second.
+        mesh: the devices; default: `spmd.get_global_mesh()`, else one axis over all. Parameters are split over its axis
+            `fsdp`, or over its only axis; of two axes of other names the first holds replicas and parameters are split
+            over the second.
         reshard_after_forward: free what was gathered after forward and gather it again for backward; a number: keep
             it split over so many neighbours, and gather it among them. None: True, but False for the root.
         shard_placement_fn: asked for each parameter: a `PartitionSpec`, torch's `Shard(dim)` or `Replicate()`, or None

@@ -36,7 +36,7 @@ class FullyShardedDataParallel(nn.Module):
 
     Args:
         module: any module. Its parameters are annotated in place, so an optimizer built before still works.
-        mesh: must have the axis `shard_axis`; default: one axis `fsdp` over all devices.
+        mesh: must have the axis `shard_axis`; default: `spmd.get_global_mesh()`, else one axis `fsdp` over all.
         auto_wrap_policy: which submodules are units: a function of `fsdp.policies`, a set of classes, torch's
             `ModuleWrapPolicy` or `CustomPolicy`; None: only the root.
         extra_data_axis: a further mesh axis that the batch is split over (data parallel beside fsdp).

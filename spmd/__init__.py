@@ -30,6 +30,9 @@ from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .global_mesh import get_global_mesh as get_global_mesh
+from .global_mesh import set_global_mesh as set_global_mesh
+from .hybrid_mesh import HybridMesh as HybridMesh
 from .launch import from_process_local as from_process_local
 from .launch import full_state_dict as full_state_dict
 from .launch import full_tensor as full_tensor
@@ -41,6 +44,7 @@ from .memory import offload_optimizer as offload_optimizer
 from .memory import place_to_device as place_to_device
 from .memory import place_to_host as place_to_host
 from .mesh import Mesh as Mesh
+from .mesh import get_1d_mesh as get_1d_mesh
 from .partition_spec import P as P
 from .partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
@@ -55,3 +59,5 @@ from .runtime import manual_seed as manual_seed
 from .runtime import mark_step as mark_step
 from .runtime import simulate as simulate
 from .runtime import sync as sync
+from .sharding_spec import ShardingSpec as ShardingSpec
+from .sharding_spec import ShardingType as ShardingType

@@ -1,19 +1,26 @@
 """Mesh: devices arranged in a grid with named axes, and the check of a spec against it."""
 
+import ast
 import difflib
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
-from typing import Any
+from contextvars import ContextVar
+from typing import Any, Self
 
+import jax
 import numpy as np
 
 from .core.pjrt import processes
 from .core.pjrt.devices import devices
-from .core.sharding.spec import OPEN, UNCONSTRAINED, Dim, Spec
-from .core.sharding.topology import num_devices
+from .core.sharding.spec import OPEN, UNCONSTRAINED, WHOLE, Dim, Spec
+from .core.sharding.text import open_dims, read
+from .core.sharding.topology import num_devices, slices
 from .core.sharding.value import Sharding
 from .partition_spec import Axis, PartitionSpec
+from .placements import are_placements, spec_of
+
+ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # those of `with mesh:`
 
 
 class Mesh:
@@ -26,6 +33,8 @@ class Mesh:
         axis_names: a name per axis, all different; without them axes are called by index.
         target: devices that need not be here: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a mesh
             can be lowered and compiled; what would run or upload raises.
+
+    Inside `with mesh:` it is the mesh of every call that is given none. Subclasses may take other arguments.
 
     Raises ValueError for unknown or repeated device ids, a shape that does not hold them, or repeated names; TypeError
     for a lone number or text where several are meant.
@@ -99,7 +108,16 @@ class Mesh:
         object.__setattr__(self, "_shardings", {})  # every spec that was checked against this mesh
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError("a Mesh is immutable; make a new one")
+        if name in Mesh.__slots__:
+            raise AttributeError("a Mesh is immutable; make a new one")
+        super().__setattr__(name, value)  # of a subclass
+
+    def __enter__(self) -> Self:
+        ENTERED.set((*ENTERED.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ENTERED.set(ENTERED.get()[:-1])
 
     def size(self) -> int:
         """The number of devices."""
@@ -118,17 +136,78 @@ class Mesh:
         """The index of an axis, or None."""
         return self.axis_names.index(name) if name in self.axis_names else None
 
+    def link(self, axis: str | int) -> str:
+        """What links the devices along an axis: "ici" inside of a slice, "dcn" between slices (see `HybridMesh`).
+
+        An axis with both parts is as slow as the slower. Raises ValueError for an axis that is not in the mesh.
+        """
+        name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
+        where = np.array(slices(self.target))[self.get_logical_mesh()]
+        rows = np.moveaxis(where, self.axis_names.index(name), 0)
+        return "dcn" if (rows != rows[:1]).any() else "ici"
+
+    def get_jax_mesh(self) -> jax.sharding.Mesh:
+        """The same mesh as jax has it."""
+        mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target).jax.mesh
+        assert isinstance(mesh, jax.sharding.Mesh), "a sharding of ours lies on devices"
+        return mesh
+
+    def get_op_sharding(self, partition_spec: Sequence[Any]) -> Sharding:
+        """The Sharding of a tensor with as many dims as the spec has entries. Source: `torch_xla`'s method."""
+        return self.sharding(partition_spec, len(partition_spec), "get_op_sharding")
+
+    @staticmethod
+    def from_str(text: str) -> "Mesh":
+        """The mesh that `str(mesh)` was made of, or PyTorch/XLA's: a dict of device_ids, mesh_shape and axis_names.
+
+        Raises ValueError for another text.
+
+        >>> import spmd
+        >>> spmd.Mesh.from_str(str(spmd.Mesh([0], (1,), ("data",))))
+        Mesh([0], (1,), ('data',))
+        """
+        try:
+            given, named = _arguments(ast.parse(text.strip(), mode="eval").body)
+            return Mesh(*given, **named)
+        except (SyntaxError, TypeError) as error:
+            raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {text!r}: {error}") from error
+
     def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
         """The Sharding of a tensor of `rank` dims under a spec on this mesh.
 
-        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice, TypeError for
-        what is no spec.
+        A spec is one entry per dim (see `PartitionSpec`), or GSPMD text (`"{devices=[4,2]<=[8]}"`, devices by id), or
+        DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`); wherever the library takes a spec, it takes
+        these.
+
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice, for text that
+        is none or names other devices; TypeError for what is no spec.
+
+        >>> import spmd
+        >>> spmd.Mesh([0], (1,), ("data",)).sharding("{replicated}", 2)
+        Sharding((data=1), ())
         """
-        spec = partition_spec if type(partition_spec) is PartitionSpec else _spec(partition_spec, rank, caller)
+        if type(partition_spec) is PartitionSpec:
+            spec = partition_spec
+        elif isinstance(partition_spec, str) and partition_spec.lstrip().startswith("{"):
+            return self._of_text(partition_spec, rank, caller)
+        elif are_placements(partition_spec):
+            spec = spec_of(partition_spec, rank, self.axis_names, self.mesh_shape, caller)
+        else:
+            spec = _spec(partition_spec, rank, caller)
         found = self._shardings.get((spec, rank))
         if found is None:
             found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
         return found
+
+    def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
+        here = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
+        text, left = open_dims(given)
+        if left and max(left) >= rank:
+            raise ValueError(f"{caller}: {given} leaves dim {max(left)} open, but the tensor has {rank} dims")
+        lies = Sharding.of_tiling(read(text, rank, self.device_ids, caller), (here,), target=self.target)
+        dims = [*lies.spec.dims, *[WHOLE] * (rank - len(lies.spec.dims))]
+        dims = [OPEN if i in left else dim for i, dim in enumerate(dims)]
+        return lies.with_spec(lies.spec._replace(dims=tuple(dims)))
 
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
@@ -186,14 +265,43 @@ class Mesh:
     def __repr__(self) -> str:
         names = f", {self.axis_names}" if self.named else ""
         target = "" if self.target is None else f", target={self.target!r}"
-        return f"Mesh({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
+        return f"{type(self).__name__}({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _mesh, (self.device_ids, self.mesh_shape, self.axis_names if self.named else None, self.target)
+        names = self.axis_names if self.named else None
+        own = getattr(self, "__dict__", None)  # of a subclass
+        return _remade, (type(self), self.device_ids, self.mesh_shape, names, self.target), own or None
 
 
-def _mesh(ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:
-    return Mesh(ids, shape, names, target=target)
+def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:
+    """A mesh of a kind whose own arguments may be others."""
+    mesh = kind.__new__(kind)
+    Mesh.__init__(mesh, ids, shape, names, target=target)
+    return mesh
+
+
+def _arguments(said: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+    """What a mesh is made of by its text, a call or a dict. Raises TypeError for another expression."""
+    try:
+        if isinstance(said, ast.Call) and isinstance(said.func, ast.Name):
+            named = {str(word.arg): ast.literal_eval(word.value) for word in said.keywords}
+            return [ast.literal_eval(one) for one in said.args], named
+        if isinstance(said, ast.Dict):
+            return [], ast.literal_eval(said)
+    except ValueError as error:
+        raise TypeError(error) from error
+    raise TypeError("it is neither a call nor a dict")
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """All devices on one axis, which has this name or none. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
+
+    >>> import spmd
+    >>> spmd.get_1d_mesh("data").size() == len(spmd.device_ids())
+    True
+    """
+    ids = range(len(devices()))
+    return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
 
 
 def _device_ids(given: Any) -> tuple[int, ...]:

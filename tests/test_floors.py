@@ -21,7 +21,10 @@ BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
 # Files of more than 400 lines: tables of rules of one kind, which a cut would only hide from each other.
 LONG = {"spmd.core.ops.pointwise", "spmd.core.ops.shape"}
 # The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
-SPMD = ("partition_spec", "mesh", "annotate", "memory", "launch", "metrics", "runtime", "__main__")
+SPMD = (
+    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "annotate", "memory", "launch", "metrics",
+    "sharding_spec", "runtime", "__main__",
+)  # fmt: skip
 # Those that read checkpoints' files, above `annotate`.
 CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, on meshes, specs and marks; what draws and prints (`page`, `table`) is loaded when it is asked.

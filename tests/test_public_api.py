@@ -11,12 +11,13 @@ import spmd
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding ShardingRules "
-        "Suggestion call_jax check checkpoint_name clear_sharding cond config device device_ids eager fill_shards "
-        "from_process_local full_state_dict full_tensor get_sharding get_stablehlo initialize linear_cross_entropy "
-        "load_checkpoint local_shards manual_seed mark_sharding mark_step nan_guard no_host_transfer "
-        "offload_optimizer place_to_device place_to_host plan process_count process_index reduce_gradient_in "
-        "register_lowering remat scan scan_layers simulate stablehlo_custom_call suggest sync use_sharding while_loop"
+        "AbstractError BodyError HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError Shard Sharding "
+        "ShardingRules ShardingSpec ShardingType Suggestion call_jax check checkpoint_name clear_sharding cond config "
+        "device device_ids eager fill_shards from_process_local full_state_dict full_tensor get_1d_mesh "
+        "get_global_mesh get_sharding get_stablehlo initialize linear_cross_entropy load_checkpoint local_shards "
+        "manual_seed mark_sharding mark_step nan_guard no_host_transfer offload_optimizer place_to_device "
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering remat scan scan_layers "
+        "set_global_mesh simulate stablehlo_custom_call suggest sync use_sharding while_loop"
     ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
@@ -39,12 +40,22 @@ SIGNATURES = {
     spmd.Mesh.get_logical_mesh: "(self)",
     spmd.Mesh.get_axis_name_idx: "(self, name)",
     spmd.Mesh.sharding: "(self, partition_spec, rank, caller='sharding')",
+    spmd.Mesh.get_jax_mesh: "(self)",
+    spmd.Mesh.get_op_sharding: "(self, partition_spec)",
+    spmd.Mesh.from_str: "(text)",
+    spmd.Mesh.link: "(self, axis)",
+    spmd.HybridMesh: "(*, ici_mesh_shape, dcn_mesh_shape=None, axis_names=None, target=None)",
+    spmd.ShardingSpec: "(mesh, partition_spec, minibatch=False)",
+    spmd.get_1d_mesh: "(axis_name=None)",
+    spmd.get_global_mesh: "()",
+    spmd.set_global_mesh: "(mesh)",
+    spmd.simulate: "(num_devices, *, slices=1)",
     spmd.PartitionSpec: "(*entries)",
     spmd.Shard: "(data, indices, device, replica_id)",
     spmd.Sharding.mesh_axes: "(self)",
     spmd.Sharding.partition_spec: "(self, rank)",
     spmd.Sharding.shard_shape: "(self, shape)",
-    spmd.Sharding.text: "(self, rank)",
+    spmd.Sharding.text: "(self, rank, *, iota=False)",
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
@@ -92,7 +103,6 @@ SIGNATURES = {
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
-    spmd.simulate: "(num_devices)",
     spmd.sync: "(wait=False)",
     spmd.reduce_gradient_in: "(leaf, dtype)",
     spmd.ShardingRules: (
@@ -207,7 +217,8 @@ class TestPublicApi:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
             "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
-            "max_logits_bytes", "max_program_ops", "pad_lengths", "partitioner", "process_timeout_seconds",
+            "max_logits_bytes", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
+            "process_timeout_seconds",
             "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "roll_layers",
             "roll_turns", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip

@@ -119,6 +119,12 @@ FLAGS = (
         4 << 30,
         "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
     ),
+    Flag(
+        "num_slices",
+        int,
+        0,
+        "take the devices for so many slices with a network between them (`HybridMesh`); 0: as many as there are",
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
     Flag(
         "process_timeout_seconds",

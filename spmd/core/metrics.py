@@ -26,6 +26,7 @@ class Collective:
             belongs to, as `named_modules` names it ("" where only `spmd.plan`, which asks the modules, would know).
         is_sliced: of this all-reduce each device keeps a piece alone. On the CPU, which has no other, that is what a
             reduce-scatter becomes.
+        link: over what it goes, where the devices are several slices: "ici" inside of a slice, "dcn" between slices.
     """
 
     kind: str
@@ -37,6 +38,7 @@ class Collective:
     line: str = ""
     path: str = ""
     is_sliced: bool = False
+    link: str = ""
 
     @property
     def moved_bytes(self) -> int:
@@ -48,8 +50,9 @@ class Collective:
     def __str__(self) -> str:
         kind = f"{self.kind} and slice" if self.is_sliced else self.kind
         where = f" | {self.path}" if self.path else ""
+        link = f", {self.link}" if self.link else ""
         return (
-            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}), "
+            f"{self.count:,} x {kind} of {self.bytes:,} B over {' x '.join(self.axes)} ({self.devices}{link}), "
             f"moves {self.moved_bytes:,} B{where} | {self.op}, {self.line}"
         )
 

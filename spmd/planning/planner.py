@@ -15,7 +15,7 @@ from ..core.ir.graph import Graph, Leaf, Node
 from ..core.ir.source import Line, node_line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
-from ..core.sharding.topology import Target, all_devices, num_devices, standing_in
+from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
 from ..mesh import Mesh
 from .advice import advice
@@ -265,7 +265,7 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
         count = num_devices(target)
         for graph in programs:
             size = len(graph.mesh.device_ids)
-            if size > count or (1 < size < count and not target.startswith("cpu:")):
+            if size > count or (1 < size < count and not is_simulated(target)):
                 raise ValueError(
                     f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
                     f"the mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"

@@ -76,6 +76,9 @@ def table_of(plan: Plan) -> Any:
         memory.add_row(name, size(count), f"{count:,}")
     memory.add_row("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}")
     memory.add_row("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}")
+    for link in sorted({row.link for row in plan.collectives if row.link}):
+        moved = sum(row.moved_bytes for row in plan.collectives if row.link == link)
+        memory.add_row(f"of which over {link}", size(moved), f"{moved:,}")
     said: list[Any] = [memory]
     programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
     if plan.num_programs:
@@ -103,7 +106,9 @@ def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
     groups: dict[Any, list[Collective]] = {}
     for row in rows:
         pattern = _NUMBER.sub("*", row.path)
-        groups.setdefault((row.kind, row.axes, row.bytes, row.is_sliced, row.op, row.line, pattern), []).append(row)
+        groups.setdefault(
+            (row.kind, row.axes, row.bytes, row.is_sliced, row.link, row.op, row.line, pattern), []
+        ).append(row)
     found = [
         (
             group[0],
@@ -195,7 +200,7 @@ def _collectives(plan: Plan) -> Text:
     found = alike(plan.collectives)
     lines = [Text("\ncollectives", style="bold"), Text(_row("kind", "axes", "count", "bytes", "moved"), style="dim")]
     for row, path, count, moved in found[:SHOWN]:
-        axes = f"{' x '.join(row.axes)} ({row.devices})"
+        axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
         lines.append(Text(_row(kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))))
         lines += [Text(f"    {part}", style="dim") for part in (f"{path} {row.op}".strip(), row.line) if part]
     rest = found[SHOWN:]

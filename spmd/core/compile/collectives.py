@@ -13,6 +13,7 @@ import numpy as np
 from ..ir.graph import Graph, Node, Pick, Value, origin
 from ..ir.source import Line, node_line
 from ..metrics import Collective
+from ..sharding.topology import Target, all_devices, slices, stand_in
 from ..sharding.value import Sharding
 from .hlo import Computation, Instruction, Module, num_bytes
 
@@ -30,6 +31,7 @@ class Found:
     axes, size: the mesh axes over which a group of so many devices exchanges data; data: the bytes of what a group
     gathers, reduces or exchanges, as one device holds it whole; count: how often a run does it. is_sliced: of what an
     all-reduce makes each device keeps its own piece alone, so that another backend would have a reduce-scatter.
+    link: over what it goes, where there are several slices: "ici" inside of them, "dcn" between them.
     """
 
     kind: str
@@ -39,19 +41,20 @@ class Found:
     count: int
     node: int | None
     is_sliced: bool
+    link: str
 
 
 def collectives(module: Module, graph: Graph) -> list[Found]:
     """Those of a program that was made of a graph, in the order of its text."""
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
-    names: dict[str, tuple[tuple[str, ...], int]] = {}
+    names: dict[str, tuple[tuple[str, ...], int, str]] = {}
     found = []
     chains: set[str] = set()
     for computation in module.computations.values():
         if not computation.count:
             continue
         for line in computation.lines:
-            kind = _STARTS.get(line.opcode)
+            kind = _STARTS.get(line.opcode) or _kind_between_slices(line)
             chain = _CHAIN.search(line.rest)
             if kind is None or (chain is not None and chain[0] in chains):
                 continue
@@ -60,7 +63,7 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
             groups = _groups_text(line)
             if groups not in names:
                 names[groups] = _axes(groups, meshes)
-            axes, size = names[groups]
+            axes, size, link = names[groups]
             if size == 1:
                 continue
             data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
@@ -69,12 +72,28 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
                 kind, is_sliced = "reduce-scatter", False  # as a TPU's compiler writes one
             data *= size if kind == "all-gather" else 1
             node = node_index(_scope(computation, line), num_nodes)
-            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced))
+            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link))
     return found
 
 
 # A TPU's compiler spreads one collective over the fusions that it overlaps with: each has a line of it.
 _CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+# A TPU's compiler has what goes between slices done by the host's network: a send and a receive, which say what it is.
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_HOST_KINDS = {
+    "ALL_REDUCE": "all-reduce",
+    "ALL_GATHER": "all-gather",
+    "ALL_TO_ALL": "all-to-all",
+    "REDUCE_SCATTER": "reduce-scatter",
+    "ONE_TO_ONE": "collective-permute",
+}
+
+
+def _kind_between_slices(line: Instruction) -> str | None:
+    found = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
 
 
 def _scope(computation: Computation, line: Instruction) -> str:
@@ -105,12 +124,18 @@ def _shape_of(operand: str, computation: Computation) -> str:
 # --- who exchanges with whom ------------------------------------------------------------------------------------------
 
 _GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
+_HOST_GROUPS = re.compile(r'_xla_megascale_target=("[^"]*"|\{\{.*?\}\})')
+_PRODUCT = re.compile(r'"\{([\d,:]+)\}x\{([\d,:]+)\}"')
+_SLICE_STEP = 100_000  # the ids of a slice's devices, of a TPU topology, begin at so many times its number
 _MESH = re.compile(r"mesh\[(.*?)\](?:,?\s*device_ids=(\S+?))?\s*\{(.*?)\}")
 _IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def _groups_text(line: Instruction) -> str:
+    between = _HOST_GROUPS.search(line.rest)
+    if between is not None:
+        return between[0]
     found = _GROUPS.search(line.rest)
     if found is None:
         return ""
@@ -194,22 +219,53 @@ def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tupl
     return made
 
 
-def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int]:
-    """The mesh axes along which the devices of a group differ, and how many a group has."""
+def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, str]:
+    """The mesh axes along which the devices of a group differ, how many a group has, and what links them."""
     meshes = list(meshes)
     order = meshes[0].device_ids
-    found = groups(text, len(order))
+    target = meshes[0].target if meshes[0].target is not None else stand_in()
+    found = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
     size = max((len(group) for group in found), default=1)
-    pairs = text.startswith("source")
+    pairs = text.startswith("source") or "->" in text
     if pairs:
         found = [pair for pair in found if pair[0] != pair[1]]
     if size == 1 or not found:
-        return (), 1
+        return (), 1, ""
+    link = _link(found, order, slices(target))
     for mesh in meshes:
         named = _axes_over(found, mesh, order, is_exact=not pairs)
         if named:
-            return named, size
-    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size
+            return named, size, link
+    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size, link
+
+
+def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[int, ...]]:
+    """The groups of what goes between slices, by place in the program; the compiler writes the devices' own ids.
+
+    `"{1,2}x{0:7}"` are all devices 0 to 7 of slices 1 and 2, each with those of its number.
+    """
+    product = _PRODUCT.search(text)
+    if product is not None:
+        of_slices, of_devices = (_listed(part) for part in product.groups())
+        named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
+    else:
+        named = [tuple(map(int, re.findall(r"\d+", row))) for row in re.findall(r"\{([\d,>-]+)\}", text)]
+    place = {all_devices(target)[device].id: i for i, device in enumerate(order)}
+    return [tuple(place[number] for number in group) for group in named]
+
+
+def _listed(text: str) -> list[int]:
+    """`1,2` and `0:7`, whose end belongs to it."""
+    ends = [part.split(":") for part in text.split(",")]
+    return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
+
+
+def _link(found: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
+    """What links the devices of the groups, where there are several slices."""
+    if len(set(of_device)) == 1:
+        return ""
+    is_between = any(len({of_device[order[place]] for place in group}) > 1 for group in found)
+    return "dcn" if is_between else "ici"
 
 
 def _axes_over(
@@ -300,6 +356,7 @@ def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda nod
                 line="" if node is None else str(line_of(node, graph.nodes)),
                 path="" if node is None else paths(node),
                 is_sliced=found.is_sliced,
+                link=found.link,
             )
         ] += found.count
     table = [dataclasses.replace(row, count=count) for row, count in counted.items()]

@@ -9,7 +9,7 @@ import jax
 from jax._src import xla_bridge  # whether a backend is up: jax has no public question for it
 
 from .. import forking
-from ..config import add_xla_defaults, requested_hardware
+from ..config import add_xla_defaults, config, requested_hardware
 from ..sharding.topology import all_devices
 from ..sharding.value import Sharding
 from . import processes
@@ -23,11 +23,12 @@ _prepare_lock = forking.survives_fork(threading.Lock())
 _prepared = False
 
 
-def simulate(num_devices: int) -> None:
+def simulate(num_devices: int, *, slices: int = 1) -> None:
     """Makes this process see `num_devices` CPU devices, so that any mesh can be tried on one machine.
 
-    Must run before the first use of a device. Raises ValueError for a count below 1 and RuntimeError when JAX's backend
-    is already up with another number of devices; a repeated call with the same count does nothing.
+    Must run before the first use of a device. slices: the devices stand for so many slices of equal size, for a
+    `HybridMesh`. Raises ValueError for a count below 1 or one that the slices do not divide, and RuntimeError when
+    JAX's backend is already up with another number of devices; a repeated call with the same count does nothing.
 
     >>> import spmd
     >>> spmd.simulate(8)
@@ -35,15 +36,19 @@ def simulate(num_devices: int) -> None:
     global _prepared
     if not isinstance(num_devices, int) or num_devices < 1:
         raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
+    if not isinstance(slices, int) or slices < 1 or num_devices % slices:
+        raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
     if xla_bridge.backends_are_initialized():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":
+            config.num_slices = slices if slices > 1 else 0
             return
         raise RuntimeError(
             f"simulate({num_devices}) came too late: JAX is already running with {present} {jax.default_backend()} "
             "device(s). Call spmd.simulate before the first tensor, mesh or jax.devices() of the process."
         )
     _prepared = True
+    config.num_slices = slices if slices > 1 else 0
     add_xla_defaults()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", num_devices)

@@ -4,11 +4,13 @@ The only file that turns an ordinal into a jax device.
 
 jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place among all of them,
 sorted by process and then by id, and so the same number in every process. A target is a name: "v5e:2x4" is a TPU slice
-as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here.
+as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here;
+"2xv5e:2x4" and "2xcpu:8" are two slices, with fast links inside of each and a network between them.
 """
 
 import contextlib
 import functools
+import re
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -19,7 +21,7 @@ from jax._src import hardware_utils  # whether a TPU is here, without starting j
 from jax._src.lib import xla_client  # devices beside those that jax.devices() has: jax has no public name for them
 from jax.experimental import topologies
 
-from ..config import prepare_libtpu
+from ..config import config, prepare_libtpu
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
@@ -55,33 +57,66 @@ def all_devices(target: Target = None) -> tuple[jax.Device, ...]:
 def _devices(target: Target) -> Sequence[jax.Device]:
     if target is None:
         return jax.devices()
-    if _is_cpu(target):
+    if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
     prepare_libtpu(has_tpu=hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0)
+    count, name = _slices_and_name(target)
     try:
-        return topologies.get_topology_desc(target, "tpu", **_options(target)).devices
+        return topologies.get_topology_desc(name, "tpu", num_slices=count, **_options(name)).devices
     except (RuntimeError, ValueError) as error:
         raise ValueError(
             f'Mesh: target {target!r} is not known: expected a TPU slice such as "v5e:2x4" (with the package libtpu '
-            f"installed: pip install 'torch-spmd[tpu]')"
+            f"installed: pip install 'torch-spmd[tpu]'), several such as \"2xv5e:2x4\","
             f' or simulated devices such as "cpu:2048". {error}'
         ) from error
 
 
-def _options(target: str) -> dict[str, str]:
+def _options(name: str) -> dict[str, str]:
     """What makes a chip one device, as jax has it on real ones: a v4's two cores would else be two."""
-    return {"chip_config_name": "megacore"} if target.startswith("v4:") else {}
+    return {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
 
 
-def _is_cpu(target: str) -> bool:
-    kind, _, count = target.partition(":")
+_SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
+
+
+def _slices_and_name(target: str) -> tuple[int, str]:
+    """How many slices a target has, and what one of them is called."""
+    found = _SLICES.match(target)
+    return (1, target) if found is None else (int(found[1]), target[found.end() :])
+
+
+def is_simulated(target: str) -> bool:
+    """Whether the devices of a target are CPU devices of this process."""
+    kind, _, count = _slices_and_name(target)[1].partition(":")
     return kind == "cpu" and count.isdigit() and int(count) > 0
 
 
 def num_devices(target: Target) -> int:
     """How many devices there are; simulated ones need not be made for it."""
-    return int(target.partition(":")[2]) if target is not None and _is_cpu(target) else len(all_devices(target))
+    if target is None or not is_simulated(target):
+        return len(all_devices(target))
+    slices, name = _slices_and_name(target)
+    return slices * int(name.partition(":")[2])
+
+
+def slices(target: Target = None) -> tuple[int, ...]:
+    """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the slices.
+
+    TPUs tell; elsewhere the devices of one process are a slice. `config.num_slices` takes as many, of equal size.
+    Raises ValueError where it does not divide the devices.
+    """
+    if target is not None and is_simulated(target):
+        wanted = _slices_and_name(target)[0]
+    else:
+        told = [getattr(device, "slice_index", device.process_index) for device in all_devices(target)]
+        if target is not None or not config.num_slices:
+            return tuple(told)
+        wanted = config.num_slices
+    count = num_devices(target)
+    if count % wanted:
+        raise ValueError(f"config.num_slices: {count} devices make no {wanted} slices of equal size")
+    return tuple(i * wanted // count for i in range(count))
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""The Sharding value: how one array lies on a mesh. The only file that knows how GSPMD and Shardy are spelled."""
+"""The Sharding value: how one array lies on a mesh. The only file that spells it to XLA."""
 
 import contextlib
 import itertools
@@ -15,6 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 
 from ..tables import Interned
 from .spec import Dim, Spec, jax_spec
+from .text import Tiling, spell
 from .topology import Target, grid, ordinal, stand_in
 
 DEVICE = "device"  # the memory in which programs compute
@@ -124,7 +125,16 @@ class Sharding:
         if tiling.is_replicated():
             return (known or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
         tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
-        groups = _in_order(np.array(order)[numbers], sums, copies)
+        devices = tuple(np.array(order)[numbers].reshape(-1).tolist())
+        return Sharding.of_tiling(Tiling(tiles, sums, copies, devices), meshes, memory, target)
+
+    @staticmethod
+    def of_tiling(
+        tiling: Tiling, meshes: "Iterable[Sharding]" = (), memory: str = DEVICE, target: Target = None
+    ) -> "Sharding":
+        """The value of a tiling, named by the axes of the first of these meshes that can say it, else by its own."""
+        tiles, sums, copies, devices = tiling
+        groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
             for *axes, unreduced in mesh._specs((*tiles, sums)):
                 named = mesh.with_spec(Spec.of(*axes)._replace(unreduced=unreduced), memory)
@@ -264,28 +274,24 @@ class Sharding:
         return self.spec == Spec()
 
     def partition_spec(self, rank: int) -> tuple[Any, ...]:
-        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED."""
-        return self.spec.entries(rank)
+        """The spec as a user writes it, one entry per dim: an axis, a tuple of axes, None, or UNCONSTRAINED.
 
-    def text(self, rank: int) -> str:
-        """The sharding of a tensor of `rank` dims as GSPMD text with device lists, as PyTorch/XLA printed it.
+        The axes of a mesh without names are numbers.
+        """
+        entries = self.spec.entries(rank)
+        is_nameless = self.axis_names == tuple(map(str, range(len(self.axis_names))))
+        return tuple(map(_number, entries)) if is_nameless else entries
 
-        A dim that is left to the partitioner is named behind it, as in the `backend_config` of `@Sharding`.
+    def text(self, rank: int, *, iota: bool = False) -> str:
+        """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as PyTorch/XLA printed it.
+
+        iota: in the newer form, `<=[8]`, where the devices have one. A dim that is left to the partitioner is named
+        behind it, as in the `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         left = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
         free = f" unspecified_dims=[{','.join(map(str, left))}]" if left else ""
-        sums, copies = self._last_tiles()
-        tiles = self.tiles(rank)
-        if copies == len(self.device_ids):
-            return "{replicated}" + free
-        if sums == len(self.device_ids):
-            return "{unreduced}" + free
-        devices = ",".join(map(str, self._groups()))
-        last = {"unreduced": sums, "replicated": copies}
-        last = {kind: size for kind, size in last.items() if size > 1}
-        tail = f" last_tile_dims={{{', '.join(last)}}}" if sums > 1 else " last_tile_dim_replicate" if last else ""
-        return f"{{devices=[{','.join(map(str, (*tiles, *last.values())))}]{devices}{tail}}}{free}"
+        return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
         """The devices tile by tile; those that hold copies of one tile, or of one summand of it, stand together."""
@@ -293,9 +299,9 @@ class Sharding:
         used = [self.axis_names.index(axis) for axis in named]
         rest = [i for i in range(len(self.axis_names)) if i not in used]
         ids = np.array(self.device_ids).reshape(self.mesh_shape)
-        return _in_order(ids.transpose(used + rest), *self._last_tiles())
+        return _in_order(ids.transpose(used + rest), *self.last_tiles())
 
-    def _last_tiles(self) -> tuple[int, int]:
+    def last_tiles(self) -> tuple[int, int]:
         """Of how many summands a tile is the sum that is left to do, and how many devices hold each of them."""
         size = self.mesh_axes()
         sums = math.prod(size[axis] for axis in self.spec.unreduced)
@@ -312,6 +318,13 @@ class Sharding:
         return Sharding.of, (
             self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, self.target
         )  # fmt: skip
+
+
+def _number(entry: Any) -> Any:
+    """An entry of a spec over a mesh without names, its axes as numbers."""
+    if isinstance(entry, tuple):
+        return tuple(map(int, entry))
+    return int(entry) if isinstance(entry, str) else entry
 
 
 def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...], int, int, np.ndarray]:

@@ -1,0 +1,141 @@
+"""GSPMD text: a tiling of an array over devices, printed and read, with lists of devices and in the iota form.
+
+Source: `xla::HloSharding::ToString`, `xla::TileAssignment` (V1 lists, V2 iota), `xla::OpSharding`.
+"""
+
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+
+class Tiling(NamedTuple):
+    """Into how many pieces each dim of an array is cut, and who has which.
+
+    tiles: a number for each dim. sums: of how many summands each piece is the sum that is left to do; copies: how many
+    devices hold each summand. devices: by piece, summand and copy. What is replicated on all says of no dim how it is
+    cut (`tiles` is empty), so it is a tiling of arrays of any rank.
+    """
+
+    tiles: tuple[int, ...]
+    sums: int
+    copies: int
+    devices: tuple[int, ...]
+
+
+def spell(tiling: Tiling, *, iota: bool = False) -> str:
+    """The text of a tiling; iota: devices as a reshaped and transposed count from 0, where they are one."""
+    if tiling.copies == len(tiling.devices):
+        return "{replicated}"
+    if tiling.sums == len(tiling.devices):
+        return "{unreduced}"
+    last = {"unreduced": tiling.sums, "replicated": tiling.copies}
+    last = {kind: size for kind, size in last.items() if size > 1}
+    sizes = ",".join(map(str, (*tiling.tiles, *last.values())))
+    tail = f" last_tile_dims={{{', '.join(last)}}}" if tiling.sums > 1 else " last_tile_dim_replicate" if last else ""
+    devices = _as_iota(tiling.devices) if iota else None
+    return f"{{devices=[{sizes}]{devices or ','.join(map(str, tiling.devices))}{tail}}}"
+
+
+def _as_iota(devices: tuple[int, ...]) -> str | None:
+    """A list of devices in the iota form, or None where it has none: 0,2,1,3 is `<=[2,2]T(1,0)`."""
+    left, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
+    while left.size > 1:
+        stride = int(left[1] - left[0])
+        breaks = np.flatnonzero(np.diff(left) != stride)
+        size = int(breaks[0]) + 1 if breaks.size else left.size
+        if left.size % size:
+            return None
+        dims.insert(0, (stride, size))
+        left = left[::size]
+    by_stride = sorted(dims, reverse=True)
+    sizes, order = [size for _, size in by_stride], [by_stride.index(dim) for dim in dims]
+    if tuple(np.arange(len(devices)).reshape(sizes).transpose(order).reshape(-1).tolist()) != devices:
+        return None
+    turned = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
+    return f"<=[{','.join(map(str, sizes))}]{turned}"
+
+
+_TILED = re.compile(
+    r"\{devices=\[(?P<sizes>\d+(?:,\d+)*)\]"
+    r"(?:<=\[(?P<iota>\d+(?:,\d+)*)\](?:T\((?P<order>\d+(?:,\d+)*)\))?|(?P<list>\d+(?:,\d+)*))"
+    r"(?P<copied>\s+last_tile_dim_replicate)?(?:\s+last_tile_dims=\{(?P<last>[\w\s,]*)\})?\s*\}"
+)
+_KINDS = ("unreduced", "replicated")
+
+
+def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding") -> Tiling:
+    """The tiling of arrays of `rank` dims over these devices that a text names.
+
+    Raises ValueError where the text is none, does not hold together, is of another rank or names other devices.
+    """
+    if text == "{replicated}":
+        return Tiling((1,) * rank, 1, len(devices), devices)
+    if text == "{unreduced}":
+        return Tiling((1,) * rank, len(devices), 1, devices)
+    found = _TILED.fullmatch(text)
+    if found is None:
+        raise ValueError(
+            f"{caller}: expected GSPMD text such as '{{devices=[4,2]<=[8]}}', '{{devices=[2,1,4]0,1,2,3,4,5,6,7 "
+            f"last_tile_dim_replicate}}' or '{{replicated}}', got {text!r}"
+        )
+    tiling = _tiling(text, found, caller)
+    if len(tiling.tiles) != rank:
+        raise ValueError(f"{caller}: {text} cuts arrays of {len(tiling.tiles)} dims, but the tensor has {rank} dims")
+    if sorted(tiling.devices) != sorted(devices):
+        raise ValueError(
+            f"{caller}: {text} names devices {_span(tiling.devices)}, but the mesh has devices {_span(devices)}"
+        )
+    return tiling
+
+
+_OPEN = re.compile(r"\s*unspecified_dims=\[(\d+(?:,\d+)*)\]\s*$")
+
+
+def open_dims(text: str) -> tuple[str, tuple[int, ...]]:
+    """A text without the dims that it leaves to the partitioner, and these."""
+    found = _OPEN.search(text)
+    return (text.strip(), ()) if found is None else (text[: found.start()].strip(), _numbers(found[1]))
+
+
+def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:
+    sizes = _numbers(found["sizes"])
+    kinds = tuple(part.strip() for part in found["last"].split(",")) if found["last"] is not None else ()
+    kinds = ("replicated",) if found["copied"] is not None else kinds
+    unknown = [kind for kind in kinds if kind not in _KINDS]
+    if unknown or len(set(kinds)) < len(kinds) or len(kinds) > len(sizes):
+        raise ValueError(f"{caller}: the last tile dims of {text!r} must be 'unreduced' and 'replicated', each once")
+    devices = _devices(text, found, math.prod(sizes), caller)
+    rank = len(sizes) - len(kinds)
+    last = dict(zip(kinds, sizes[rank:], strict=True))
+    table = np.array(devices).reshape(sizes)
+    if kinds == ("replicated", "unreduced"):
+        table = np.swapaxes(table, -1, -2)
+    sums, copies = last.get("unreduced", 1), last.get("replicated", 1)
+    return Tiling(sizes[:rank], sums, copies, tuple(table.reshape(-1).tolist()))
+
+
+def _devices(text: str, found: re.Match[str], count: int, caller: str) -> tuple[int, ...]:
+    """The devices of a text that is right in form, as many as its tiles, each once."""
+    if found["list"] is not None:
+        devices = _numbers(found["list"])
+    else:
+        sizes = _numbers(found["iota"])
+        order = _numbers(found["order"]) if found["order"] is not None else tuple(range(len(sizes)))
+        if sorted(order) != list(range(len(sizes))):
+            raise ValueError(f"{caller}: T({found['order']}) of {text!r} is no order of its {len(sizes)} dims")
+        devices = tuple(np.arange(math.prod(sizes)).reshape(sizes).transpose(order).reshape(-1).tolist())
+    if len(devices) != count:
+        raise ValueError(f"{caller}: the tiles of {text!r} are {count}, but it names {len(devices)} devices")
+    if len(set(devices)) < count:
+        raise ValueError(f"{caller}: {text!r} names a device twice")
+    return devices
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(",")))
+
+
+def _span(devices: tuple[int, ...]) -> str:
+    return f"{min(devices)} to {max(devices)} ({len(devices)} of them)"
