@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from ..annotate import mark_sharding
 from ..core.backend.modules import ARRIVED
 from ..core.lazy.tensor import XlaTensor
+from ..global_mesh import needed_mesh
 from ..mesh import Mesh
 from ..partition_spec import PartitionSpec
 from .patterns import Site, matches
@@ -57,8 +58,9 @@ class Applied:
         self.remove()
 
 
-def apply(rules: Rules, model: nn.Module, mesh: Mesh, *, strict: bool, how: Mapping[str, Any]) -> Applied:
+def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
     """See `ShardingRules.apply`."""
+    mesh = needed_mesh("ShardingRules.apply") if mesh is None else mesh
     _check(rules, model, mesh, how)
     applied = Applied()
     specs = _specs(rules, model, mesh, applied)

@@ -203,6 +203,15 @@ class TestApply:
         assert lies(model[2].weight) == P(None, "tensor") and model[0].weight.device.type == "cpu"
         assert lies(twin.to("xla").to(torch.bfloat16)[0].weight) == P("tensor", None)
 
+    def test_the_mesh_around(self, mesh: Mesh) -> None:
+        model = two_layers().to("xla")
+        with mesh:
+            PAIR.apply(model)
+            plan = spmd.plan(two_layers(), rules=PAIR)
+        assert lies(model[0].weight) == P("tensor", None) and plan.layout[0].spec == "P('tensor', None)"
+        with pytest.raises(ValueError, match=r"ShardingRules\.apply: expected a mesh, got none"):
+            PAIR.apply(model)
+
     def test_buffers_and_catch_all(self, mesh: Mesh) -> None:
         model = nn.BatchNorm1d(8).to("xla")
         ShardingRules({"running_*": P("tensor"), "**": P()}).apply(model, mesh)
