@@ -309,8 +309,8 @@ def expected(layout: Layout, model: Model, *, peak_flops: float, link_bytes: flo
     share = 1 + (0.02 if layout.sequence else 0.05) * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
     compute = model.flow.flops * (3 + again) / devices / peak_flops * share
     # Every chip writes and reads the whole of what it gathers, however large its part of the batch is: twice six
-    # passes, as 70B over 256 and over 32 x 8 chips differ. The update reads and writes state. A chip's memory is some 4.5
-    # times as fast as its links.
+    # passes, as 70B over 256 and over 32 x 8 chips differ. The update reads and writes state. A chip's memory is some
+    # 4.5 times as fast as its links.
     passes = 2 * (6 + 2 * again) * held + 28 * model.numel / layout.tensor / layout.fsdp
     # Over the whole of a torus a TPU's compiler has no reduce-scatter, and from 64 chips on no gather (benchmarks.md).
     is_torus = layout.fsdp == devices
