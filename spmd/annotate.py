@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .core.ir.graph import Leaf
 from .core.lazy import annotate, gradients
 from .core.lazy.constraints import laid_alike, laid_out, lies_now
 from .core.lazy.tensor import XlaTensor
@@ -204,7 +205,8 @@ def reshard(
 
     The devices exchange what is needed, in the next program: nothing passes through the host, also not between meshes
     over different devices (between m and n devices of which neither number divides the other, each holds the whole for
-    a moment). The gradient comes back laid out as the tensor was.
+    a moment). The gradient comes back laid out as the tensor is, where that is said; of a recorded value that
+    nobody has annotated, as the partitioner likes.
 
     Args:
         tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned.
@@ -232,10 +234,23 @@ def reshard(
         layout = layout_of(_mesh_of(lies), partition_spec, tensor.dim(), "reshard", memory_kind)
     else:
         layout = layout_of(mesh, partition_spec, tensor.dim(), "reshard", memory_kind)
-    back = lies
-    if lies is not None and not gradient:
-        back = None if lies.devices == layout.devices else lies.replicated()
+    back = annotate.current_sharding(target) if gradient else None
+    if back is None and lies is not None and lies.devices != layout.devices:
+        back = lies.replicated()
     return _Reshard.apply(target, layout, back)
+
+
+def laid(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
+    """A tensor in a layout, for what reads it from here on, as plans and rules say it of activations.
+
+    Itself, where it is to lie so already or is data that nobody has annotated yet; else another, by `reshard`.
+    """
+    here = on_device(tensor, "reshard")
+    said = annotate.current_sharding(here)
+    if said is layout:
+        return tensor
+    is_data = here._view is None and type(here._cell.value) is Leaf and here._cell.sharding is None
+    return mark_sharding(tensor, layout) if is_data else reshard(tensor, layout)
 
 
 def _mesh_of(lies: Sharding | None) -> Mesh:

@@ -9,6 +9,8 @@ from .annotate import reshard
 from .core.lazy.annotate import current_sharding
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
+from .device_mesh import DeviceMesh
+from .placements import are_placements
 from .sharding_spec import ShardingType, sharding_type
 from .shards import Shard, load_local_shards_, local_shards
 
@@ -120,13 +122,19 @@ def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: 
 def _redistribute(
     tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
 ) -> torch.Tensor:
-    """As DTensor spells it; everything here is asynchronous, so that async_op changes nothing."""
+    """`spmd.reshard` as DTensor spells it; everything here is asynchronous, so that async_op changes nothing.
+
+    On a part of a mesh the tensor stays as it lies on the rest of it.
+    """
     lies = current_sharding(tensor)
     if placements is None and lies is None:
         raise ValueError("redistribute: expected placements, got none, and the tensor has no layout to take over")
     if placements is None and lies is not None:
         placements = lies.partition_spec(tensor.dim())
-    return reshard(tensor, placements, device_mesh)
+    if device_mesh is None or not are_placements(placements):
+        return reshard(tensor, placements, device_mesh)
+    view = DeviceMesh.of(device_mesh, "redistribute")
+    return reshard(tensor, view.sharding(placements, tensor.dim(), lies, "redistribute"))
 
 
 # Said of the class of every tensor on xla, so that no second class stands between a tensor and its graph.

@@ -187,7 +187,7 @@ class TestUpperFloors:
         for name in PLANNING:
             lower = {f"spmd.planning.{other}" for other in PLANNING[: PLANNING.index(name)]}
             found = {found for found in ours(MODULES[f"spmd.planning.{name}"]) if not found.startswith("spmd.core.")}
-            lower |= {"spmd.annotate", "spmd.mesh", "spmd.partition_spec"}
+            lower |= {"spmd.annotate", "spmd.global_mesh", "spmd.mesh", "spmd.partition_spec"}
             assert found <= lower, f"spmd/planning/{name}.py imports {found - lower}"
 
     def test_spmd_knows_no_fsdp(self) -> None:

@@ -159,7 +159,7 @@ SIGNATURES = {
     spmd.ShardingRules: (
         "(rules=(), *, units=None, shard_axis='fsdp', extra_data_axis=None, reshard_after_forward=True, checkpoint=())"
     ),
-    spmd.ShardingRules.apply: "(self, model, mesh, *, strict=True, **fsdp)",
+    spmd.ShardingRules.apply: "(self, model, mesh=None, *, strict=True, **fsdp)",
     spmd.ShardingRules.put: "(self, pattern, spec, *, before=None)",
     spmd.ShardingRules.without: "(self, pattern)",
     spmd.ShardingRules.load: "(path)",

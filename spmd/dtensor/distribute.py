@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from ..annotate import get_sharding, mark_sharding, on_device, reshard
+from ..annotate import get_sharding, laid, mark_sharding, on_device
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
 from ..device_mesh import DeviceMesh
@@ -128,15 +128,10 @@ def distribute_module(
     return module
 
 
-def laid(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any, caller: str) -> torch.Tensor:
-    """An activation laid out anew by a placement on a mesh of one dim; on other axes its batch dim may lie as it likes.
-
-    A new tensor: who else reads the old one reads it as it was. Its gradient comes back as the old one lay, where that
-    was said.
-    """
+def placed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any, caller: str) -> torch.Tensor:
+    """An activation laid out by a placement on a mesh of one dim; on other axes its batch dim may lie as it likes."""
     here = on_device(tensor, caller)
-    layout = mesh.sharding([placement] * mesh.ndim, tensor.dim(), None, caller, open_batch=True)
-    return reshard(here, layout, gradient=get_sharding(here) is not None)
+    return laid(here, mesh.sharding([placement] * mesh.ndim, here.dim(), None, caller, open_batch=True))
 
 
 class DTensor(XLAShardedTensor):
@@ -189,16 +184,6 @@ def _device_mesh(tensor: XlaTensor) -> DeviceMesh | None:
     return DeviceMesh("xla", Mesh(lies.device_ids, lies.mesh_shape, names, target=lies.target))
 
 
-def _redistribute(
-    tensor: XlaTensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, async_op: bool = False
-) -> torch.Tensor:
-    """`spmd.reshard` by placements; async_op is taken: whatever the device does is asynchronous."""
-    given = _device_mesh(tensor) if device_mesh is None else device_mesh
-    mesh = _mesh(given, "redistribute")
-    asked = [Replicate()] * mesh.ndim if placements is None else placements
-    return reshard(tensor, mesh.sharding(asked, tensor.dim(), get_sharding(tensor), "redistribute"))
-
-
 def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
     shards = local_shards(tensor)
     if len(shards) > 1:
@@ -212,7 +197,6 @@ def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor
 # Said of the class of every tensor on xla, as what PyTorch/XLA's sharded tensors can be asked.
 XlaTensor.placements = property(_placements)  # type: ignore[attr-defined]
 XlaTensor.device_mesh = property(_device_mesh)  # type: ignore[attr-defined]
-XlaTensor.redistribute = _redistribute  # type: ignore[attr-defined]
 XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
 XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 

@@ -22,7 +22,7 @@ from torch.distributed.tensor.parallel import (
 
 from ..device_mesh import DeviceMesh
 from ..global_mesh import needed_mesh
-from .distribute import distribute_tensor, laid
+from .distribute import distribute_tensor, placed
 
 Plan = ParallelStyle | Mapping[str, ParallelStyle]
 
@@ -184,7 +184,7 @@ def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: 
 def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
     def lay(value: Any, placement: Any) -> Any:
         is_laid = placement is not None and isinstance(value, torch.Tensor)
-        return laid(value, mesh, placement, "parallelize_module") if is_laid else value
+        return placed(value, mesh, placement, "parallelize_module") if is_laid else value
 
     return lay
 

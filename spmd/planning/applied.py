@@ -4,15 +4,17 @@ import dataclasses
 import difflib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
-from ..annotate import mark_sharding
+from ..annotate import laid, mark_sharding
 from ..core.backend.modules import ARRIVED
 from ..core.lazy.tensor import XlaTensor
+from ..global_mesh import needed_mesh
 from ..mesh import Mesh
 from ..partition_spec import PartitionSpec
 from .patterns import Site, matches
@@ -57,8 +59,9 @@ class Applied:
         self.remove()
 
 
-def apply(rules: Rules, model: nn.Module, mesh: Mesh, *, strict: bool, how: Mapping[str, Any]) -> Applied:
+def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
     """See `ShardingRules.apply`."""
+    mesh = needed_mesh("ShardingRules.apply") if mesh is None else mesh
     _check(rules, model, mesh, how)
     applied = Applied()
     specs = _specs(rules, model, mesh, applied)
@@ -212,10 +215,10 @@ def arrive(modules: Iterable[nn.Module]) -> None:
 
 
 def _hooked(module: nn.Module, site: Site, spec: PartitionSpec, mesh: Mesh) -> Any:
-    laid = _Laid(site, spec, mesh)
+    hook = _Laid(site, spec, mesh)
     if site.side == "input":
-        return module.register_forward_pre_hook(laid.before, with_kwargs=True)
-    return module.register_forward_hook(laid.after)
+        return module.register_forward_pre_hook(hook.before, with_kwargs=True)
+    return module.register_forward_hook(hook.after)
 
 
 class _Laid:
@@ -224,19 +227,21 @@ class _Laid:
     def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
         self.site, self.spec, self.mesh = site, spec, mesh
 
-    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = self.site.at
-        self._lay((args, kwargs) if not at else _at(kwargs if isinstance(at[0], str) else args, at, self.site))
+        part = (args, kwargs) if not at else _at(kwargs if isinstance(at[0], str) else args, at, self.site)
+        return _replaced((args, kwargs), self._laid(part))
 
-    def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._lay(_at(output, self.site.at, self.site))
+    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        return _replaced(output, self._laid(_at(output, self.site.at, self.site)))
 
-    def _lay(self, value: Any) -> None:
+    def _laid(self, value: Any) -> dict[int, torch.Tensor]:
+        """What takes the place of each tensor, by its id: who reads it elsewhere reads it as it was."""
         found = tensors(value)
         if self.site.at:
-            for tensor in found:
-                mark_sharding(tensor, self.mesh, fitted(self.spec, tensor.dim(), self.mesh, f"the rule of {self.site}"))
-            return
+            caller = f"the rule of {self.site}"
+            specs = [fitted(self.spec, tensor.dim(), self.mesh, caller) for tensor in found]
+            return {id(one): self._as(one, spec) for one, spec in zip(found, specs, strict=True)}
         fitting = [tensor for tensor in found if not self.spec or tensor.dim() == len(self.spec)]
         if found and not fitting:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in found)
@@ -244,8 +249,22 @@ class _Laid:
                 f"ShardingRules: the rule of {self.site} is of tensors with {len(self.spec)} dims ({self.spec!r}), and "
                 f"what passes there has shape {shapes}"
             )
-        for tensor in fitting:
-            mark_sharding(tensor, self.mesh, self.spec or [None] * tensor.dim())
+        return {id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting}
+
+    def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
+        return laid(tensor, self.mesh.sharding(spec, tensor.dim(), f"the rule of {self.site}"))
+
+
+def _replaced(value: Any, made: Mapping[int, torch.Tensor]) -> Any:
+    """The same form, with what was made for each tensor."""
+    return tree_map(partial(_one_replaced, made), value)
+
+
+def _one_replaced(made: Mapping[int, torch.Tensor], leaf: Any) -> Any:
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        parts = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf) if field.init}
+        return dataclasses.replace(leaf, **{name: _replaced(part, made) for name, part in parts.items()})
+    return made.get(id(leaf), leaf)
 
 
 def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:

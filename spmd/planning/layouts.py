@@ -297,27 +297,34 @@ class Expected:
     activations: float
 
 
-def expected(
-    layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int, num_second: int
-) -> Expected:
-    """What simple sums say. width: bytes of a number in compute."""
+def expected(layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int) -> Expected:
+    """What simple sums say. width: bytes of a number in compute.
+
+    They order the search and nothing else: the shares are what Llama-8B on v5p:2x2x2 and 70B on v5p:4x8x8 took.
+    """
     devices = layout.data * layout.fsdp * layout.tensor
     again = layout.checkpointed / 2
-    # Narrower products; and what is kept whole is written into the stack of a rolled loop and read again, which cost
-    # 14 % of the cycles of Llama-8B on v5p.
-    share = 1 + 0.05 * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
+    held = model.numel / layout.tensor * width
+    # What is kept whole is written into the stack of a rolled loop and read again; narrow products; norms done by each.
+    share = 1 + (0.02 if layout.sequence else 0.05) * math.log2(layout.tensor) + (0 if layout.reshard else 0.12)
     compute = model.flow.flops * (3 + again) / devices / peak_flops * share
-    held = model.numel / layout.tensor
-    gathers = (2 if layout.reshard else 1) * held * width * (1 - 1 / layout.fsdp)
-    reduced = held * width * (1 - 1 / layout.fsdp) + 2 * held / layout.fsdp * width * (1 - 1 / layout.data)
-    stream = model.flow.stream * width / (layout.data * layout.fsdp)
-    tensor = num_second * (4 + 2 * again) * stream * (1 - 1 / layout.tensor)
-    update = held / layout.fsdp * 28 / (4.5 * link_bytes)  # a chip's memory is some 4.5 times as fast as its links
-    moved = (gathers + reduced + tensor) / link_bytes
-    split = layout.data * layout.fsdp * (layout.tensor if layout.sequence else math.sqrt(layout.tensor))
+    # Every chip writes and reads the whole of what it gathers, however large its part of the batch is: twice six
+    # passes, as 70B over 256 and over 32 x 8 chips differ. The update reads and writes state. A chip's memory is some
+    # 4.5 times as fast as its links.
+    passes = 2 * (6 + 2 * again) * held + 28 * model.numel / layout.tensor / layout.fsdp
+    # Over the whole of a torus a TPU's compiler has no reduce-scatter, and from 64 chips on no gather (benchmarks.md).
+    is_torus = layout.fsdp == devices
+    gathers = (2 if layout.reshard else 1) * (2 if is_torus and devices >= 64 else 1)
+    split = held * (gathers + (2 if is_torus else 1)) * (1 - 1 / layout.fsdp)
+    copies = 2 * held / layout.fsdp * (1 - 1 / layout.data)
+    stream = model.flow.stream * width / (layout.data * layout.fsdp) * (1 - 1 / layout.tensor)
+    num_second = sum(use.kind == "second" for use in model.flow.uses.values())
+    moved = (split + copies + num_second * (4 + 2 * again) * stream) / link_bytes
+    ways = layout.data * layout.fsdp * (layout.tensor if layout.sequence else math.sqrt(layout.tensor))
+    # Some nine tenths of what forward computes: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
+    activations = model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / ways
     return Expected(
-        max(compute, moved) + 0.05 * moved + update,
+        max(compute, moved) + 0.05 * moved + passes / (4.5 * link_bytes),
         model.state / layout.tensor / layout.fsdp,
-        # Some nine tenths of what forward computes: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
-        model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / split,
+        activations,
     )

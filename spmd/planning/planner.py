@@ -17,6 +17,7 @@ from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
+from ..global_mesh import get_global_mesh
 from ..mesh import Mesh
 from .advice import advice
 from .applied import arrive
@@ -54,8 +55,8 @@ def plan(
             ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here stands for as
             many of the target's, by ordinal.
         mesh, rules: lay the model that the step reaches out by these rules for the length of the plan; `Plan.findings`
-            then says what the rules leave to be desired. A module without arguments is planned as the table of its
-            layout alone, without compiling.
+            then says what the rules leave to be desired. Without a mesh that of `with mesh:`. A module without
+            arguments is planned as the table of its layout alone, without compiling.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
     for a target that is not known or has another number of chips than the mesh. A step that does not fit is no error:
@@ -75,6 +76,7 @@ def plan(
     line = user_line()
     if not callable(step):
         raise TypeError(f"plan: expected a function that does a step, got {type(step).__name__}")
+    mesh = get_global_mesh() if rules is not None and mesh is None else mesh
     if (mesh is None) is not (rules is None):
         have, lack = ("rules", "mesh") if mesh is None else ("mesh", "rules")
         raise TypeError(f"plan: got {have} without {lack}; rules lay a model out on a mesh: give both or neither")

@@ -167,14 +167,15 @@ class ShardingRules:
 
     # -- Apply.
 
-    def apply(self, model: nn.Module, mesh: Mesh, *, strict: bool = True, **fsdp: Any) -> Applied:
+    def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
         """Lays a model out on a mesh: parameters and buffers now or when they reach the device, activations by hooks.
 
         What is on the CPU or on `meta` is laid out when it moves (`.to("xla")`, `.to_empty(device="xla")`) or is
         planned. With FSDP, before or after, the dim that it splits is added to what the rules say.
 
         Args:
-            model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use.
+            model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use; None:
+                that of `with mesh:` or `spmd.set_global_mesh`.
             strict: refuse a rule that is of nothing in the model. False: a table that several models share.
             fsdp: of a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
 

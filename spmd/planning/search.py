@@ -6,6 +6,7 @@ import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -253,28 +254,23 @@ class Search:
     def _in_order(
         self, open_: "Sequence[tuple[Layout, ShardingRules]]", memory: int | None
     ) -> "list[tuple[Layout, ShardingRules, Expected]]":
-        model = self.known.model
-        seconds = sum(use.kind == "second" and bool(use.partners) for use in model.flow.uses.values())
-        hopes = [
-            (layout, rules, expected(
-                layout, model, peak_flops=self.rates.peak_flops, link_bytes=self.rates.link_bytes,
-                width=self.width.itemsize, num_second=seconds,
-            ))
-            for layout, rules in open_
-        ]  # fmt: skip
+        rates: dict[str, Any] = {
+            "peak_flops": self.rates.peak_flops,
+            "link_bytes": self.rates.link_bytes,
+            "width": self.width.itemsize,
+        }
+        hopes = [(layout, rules, expected(layout, self.known.model, **rates)) for layout, rules in open_]
 
         def promise(one: Any) -> tuple[bool, float]:
             hope = one[2]
             return memory is not None and hope.state + hope.activations > memory, hope.seconds
 
+        # In turns the most promising of each mesh's kind, and one of each family; then the others.
         ordered = sorted(hopes, key=promise)
-        first: dict[str, Any] = {}
-        for one in ordered:
-            first.setdefault(one[0].family, one)
-        best = [id(one) for one in first.values()]
-        # The most promising of all, then the first of each family, then the others.
-        return [*ordered[:1], *(one for one in first.values() if one is not ordered[0]),
-                *(one for one in ordered[1:] if id(one) not in best)]  # fmt: skip
+        kinds = _first_of(ordered, lambda layout: (layout.family, layout.tensor))
+        families = _first_of(ordered, lambda layout: layout.family.rpartition(" x ")[2])
+        turns = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
+        return [*{id(one): one for one in (*turns, *ordered)}.values()]
 
     def _mesh(self, layout: Layout) -> Mesh:
         return Mesh(range(self.count), tuple(layout.axes.values()), tuple(layout.axes), target=self.target)
@@ -301,6 +297,14 @@ class Search:
         best = ordered[0]
         for trial in ordered:
             yield trial if trial is best or trial.reason else _behind(trial, best)
+
+
+def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list[Any]:
+    """Of each key the first."""
+    found: dict[object, Any] = {}
+    for one in ordered:
+        found.setdefault(key(one[0]), one)
+    return [*found.values()]
 
 
 def _too_much(plan: Plan) -> str:

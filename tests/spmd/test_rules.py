@@ -203,6 +203,15 @@ class TestApply:
         assert lies(model[2].weight) == P(None, "tensor") and model[0].weight.device.type == "cpu"
         assert lies(twin.to("xla").to(torch.bfloat16)[0].weight) == P("tensor", None)
 
+    def test_the_mesh_around(self, mesh: Mesh) -> None:
+        model = two_layers().to("xla")
+        with mesh:
+            PAIR.apply(model)
+            plan = spmd.plan(two_layers(), rules=PAIR)
+        assert lies(model[0].weight) == P("tensor", None) and plan.layout[0].spec == "P('tensor', None)"
+        with pytest.raises(ValueError, match=r"ShardingRules\.apply: expected a mesh, got none"):
+            PAIR.apply(model)
+
     def test_buffers_and_catch_all(self, mesh: Mesh) -> None:
         model = nn.BatchNorm1d(8).to("xla")
         ShardingRules({"running_*": P("tensor"), "**": P()}).apply(model, mesh)
@@ -224,8 +233,10 @@ class TestApply:
 
         class Many(nn.Module):
             def forward(self, x: Any, mask: Any = None) -> Any:
+                inside.append((x, mask))
                 return {"pair": Pair(x * 1, x[0] * 1), "mask": mask * 1}
 
+        inside: list[Any] = []
         model, seen = Many(), {}
         rules = ShardingRules(
             {
@@ -238,7 +249,8 @@ class TestApply:
         handle = rules.apply(model, mesh)
         x, mask = torch.ones(4, 2, 8, device="xla") * 2, torch.ones(4, 2, device="xla") * 2
         seen = model(x, mask=mask)
-        assert lies(x) == P("data", None, "tensor") and lies(mask) == P("fsdp", None)
+        assert [lies(one) for one in inside[0]] == [P("data", None, "tensor"), P("fsdp", None)]
+        assert spmd.get_sharding(x) is None  # who reads it elsewhere reads it as it was
         assert lies(seen["pair"].left) == P("data", "tensor", None)
         assert lies(seen["pair"].right) == P(None, "tensor") == lies(seen["mask"])
         handle.remove()
