@@ -11,8 +11,9 @@ import torch
 
 from .core.compile.collectives import source_of
 from .core.engine import asked
-from .core.ir.graph import Leaf, Value, origin
+from .core.ir.graph import Leaf, origin
 from .core.ir.source import Line, node_line
+from .core.lazy import annotate
 from .core.lazy.cell import BARRIER, LOCK
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
@@ -195,22 +196,12 @@ def _found(tensor: torch.Tensor, told: Sharding | None) -> Inspection:
     return Inspection(
         tuple(tensor.shape),
         tensor.dtype,
-        _residence(cell.value),
+        annotate.residence(cell.value),
         said if said is not None else told,
         by,
         _line(tensor),
         tuple(PartitionSpec(*layout.partition_spec(rank)) for layout in layouts),
     )
-
-
-def _residence(value: Value) -> str:
-    if type(value) is not Leaf:
-        return "pending"
-    if value.gone is not None:
-        return "lost"
-    if value.is_abstract:
-        return "abstract"
-    return "devices" if value.host is None else "host"
 
 
 def _line(tensor: XlaTensor) -> str:

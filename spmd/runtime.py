@@ -12,7 +12,7 @@ from .annotate import on_device
 from .closures import end_step
 from .core import seed as seeds
 from .core.engine import barrier
-from .core.ir.graph import Leaf
+from .core.lazy import annotate
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.pjrt.devices import simulate as simulate
@@ -203,11 +203,4 @@ def residence(tensor: torch.Tensor) -> str:
     >>> spmd.residence(x), spmd.residence(y)
     ('devices', 'devices')
     """
-    value = on_device(tensor, "residence")._cell.value
-    if type(value) is not Leaf:
-        return "pending"
-    if value.gone is not None:
-        return "lost"
-    if value.is_abstract:
-        return "abstract"
-    return "devices" if value.host is None else "host"
+    return annotate.residence(on_device(tensor, "residence")._cell.value)

@@ -186,3 +186,14 @@ def current_sharding(tensor: Any) -> Sharding | None:
     if cell.sharding is not None:
         return cell.sharding
     return cell.value.sharding if type(cell.value) is Leaf and cell.value.host is None else None
+
+
+def residence(value: Value) -> str:
+    """Where a value is: "host", "pending", "devices", "abstract" or "lost" (see `spmd.residence`)."""
+    if type(value) is not Leaf:
+        return "pending"
+    if value.gone is not None:
+        return "lost"
+    if value.is_abstract:
+        return "abstract"
+    return "devices" if value.host is None else "host"
