@@ -206,10 +206,11 @@ class TestSpecErrors:
             ("ab", "P('ab', None)"),
             ("a", "P('a', None)"),
             (1, "P(1, None)"),
-            (None, "P(None, None)"),
         ):
             with pytest.raises(TypeError, match=re.escape(f"one entry per dim, got {spec!r}; write {wanted}")):
                 spmd.mark_sharding(x, mesh, spec)
+        with pytest.raises(TypeError, match=r"takes a partition_spec beside it, one entry per dim: P\(None, None\)"):
+            spmd.mark_sharding(x, mesh, None)
         with pytest.raises(TypeError, match=r"use_sharding: expected a spec .* write P\('a', None\)"):
             spmd.use_sharding([x], mesh, "a")
         with pytest.raises(TypeError, match=r"write P\('a'\)"):
