@@ -4,8 +4,8 @@
     python -m recipes.benchmarks.suggest --row 70b --budget 1800        # 70 billion on v5p:4x8x8
     python -m recipes.benchmarks.suggest --save rules.toml              # keeps the best table of rules
 
-No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Compiles take minutes each on
-two cores: the budget is in seconds, and the compile that is running when it ends is finished.
+No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Compiles take minutes each
+on two cores: the budget is in seconds, and the compile that is running when it ends is finished.
 """
 
 import argparse
