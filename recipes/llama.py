@@ -155,7 +155,7 @@ PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 
 
 def fully_sharded(
-    model: Llama, mesh: spmd.Mesh, precision: fsdp.MixedPrecisionPolicy = PRECISION, **how: Any
+    model: Llama, mesh: spmd.Mesh, precision: fsdp.MixedPrecisionPolicy | None = None, **how: Any
 ) -> fsdp.FullyShardedDataParallel:
     """The model under FSDP, by default in bfloat16 over float32 masters, a unit a block; with heads over the axis
     "tensor", and replicas over the axis "data"."""
@@ -165,4 +165,4 @@ def fully_sharded(
     if "data" in mesh.axis_names:
         how["extra_data_axis"] = "data"
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision, **how)
+    return fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy, mp_policy=precision or PRECISION, **how)
