@@ -243,14 +243,17 @@ def reshard(
 def laid(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
     """A tensor in a layout, for what reads it from here on, as plans and rules say it of activations.
 
-    Itself, where it is to lie so already or is data that nobody has annotated yet; else another, by `reshard`.
+    Itself, where it is to lie so already or is data that nobody has annotated yet; else another. Its gradient comes
+    back as the tensor lies, where that is said, else in the new layout, too.
     """
     here = on_device(tensor, "reshard")
     said = annotate.current_sharding(here)
     if said is layout:
         return tensor
-    is_data = here._view is None and type(here._cell.value) is Leaf and here._cell.sharding is None
-    return mark_sharding(tensor, layout) if is_data else reshard(tensor, layout)
+    if said is not None:
+        return reshard(tensor, layout)
+    is_data = here._view is None and type(here._cell.value) is Leaf
+    return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
 
 
 def _mesh_of(lies: Sharding | None) -> Mesh:

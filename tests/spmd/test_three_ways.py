@@ -48,8 +48,10 @@ def by_hand(block: nn.Module) -> None:
         module.register_forward_hook(lambda _, inputs, output: laid(output, after))
 
     def laid(x: torch.Tensor, spec: P) -> torch.Tensor:
-        is_there = spmd.get_sharding(x) is MESH.sharding(spec, x.dim())
-        return x if is_there else spmd.reshard(x, spec, MESH)
+        lies = spmd.get_sharding(x)
+        if lies is None:
+            return spmd.mark_sharding_with_gradients(x, MESH, spec)
+        return x if lies is MESH.sharding(spec, x.dim()) else spmd.reshard(x, spec, MESH)
 
     for name in COLUMNS:
         mark(name, P("tp", None), WHOLE, INNER)
