@@ -26,7 +26,8 @@ def while_compiling(nodes: Sequence[Node], line: Line, cause: str) -> Iterator[N
         return
 
     def tell() -> None:
-        since = f", recorded since {node_line(nodes[0])}" if nodes else ""
+        first = next((line for line in map(node_line, nodes) if line.code is not None), None)
+        since = f", recorded since {first}" if first is not None else ""
         say(
             f"compiling {len(nodes):,} ops{since}, for more than {config.slow_compile_seconds} s now. "
             f"They run at {line}. Why: {cause}. {_advice(len(nodes), cause)} "
