@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from ..annotate import get_sharding, laid, mark_sharding, on_device
+from ..annotate import get_sharding, mark_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
 from ..device_mesh import DeviceMesh
@@ -126,12 +126,6 @@ def distribute_module(
         after = output_fn
         module.register_forward_hook(lambda owner, inputs, outputs: after(owner, outputs, mesh))
     return module
-
-
-def placed(tensor: torch.Tensor, mesh: DeviceMesh, placement: Any, caller: str) -> torch.Tensor:
-    """An activation laid out by a placement on a mesh of one dim; on other axes its batch dim may lie as it likes."""
-    here = on_device(tensor, caller)
-    return laid(here, mesh.sharding([placement] * mesh.ndim, here.dim(), None, caller, open_batch=True))
 
 
 class DTensor(XLAShardedTensor):

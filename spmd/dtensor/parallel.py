@@ -2,6 +2,7 @@
 
 import contextlib
 import difflib
+import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatch
@@ -20,9 +21,11 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from ..annotate import laid, on_device
+from ..core.sharding.value import Sharding
 from ..device_mesh import DeviceMesh
 from ..global_mesh import needed_mesh
-from .distribute import distribute_tensor, placed
+from .distribute import distribute_tensor
 
 Plan = ParallelStyle | Mapping[str, ParallelStyle]
 
@@ -182,9 +185,15 @@ def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: 
 
 
 def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
+    @functools.cache  # asked at each call of a module, of a few placements and ranks
+    def layout(placement: Any, rank: int) -> Sharding:
+        return mesh.sharding([placement], rank, None, "parallelize_module", open_batch=True)
+
     def lay(value: Any, placement: Any) -> Any:
-        is_laid = placement is not None and isinstance(value, torch.Tensor)
-        return placed(value, mesh, placement, "parallelize_module") if is_laid else value
+        if placement is None or not isinstance(value, torch.Tensor):
+            return value
+        here = on_device(value, "parallelize_module")
+        return laid(here, layout(placement, here.dim()))
 
     return lay
 

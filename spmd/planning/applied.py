@@ -226,6 +226,7 @@ class _Laid:
 
     def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
         self.site, self.spec, self.mesh = site, spec, mesh
+        self.caller = f"the rule of {site}"
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = self.site.at
@@ -239,8 +240,7 @@ class _Laid:
         """What takes the place of each tensor, by its id: who reads it elsewhere reads it as it was."""
         found = tensors(value)
         if self.site.at:
-            caller = f"the rule of {self.site}"
-            specs = [fitted(self.spec, tensor.dim(), self.mesh, caller) for tensor in found]
+            specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in found]
             return {id(one): self._as(one, spec) for one, spec in zip(found, specs, strict=True)}
         fitting = [tensor for tensor in found if not self.spec or tensor.dim() == len(self.spec)]
         if found and not fitting:
@@ -252,12 +252,12 @@ class _Laid:
         return {id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting}
 
     def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
-        return laid(tensor, self.mesh.sharding(spec, tensor.dim(), f"the rule of {self.site}"))
+        return laid(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
 
 
 def _replaced(value: Any, made: Mapping[int, torch.Tensor]) -> Any:
-    """The same form, with what was made for each tensor."""
-    return tree_map(partial(_one_replaced, made), value)
+    """The same form, with what was made for each tensor; where nothing was, the same object."""
+    return tree_map(partial(_one_replaced, made), value) if made else value
 
 
 def _one_replaced(made: Mapping[int, torch.Tensor], leaf: Any) -> Any:
