@@ -232,7 +232,7 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
 
     XLA would merge a second gather of the same shards with the first. One barrier over the shards and `after` prevents
     it where both results are used: so the tensor takes the barrier's, too. What is data or a module's own is waited for
-    by nothing. A cast of what is stored is made anew, too, and not kept for it. A few small arrays stay: see `HELD_PART`.
+    by nothing. A cast of what is stored is made anew, too, and not kept for it. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
         members = _members(reads)
