@@ -28,27 +28,48 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Loop]:
     if len(nodes) < FEWEST_OPS:
         return []
     position = {node: i for i, node in enumerate(nodes)}
-    loops: list[Loop] = []
     taken = np.zeros(len(nodes), bool)
-    for start, stop, period in _candidates(nodes):
-        for first, last in _free(taken, start, stop):
-            loop = _fit(nodes, position, first, last, period)
-            if loop is not None:
-                loops.append(loop)
-                taken[loop.start : loop.stop] = True
+    tried: set[tuple[int, int, int]] = set()
+    loops: list[Loop] = []
+    # What is much shorter than the longest is looked for again without it: most distances are those within long turns.
+    while found := _longest(nodes, position, taken, tried):
+        loops += found
     loops.sort(key=lambda loop: loop.start)
     _note_readers(loops, nodes, roots, position)
     _turn_around(loops)
     return loops
 
 
+def _longest(
+    nodes: Sequence[Node], position: dict[Node, int], taken: np.ndarray, tried: set[tuple[int, int, int]]
+) -> list[Loop]:
+    """The loop that spares most ops of those that no loop has taken, and those that spare half as many; takes them."""
+    loops: list[Loop] = []
+    enough = 0
+    for start, stop, period in _candidates(nodes, taken):
+        if (stop - start) // period * period - period < enough:
+            break
+        for stretch in _free(taken, start, stop):
+            if (*stretch, period) in tried:
+                continue
+            tried.add((*stretch, period))
+            loop = _fit(nodes, position, *stretch, period)
+            if loop is not None:
+                loops.append(loop)
+                taken[loop.start : loop.stop] = True
+                enough = enough or (loop.turns - 1) * loop.period // 2
+    return loops
+
+
 # --- candidates: equal ops at equal distances -------------------------------------------------------------------------
 
 
-def _candidates(nodes: Sequence[Node]) -> list[tuple[int, int, int]]:
-    """Stretches (start, stop, period) in which every op is that of a period earlier; what spares most ops, first."""
+def _candidates(nodes: Sequence[Node], taken: np.ndarray) -> list[tuple[int, int, int]]:
+    """Stretches (start, stop, period) of what is not taken, in which every op is that of a period earlier; what spares
+    most ops, first."""
     numbers: dict[Any, int] = {}
     symbols = np.array([numbers.setdefault(node.entry, len(numbers)) for node in nodes], np.int64)
+    symbols[taken] = -1 - np.flatnonzero(taken)  # each equal to none
     found = []
     for period in _periods(symbols):
         alike = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))

@@ -1,6 +1,7 @@
 """Equal layers become loops of the program: the numbers stay, wherever the layers differ, are shared or are read."""
 
 import dataclasses
+import random
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +19,8 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.compile import cache, copies
+from spmd.core.ir.graph import topological
+from spmd.core.passes.repeats import find_loops
 
 WIDTH = 16
 
@@ -350,6 +353,12 @@ class TestGathers:
         assert gathered and not any(re.match(r"\w+\[8,\d+,\d+", shape) for shape in gathered)
 
 
+def loops_of(x: Tensor) -> list[tuple[int, int]]:
+    """The loops of what a value needs: (turns, ops of a turn)."""
+    root = x._cell.value
+    return [(loop.turns, loop.period) for loop in find_loops(topological([root])[0], [root])]
+
+
 class TestFinding:
     """What is a loop."""
 
@@ -372,6 +381,21 @@ class TestFinding:
             return model.head(x).square().mean()
 
         both(partial(tower, 6), step=step)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_short_turns_behind_long_ones(self, seed: int) -> None:
+        """The distances between equal ops are most often those within long turns; they hide no short ones."""
+        kinds = (torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.neg)
+        kinds += (torch.abs, torch.erf, torch.floor, torch.ceil, torch.square, torch.relu)
+        ops = random.Random(seed).sample(kinds, k=120, counts=[10] * len(kinds))
+        x, states = torch.rand(4, device="xla"), []
+        for _ in range(10):
+            for op in ops:
+                x = op(x)
+            states.append(x)
+        for state in states:
+            x = x + state.log().sqrt()
+        assert loops_of(x) == [(10, 120), (10, 3)]
 
     def test_late_errors_name_the_line(self) -> None:
         """What fails inside a turn is traced back to the op of the first one."""
