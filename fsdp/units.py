@@ -11,7 +11,7 @@ from torch import nn
 
 import spmd
 
-from .api import CPUOffloadPolicy, Settings, mesh_within
+from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks
 from .outputs import BatchSplit, map_tensors, tensors
 from .plan import placement
@@ -22,11 +22,13 @@ ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 @dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, what modules hold in it, and what of each gather is kept for backward. None:
-    its backward is over, which lets go of the casts, whoever holds the loss; a second backward casts anew."""
+    """One forward pass: what it gathered, what modules hold in it, the dtype that it returns, and what of each gather
+    is kept for backward. None held: its backward is over, which lets go of the casts, whoever holds the loss; a second
+    backward casts anew."""
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
+    output_dtype: torch.dtype | None = None
     kept: Sequence[Sequence[Any]] = ()
 
 
@@ -212,6 +214,7 @@ class Unit:
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self._cast_slots()}
         begun = self._begun(stored)
+        begun.output_dtype = self._output_dtype((args, kwargs))
         if self.reshards:
             for tensor in tensors(inputs)[:1]:
                 for gather in begun.gathers:
@@ -242,7 +245,7 @@ class Unit:
             self.reshard()
         if output is None:
             return None
-        output = self._cast_output(output)
+        output = _cast_output(output, ended.output_dtype)
         if self.settings.shard_output is None:
             self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
@@ -325,11 +328,12 @@ class Unit:
             return inputs
         return map_tensors(inputs, lambda tensor: tensor.to(policy.param_dtype) if self._is_cast(tensor) else tensor)
 
-    def _cast_output(self, output: Any) -> Any:
-        dtype = self.settings.mp_policy.output_dtype
-        if dtype is None:
-            return output
-        return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    def _output_dtype(self, inputs: Any) -> torch.dtype | None:
+        """What a forward pass with these inputs returns; of full precision that of the last that it casts."""
+        policy = self.settings.mp_policy
+        if not isinstance(policy, FullPrecision):
+            return policy.output_dtype
+        return next((tensor.dtype for tensor in reversed(tensors(inputs)) if self._is_cast(tensor)), None)
 
 
 def unit_of(module: nn.Module) -> Unit | None:
@@ -354,6 +358,12 @@ def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Modu
         if child not in inner:
             found += slots(child, inner)
     return list(dict.fromkeys(found))
+
+
+def _cast_output(output: Any, dtype: torch.dtype | None) -> Any:
+    if dtype is None:
+        return output
+    return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def _held(module: nn.Module, name: str) -> Any:
