@@ -13,7 +13,7 @@ import spmd
 
 from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks
-from .outputs import BatchSplit, map_tensors, tensors
+from .outputs import BatchSplit, cast, tensors
 from .plan import placement
 
 _Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and what is there
@@ -254,7 +254,7 @@ class Unit:
             self.reshard()
         if output is None:
             return None
-        output = _cast_output(output, ended.output_dtype)
+        output = cast(output, ended.output_dtype)
         if self.settings.shard_output is None:
             self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
@@ -336,9 +336,7 @@ class Unit:
 
     def _cast_inputs(self, inputs: Any) -> Any:
         policy = self.settings.mp_policy
-        if policy.param_dtype is None or not policy.cast_forward_inputs:
-            return inputs
-        return map_tensors(inputs, lambda tensor: tensor.to(policy.param_dtype) if self._is_cast(tensor) else tensor)
+        return cast(inputs, policy.param_dtype if policy.cast_forward_inputs else None)
 
     def _output_dtype(self, inputs: Any) -> torch.dtype | None:
         """What a forward pass with these inputs returns; of full precision that of the last that it casts."""
@@ -370,12 +368,6 @@ def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Modu
         if child not in inner:
             found += slots(child, inner)
     return list(dict.fromkeys(found))
-
-
-def _cast_output(output: Any, dtype: torch.dtype | None) -> Any:
-    if dtype is None:
-        return output
-    return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
 def _held(module: nn.Module, name: str) -> Any:
