@@ -58,6 +58,14 @@ class MixedPrecisionPolicy:
 
 
 @dataclass(frozen=True)
+class FullPrecision(MixedPrecisionPolicy):
+    """That of a unit in the midst of others that compute in less: it reads its inputs in float32, and returns in the
+    dtype that it was given them in."""
+
+    param_dtype: torch.dtype | None = torch.float32
+
+
+@dataclass(frozen=True)
 class OffloadPolicy:
     """Parameters stay in the devices' memory. Source: `torch.distributed.fsdp.OffloadPolicy`."""
 

@@ -114,27 +114,28 @@ def _on_dim_0(parameter: nn.Parameter) -> Placement:
 
 _BATCH_NORM = nn.modules.batchnorm._BatchNorm
 _OWN_DTYPE = "gradients arrive in the dtype of their parameter"
-_OWN_UNIT = "a CustomPolicy gives such modules units with an mp_policy of their own"
+_NO_UNITS = "as in torch, without an auto_wrap_policy"
 
 
-def _mixed_precision(value: Any, _: Given) -> Given:
+def _mixed_precision(value: Any, ours: Given) -> Given:
     """`torch.distributed.fsdp.MixedPrecision`."""
     if value is None:
         return {}
     # A root whose inputs are cast hands on what is cast: units below that get something else would not run.
     casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
-    # Batch norm, the default, computes in float32 whatever its parameters are cast to.
-    ignored = [kind.__name__ for kind in value._module_classes_to_ignore if not issubclass(kind, _BATCH_NORM)]
+    kept = tuple(value._module_classes_to_ignore)
+    has_units = ours.get("auto_wrap_policy") is not None
+    asked = [kind.__name__ for kind in kept if kind is not _BATCH_NORM]  # which is torch's default
     reasons = {
         **({"keep_low_precision_grads": _OWN_DTYPE} if value.keep_low_precision_grads else {}),
-        **({f"_module_classes_to_ignore={', '.join(ignored)}": _OWN_UNIT} if ignored else {}),
+        **({f"_module_classes_to_ignore={', '.join(asked)}": _NO_UNITS} if asked and not has_units else {}),
     }
     warn_without_meaning("mixed_precision", reasons, stacklevel=6)
     policy = MixedPrecisionPolicy(
         param_dtype=value.param_dtype, reduce_dtype=value.reduce_dtype, buffer_dtype=value.buffer_dtype,
         cast_forward_inputs=casts_inputs,
     )  # fmt: skip
-    return {"mp_policy": policy}
+    return {"mp_policy": policy, **({"full_precision_modules": kept} if kept and has_units else {})}
 
 
 def _cpu_offload(value: Any, _: Given) -> Given:

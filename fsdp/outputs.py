@@ -31,6 +31,13 @@ def map_tensors(output: Any, function: Callable[[torch.Tensor], torch.Tensor]) -
     return tree_map(partial(_mapped, function), output)
 
 
+def cast(output: Any, dtype: torch.dtype | None) -> Any:
+    """The same form, with its floating-point tensors in a dtype; None: as they are."""
+    if dtype is None:
+        return output
+    return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+
+
 def _mapped(function: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
     # Not inside `map_tensors`: a function that calls itself there would be a cycle that keeps what it maps alive.
     if isinstance(leaf, torch.Tensor):

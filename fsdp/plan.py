@@ -1,12 +1,13 @@
 """FSDP as a plan: which modules are units, along which dim each parameter is split. Nothing here touches a device."""
 
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from torch import nn
 
 from .library import PartitionSpec
-from .policies import AnyPolicy, Policy, resolve
+from .policies import AnyPolicy, Policy, or_policy, resolve
 
 # What a rule answers for a parameter: a PartitionSpec, the dim to split as a number or as torch's `Shard(dim)`, torch's
 # `Replicate()`, or None for the dim that `parameter_spec` chooses.
@@ -25,13 +26,22 @@ def plan_units(
 
 
 def plan_overrides(
-    module: nn.Module, policy: AnyPolicy | None, ignored_modules: Collection[nn.Module] = ()
+    module: nn.Module,
+    policy: AnyPolicy | None,
+    ignored_modules: Collection[nn.Module] = (),
+    alone: Collection[type[nn.Module]] = (),
 ) -> list[tuple[str, nn.Module, dict[str, Any]]]:
-    """The same, each with the keywords it has of its own: a policy's, or those of the module's `_wrap_overrides`."""
+    """The same, each with the keywords it has of its own: a policy's, or those of the module's `_wrap_overrides`.
+
+    Modules of the classes `alone` are units, too.
+    """
+    policy = tuple(alone) or None if policy is None else policy
     if policy is None:
         return []
     ignored = {below for chosen in ignored_modules for below in chosen.modules()}
     ask, overrides = resolve(policy, module, ignored)
+    if alone:
+        ask = partial(or_policy, policies=[ask, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
     left = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
     _visit("", module, ask, units, set(ignored), left)

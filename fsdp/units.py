@@ -11,9 +11,9 @@ from torch import nn
 
 import spmd
 
-from .api import CPUOffloadPolicy, Settings, mesh_within
+from .api import CPUOffloadPolicy, FullPrecision, Settings, mesh_within
 from .gradients import GradientHooks
-from .outputs import BatchSplit, map_tensors, tensors
+from .outputs import BatchSplit, cast, tensors
 from .plan import placement
 
 _Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and what is there
@@ -22,11 +22,13 @@ ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
 
 @dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, what modules hold in it, and what of each gather is kept for backward. None:
-    its backward is over, which lets go of the casts, whoever holds the loss; a second backward casts anew."""
+    """One forward pass: what it gathered, what modules hold in it, the dtype that it returns, and what of each gather
+    is kept for backward. None held: its backward is over, which lets go of the casts, whoever holds the loss; a second
+    backward casts anew."""
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
+    output_dtype: torch.dtype | None = None
     kept: Sequence[Sequence[Any]] = ()
 
 
@@ -65,11 +67,12 @@ class Unit:
         self._gathered: spmd.use_sharding | None = None  # of what is not cast; None: not bound yet
         self._passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
         self._masters: _Held = {}  # what the casts took the place of in backward
+        self._arrived: tuple[int, _Pass] | None = None  # whose backward is under way, in which of autograd's runs
         self._is_unsharded = False
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy begins with no pass under way."""
-        runs = {"_gathered", "_passes", "_masters", "_is_unsharded", "_modules"}
+        runs = {"_gathered", "_passes", "_masters", "_arrived", "_is_unsharded", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -211,8 +214,10 @@ class Unit:
             self._hook_gradients()
         inputs = self._cast_inputs((args, kwargs))
         stored = {slot: _held(*slot) for slot in self._cast_slots()}
-        begun = self._begun(stored)
-        if self.reshards:
+        again = self._computed_again()
+        begun = again or self._begun(stored)
+        begun.output_dtype = self._output_dtype((args, kwargs))
+        if self.reshards and not again:
             for tensor in tensors(inputs)[:1]:
                 for gather in begun.gathers:
                     gather.renew(tensor)
@@ -227,6 +232,12 @@ class Unit:
         held = {slot: casts.get(id(parameter), parameter) for slot, parameter in stored.items()}
         return _Pass((self._gather_stored(), self._gather(casts.values())), held)
 
+    def _computed_again(self) -> _Pass | None:
+        """The forward pass that a checkpoint around the unit has run again for its backward: it reads the same casts,
+        which were gathered when the gradient arrived."""
+        task, arrived = self._arrived or (-1, None)
+        return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
+
     def leave(self, output: Any) -> Any:
         """Ends it; returns its output. None: forward raised, as it does where a recomputation has all that it wants."""
         if not self._passes:
@@ -234,7 +245,8 @@ class Unit:
         ended, stored = self._passes.pop()
         _hold(stored)
         returned = [tensor for tensor in tensors(output) if tensor.grad_fn is not None]
-        if self.kept_on is not None and returned:
+        is_again = ended is self._computed_again()
+        if self.kept_on is not None and returned and not is_again:
             ended.kept = [gather.keep(self.kept_on, returned[0]) for gather in ended.gathers]
         for gather in reversed(ended.gathers):
             gather.__exit__()
@@ -242,12 +254,13 @@ class Unit:
             self.reshard()
         if output is None:
             return None
-        output = self._cast_output(output)
+        output = cast(output, ended.output_dtype)
         if self.settings.shard_output is None:
             self.split([tensor for tensor in tensors(output) if spmd.get_sharding(tensor) is None])
         else:
             self.settings.shard_output(output, self.settings.mesh)
-        self._watch(output, ended)
+        if not is_again:
+            self._watch(output, ended)
         return output
 
     def restore(self) -> None:
@@ -267,12 +280,14 @@ class Unit:
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
+            self._arrived = torch._C._current_graph_task_id(), at
         if (at.held and not self._passes) or at.kept:
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
     def _end(self, at: "_Pass") -> None:
         """Ends the backward of a forward pass."""
         self.restore()
+        self._arrived = None
         at.gathers, at.held, at.kept = (), None, ()
 
     def _watch(self, output: Any, ended: _Pass) -> None:
@@ -321,15 +336,14 @@ class Unit:
 
     def _cast_inputs(self, inputs: Any) -> Any:
         policy = self.settings.mp_policy
-        if policy.param_dtype is None or not policy.cast_forward_inputs:
-            return inputs
-        return map_tensors(inputs, lambda tensor: tensor.to(policy.param_dtype) if self._is_cast(tensor) else tensor)
+        return cast(inputs, policy.param_dtype if policy.cast_forward_inputs else None)
 
-    def _cast_output(self, output: Any) -> Any:
-        dtype = self.settings.mp_policy.output_dtype
-        if dtype is None:
-            return output
-        return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
+    def _output_dtype(self, inputs: Any) -> torch.dtype | None:
+        """What a forward pass with these inputs returns; of full precision that of the last that it casts."""
+        policy = self.settings.mp_policy
+        if not isinstance(policy, FullPrecision):
+            return policy.output_dtype
+        return next((tensor.dtype for tensor in reversed(tensors(inputs)) if self._is_cast(tensor)), None)
 
 
 def unit_of(module: nn.Module) -> Unit | None:

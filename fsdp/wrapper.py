@@ -10,7 +10,7 @@ from torch import nn
 
 import spmd
 
-from .api import OVERRIDABLE, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
+from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
 from .attach import ParamInit, attach, materialise
 from .keywords import TORCH, takes
 from .notices import ONE_VIEW, warn_without_meaning
@@ -50,6 +50,8 @@ class FullyShardedDataParallel(nn.Module):
             keeps them split over so many neighbours, and backward gathers among these. The root keeps its own: backward
             begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
+        full_precision_modules: classes whose modules are units that compute in float32 all the same: inputs are cast
+            to it, outputs back.
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
         shard_placement_fn: asked for each parameter: a `PartitionSpec`, a dim, or None for the default.
         min_shard_numel: parameters of fewer elements stay whole on each device.
@@ -92,6 +94,7 @@ class FullyShardedDataParallel(nn.Module):
         ignored_params: Collection[nn.Parameter] = (),
         reshard_after_forward: bool | int = True,
         mp_policy: MixedPrecisionPolicy = MixedPrecisionPolicy(),
+        full_precision_modules: Collection[type[nn.Module]] = (),
         offload_policy: OffloadPolicy = OffloadPolicy(),
         shard_placement_fn: Callable[[nn.Parameter], Placement] | None = None,
         min_shard_numel: int = 0,
@@ -111,7 +114,11 @@ class FullyShardedDataParallel(nn.Module):
         ignored_modules = tuple(ignored_modules)
         ignored = [*ignored_params, *(below for one in ignored_modules for below in one.parameters())]
         wrapped = [below for places in units_in(module).values() for _, below in places]
-        planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped))
+        full = tuple(full_precision_modules)
+        planned = plan_overrides(module, auto_wrap_policy, (*ignored_modules, *wrapped), full)
+        for _, unit, own in planned:
+            if isinstance(unit, full):
+                own["mp_policy"] = FullPrecision()
         units = [(name, unit, settings.overridden(own, name)) for name, unit, own in planned]
         self.module = module
         self.mesh = mesh

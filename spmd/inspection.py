@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 
+from .core.backend.modules import to_come
 from .core.compile.collectives import source_of
 from .core.engine import asked
 from .core.ir.graph import Leaf, origin
@@ -29,9 +30,11 @@ class Inspection:
         shape, dtype: the tensor's. residence: "devices" (data there), "host" (data that is not uploaded yet),
             "pending" (recorded, not run), "abstract" (only planned with), "lost", or, of another device than xla, that
             device's type: "cpu", "meta".
-        sharding: how it lies or, once it is run or uploaded, will; None where nobody has said and it is on no device.
-        decided_by: "annotation", "compiler" (what it propagates to a recorded value), "last run" (where that left it),
-            "default" (one device, whole) or "".
+        sharding: how it lies or, once it is run, uploaded or moved, will; None where nobody has said and it is on no
+            device.
+        decided_by: "annotation", "rules" (those of a `ShardingRules` that was applied to its module, which is
+            elsewhere), "compiler" (what it propagates to a recorded value), "last run" (where that left it), "default"
+            (one device, whole) or "".
         bytes_per_device: of one piece, padding and all. line: the user's line that made a recorded value, or at which
             data was run; "" of what was uploaded. read_as: the specs that ops read it in where they are others (FSDP
             gathers so).
@@ -79,7 +82,8 @@ class Inspection:
         if self.sharding is None:
             return head
         axes = ", ".join(f"{name}={size}" for name, size in self.sharding.mesh_axes().items())
-        return f"{head}, as {_written(self.sharding, len(self.shape))} over {axes}"
+        head += ", on arrival" if self.decided_by == "rules" else ","
+        return f"{head} as {_written(self.sharding, len(self.shape))} over {axes}"
 
     @property
     def each(self) -> str:
@@ -184,7 +188,9 @@ def _is_unplaced(tensor: XlaTensor) -> bool:
 
 def _found(tensor: torch.Tensor, told: Sharding | None) -> Inspection:
     if not isinstance(tensor, XlaTensor):
-        return Inspection(tuple(tensor.shape), tensor.dtype, tensor.device.type)
+        lies = to_come(tensor)
+        by = "" if lies is None else "rules"
+        return Inspection(tuple(tensor.shape), tensor.dtype, tensor.device.type, lies, by)
     cell, view = tensor._cell, tensor._view
     said = _said(tensor)
     asked_for = cell.sharding if view is None else view.sharding

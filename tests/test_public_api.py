@@ -188,8 +188,8 @@ SIGNATURES = {
         "(module, mesh=None, *, auto_wrap_policy=None, extra_data_axis=None, shard_output=None, shard_axis='fsdp', "
         "ignored_modules=(), ignored_params=(), reshard_after_forward=True, "
         "mp_policy=MixedPrecisionPolicy(param_dtype=None, reduce_dtype=None, output_dtype=None, "
-        "cast_forward_inputs=True, buffer_dtype=None), offload_policy=OffloadPolicy(), shard_placement_fn=None, "
-        "min_shard_numel=0, param_init_fn=None, auto_wrapper_callable=None)"
+        "cast_forward_inputs=True, buffer_dtype=None), full_precision_modules=(), offload_policy=OffloadPolicy(), "
+        "shard_placement_fn=None, min_shard_numel=0, param_init_fn=None, auto_wrapper_callable=None)"
     ),
     fsdp.FullyShardedDataParallel.clip_grad_norm_: (
         "(self, max_norm, norm_type=2.0, groups=None, *, error_if_nonfinite=False)"

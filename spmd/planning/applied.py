@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import importlib
+import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
@@ -12,8 +13,9 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..annotate import laid, mark_sharding
-from ..core.backend.modules import ARRIVED
+from ..core.backend.modules import ARRIVED, WAITING
 from ..core.lazy.tensor import XlaTensor
+from ..core.sharding.value import Sharding
 from ..global_mesh import needed_mesh
 from ..mesh import Mesh
 from ..partition_spec import PartitionSpec
@@ -70,7 +72,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
     if strict:
         _refuse_idle(rules, applied, specs, modules)
     for path, own in _by_module(specs).items():
-        arrived = _Arrived(mesh, own)
+        arrived = _Arrived(mesh, own, modules[path])
         modules[path].__dict__[ARRIVED] = arrived
         applied._arrivals.append((modules[path], arrived))
         arrived(modules[path])
@@ -193,14 +195,35 @@ def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, Partit
 class _Arrived:
     """Lays out a module's own tensors, those that are on the device by now; the module keeps it, and copies have it."""
 
-    def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec]):
+    def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
         self.mesh, self.specs = mesh, specs
+        self._module = None if module is None else weakref.ref(module)  # None: of a file, until it moves
+        WAITING.add(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Arrived":
+        return _Arrived(self.mesh, self.specs, None if self._module is None else memo.get(id(self._module())))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arrived, (self.mesh, self.specs, None)
 
     def __call__(self, module: nn.Module) -> None:
+        self._module = weakref.ref(module)
         for name, spec in self.specs.items():
-            tensor = module._parameters.get(name, module._buffers.get(name))
+            tensor = _held(module, name)
             if isinstance(tensor, XlaTensor):
                 mark_sharding(tensor, self.mesh, spec)
+
+    def to_come(self, tensor: torch.Tensor) -> Sharding | None:
+        """How a tensor of the module will lie, and None of any other."""
+        module = None if self._module is None else self._module()
+        if module is None or module.__dict__.get(ARRIVED) is not self:
+            return None
+        spec = next((spec for name, spec in self.specs.items() if _held(module, name) is tensor), None)
+        return None if spec is None else self.mesh.sharding(spec, tensor.dim(), "ShardingRules")
+
+
+def _held(module: nn.Module, name: str) -> torch.Tensor | None:
+    return module._parameters.get(name, module._buffers.get(name))
 
 
 def arrive(modules: Iterable[nn.Module]) -> None:

@@ -13,7 +13,7 @@ from ..core import metrics
 from ..core.compile import copies
 from ..core.compile.collectives import line_of, rows, source_of
 from ..core.compile.compiler import compile_for
-from ..core.compile.costs import cycles, repeated_flops
+from ..core.compile.costs import cycles, kernels, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
 from ..core.config import config
@@ -41,6 +41,8 @@ class Figures:
     compile_seconds: float = 0.0
     verdict: str = ""
     untold_loops: int = 0
+    kernel_flops: int = 0
+    untold_kernels: int = 0
     collectives: tuple[Collective, ...] = ()
 
 
@@ -86,6 +88,7 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
     memory = compiled.memory_analysis()
     module = Module(compiled.as_text())
     turns, once = cycles(module)
+    kernel_flops, untold_kernels = kernels(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Figures(
         argument_bytes=memory.argument_size_in_bytes,
@@ -100,6 +103,8 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
         cycles_once=once,
         compile_seconds=seconds,
         untold_loops=len(module.untold),
+        kernel_flops=kernel_flops,
+        untold_kernels=untold_kernels,
     ), module
 
 

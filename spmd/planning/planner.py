@@ -326,6 +326,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         flops=sum(one.flops for one in figures),
         cycles=sum(one.cycles for one in figures),
         cycles_once=sum(one.cycles_once for one in figures),
+        kernel_flops=sum(one.kernel_flops for one in figures),
         collectives=tuple(
             sorted((row for one in figures for row in one.collectives), key=lambda row: -row.moved_bytes)
         ),
@@ -370,5 +371,8 @@ def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
     untold = sum(one.untold_loops for one in figures)
     if untold:
         yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."
+    untold = sum(one.untold_kernels for one in figures)
+    if untold:
+        yield f"{untold} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
     if len(figures) > 1:
         yield f"the step is {len(figures)} programs: memory is of the largest, all else of all together."

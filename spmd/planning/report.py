@@ -31,7 +31,8 @@ class Plan:
         verdict: the compiler's words where the program does not fit; largest: its largest values, then. advice: what
             would shrink it.
         flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their turns (0 elsewhere);
-            cycles_once: each loop's body once.
+            cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas), which have
+            no estimated cycles.
         collectives: the table, what moves most first (see `spmd.metrics.Collective`).
         num_programs, num_ops: the programs that a step is, and the ops recorded in them.
         compile_seconds: what compiling took. line: the user's line that asked.
@@ -80,6 +81,7 @@ class Plan:
     notes: tuple[str, ...] = ()
     layout: tuple[Row, ...] = ()
     findings: tuple[Finding, ...] = ()
+    kernel_flops: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -103,8 +105,11 @@ class Plan:
 
     @property
     def seconds(self) -> float | None:
-        """The step time that the estimated cycles come to; None where the compiler gives none."""
-        return self.cycles / self.clock if self.clock and self.cycles else None
+        """The step time that the estimated cycles come to, and kernels at the chip's peak; None where the compiler
+        gives no cycles."""
+        if not self.clock or not self.cycles:
+            return None
+        return self.cycles / self.clock + (self.kernel_flops / self.peak_flops if self.peak_flops else 0.0)
 
     @property
     def utilisation(self) -> float | None:
@@ -116,9 +121,12 @@ class Plan:
         """How `seconds` and `utilisation` follow from cycles and operations, with the numbers in it."""
         if self.seconds is None or self.utilisation is None or self.peak_flops is None or self.clock is None:
             return ""
+        kernels = (
+            f" + {self.kernel_flops:.4g} operations of kernels / {self.peak_flops:.4g}" if self.kernel_flops else ""
+        )
         return (
-            f"step time = {self.cycles:,} cycles / {self.clock / 1e9:.3f} GHz = {self.seconds:.6g} s; utilisation = "
-            f"{self.flops:.4g} operations / ({self.seconds:.6g} s x {self.peak_flops:.4g} a second) = "
+            f"step time = {self.cycles:,} cycles / {self.clock / 1e9:.3f} GHz{kernels} = {self.seconds:.6g} s; "
+            f"utilisation = {self.flops:.4g} operations / ({self.seconds:.6g} s x {self.peak_flops:.4g} a second) = "
             f"{self.utilisation:.1%} ({self.constants})"
         )
 

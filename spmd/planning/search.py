@@ -210,7 +210,8 @@ class Search:
 
     def seconds(self, plan: Plan) -> float:
         """The least time of a step: computation and collectives overlap at best."""
-        compute = plan.cycles / self.rates.clock if self.chip else plan.flops / self.rates.peak_flops
+        cycles, rest = (plan.cycles, plan.kernel_flops) if self.chip else (0, plan.flops)
+        compute = cycles / self.rates.clock + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
     def run(self, show: Callable[[str], None], until: float, most: int) -> "list[tuple[Layout, Trial]]":

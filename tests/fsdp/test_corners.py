@@ -151,6 +151,23 @@ class TestOptimizersWithStateOfAnotherShape:
         assert ours == pytest.approx(theirs, rel=1e-4)
         assert spec(model.get_parameter("0.weight")) == ("fsdp", None)
 
+    def test_one_that_reads_numbers_in_its_step(self, mesh8: spmd.Mesh) -> None:
+        """torch's Adafactor reads two of each parameter: its first step makes the state before, and is the same
+        programs as the others all the same. The model's is one of them, once; the others go by shapes, not layers."""
+        models = [FSDP(nn.Sequential(*map(Layer, [16] * depth)), mesh8, auto_wrap_policy={Layer}) for depth in (2, 4)]
+        x, compiles = torch.randn(16, 16), []
+        for model in models:
+            before = spmd.metrics.num_compiles()
+            optimizer = torch.optim.Adafactor(model.parameters(), lr=0.01)
+            train(model, x.to("xla"), optimizer=optimizer, steps=1)
+            first = spmd.metrics.num_compiles()
+            train(model, x.to("xla"), optimizer=optimizer, steps=2)
+            assert spmd.metrics.num_compiles() == first
+            compiles.append(first - before)
+        shapes = len({parameter.shape for parameter in models[0].parameters()})
+        assert compiles[0] <= 1 + 3 * shapes
+        assert compiles[1] == 1
+
 
 class Adapted(nn.Module):
     """A frozen layer beside two thin ones that are trained (LoRA, arXiv:2106.09685)."""

@@ -2,11 +2,13 @@
 
 import copy
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 from support import check
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from wrapped import FSDP, LAYERS, POLICY, Layer, Net, last_record, same_training, stack
 
 import fsdp
@@ -127,3 +129,54 @@ class TestReshardAfterForward:
         assert fsdp.show(model).units[0].reshards == 2
         with pytest.raises(ValueError, match="got 5"):
             model.set_reshard_after_forward(5)
+
+
+class Outside(nn.Module):
+    """Three units, each called by a checkpoint of the user's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks, self.head = nn.ModuleList(Layer(16) for _ in range(3)), nn.Linear(16, 8)
+        self.how: bool | None = None  # use_reentrant; None: no checkpoint
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x) if self.how is None else checkpoint(block, x, use_reentrant=self.how)
+        return self.head(x)
+
+
+class TestACheckpointAround:
+    """`torch.utils.checkpoint` around a unit, whose forward runs again in backward by its hooks."""
+
+    def gradients(self, plain: nn.Module, x: Tensor, said: bool | int, expected: dict[int, int], **how: Any) -> Any:
+        model = FSDP(copy.deepcopy(plain), auto_wrap_policy=POLICY, reshard_after_forward=said, **how)
+        before = spmd.metrics.num_compiles()
+        model(x.to("xla").requires_grad_()).float().square().mean().backward()
+        spmd.sync()
+        assert spmd.metrics.num_compiles() == before + 1
+        assert gathers(last_record()) == expected
+        return [parameter.grad.cpu() for parameter in model.parameters()]
+
+    @pytest.mark.parametrize(
+        ("said", "expected"), [(2, {8: 4, 2: 3}), (False, {8: 4}), (True, {8: 7})], ids=["two", "no", "yes"]
+    )
+    def test_casts(self, said: bool | int, expected: dict[int, int], partitioner: str, mesh8: spmd.Mesh) -> None:
+        """As often and among as many as without it: what runs again reads what the gradient's arrival has gathered."""
+        plain, x = Outside(), torch.randn(16, 16)
+        policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        without = self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy)
+        plain.how = False
+        for one, two in zip(
+            self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy), without, strict=True
+        ):
+            assert (one - two).norm() <= 2**-8 * two.norm()
+
+    @pytest.mark.parametrize(("reentrant", "expected"), [(False, {8: 4, 2: 3}), (True, {8: 7})])
+    def test_float32(self, reentrant: bool, expected: dict[int, int], mesh8: spmd.Mesh) -> None:
+        plain, x = Outside(), torch.randn(16, 16)
+        plain(x).square().mean().backward()
+        model = copy.deepcopy(plain)
+        model.how = reentrant
+        model.zero_grad()
+        for one, two in zip(self.gradients(model, x, 2, expected, mesh=mesh8), plain.parameters(), strict=True):
+            check(one, two.grad)

@@ -74,9 +74,11 @@ class TestTraining:
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
         assert all("inputs are rows of" in cause for cause in found[0]["programs"])
 
-    def test_rolled(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_rolled(self, partitioner: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """With layers in loops, their weights in stores."""
-        found = results(together("rolled", 0, 0))
+        monkeypatch.setattr(spmd.config, "partitioner", partitioner)
+        found = results(together("rolled", 0, 0, XLA_FLAGS=HASTY))
         assert found[0] == found[1]
         assert [[turns for turns, _ in loops] for loops in found[0]["loops"]] == [[4, 4]]
         monkeypatch.setattr(spmd.config, "roll_layers", "never")

@@ -1,6 +1,7 @@
 """spmd.plan: what a step takes, without running it; the same figures as a run; nothing changed afterwards."""
 
 import copy
+import dataclasses
 import functools
 import importlib.util
 import json
@@ -466,6 +467,15 @@ class TestPlan:
         difference = one.diff(two)
         assert difference and difference.changes[0].name == "parameters"
         assert f"parameters: {one.parameters:,} -> {two.parameters:,}" in str(difference)
+
+    def test_kernels_take_time(self) -> None:
+        """What they compute counts at the chip's peak in the step's time, where the compiler estimates no cycles."""
+        chip = {"cycles": 3_000, "clock": 1e9, "peak_flops": 2e9, "flops": 8_000.0}
+        plan = dataclasses.replace(self.plan(16), **chip, kernel_flops=6_000.0)
+        assert plan.seconds == pytest.approx(6e-6) and plan.utilisation == pytest.approx(8 / 12)
+        assert "3,000 cycles / 1.000 GHz + 6000 operations of kernels / 2e+09 = 6e-06 s" in plan.formula
+        without = dataclasses.replace(plan, kernel_flops=0.0)
+        assert without.seconds == pytest.approx(3e-6) and "kernels" not in without.formula
 
     def test_is_not_compiled_twice(self) -> None:
         model = nn.Linear(7, 7, device="meta")

@@ -257,6 +257,29 @@ class TestApply:
         assert spmd.get_sharding(model(x, mask=mask)["mask"]) is None
         assert model(torch.ones(2, 2, 2), mask=torch.ones(1)) is not None  # on the CPU nothing is laid out
 
+    @pytest.mark.parametrize("where", ["cpu", "meta"])
+    def test_what_is_to_come_is_told(self, where: str, mesh: Mesh) -> None:
+        """`spmd.inspect` of what is not on the device yet; of copies, too, and of what was moved in between."""
+        model = two_layers().to(where)
+        handle = PAIR.apply(model, mesh)
+        for one in (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)).to("meta")):
+            weight, bias, other = spmd.inspect(one[0].weight, one[0].bias, one[2].bias)
+            assert (weight.spec, weight.mesh, weight.decided_by) == (P("tensor", None), mesh, "rules")
+            assert weight.residence == one[0].weight.device.type
+            assert weight.bytes_per_device == 16 * 8 * 4 // mesh.shape()["tensor"] and bias.spec == P("tensor")
+            assert f"{weight.residence}, on arrival as P('tensor', None) over" in weight.headline
+            assert (other.sharding, other.decided_by) == (None, "")
+        ShardingRules({"0.weight": P()}).apply(model, mesh)
+        assert [found.spec for found in spmd.inspect(model[0].weight, model[0].bias)] == [P(None, None), None]
+        handle = PAIR.apply(model, mesh)
+        told = spmd.inspect(model[2].weight)
+        model.to_empty(device="xla")
+        found = spmd.inspect(model[2].weight)
+        assert found.sharding is told.sharding and found.decided_by == "annotation"
+        model.to("cpu")
+        handle.remove()
+        assert spmd.inspect(model[2].weight).sharding is None
+
     def test_removing_forgets_what_was_to_come(self, mesh: Mesh) -> None:
         model = two_layers()
         with PAIR.apply(model, mesh) as handle:

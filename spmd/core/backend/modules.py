@@ -5,6 +5,7 @@ stay; also while a forward graph lives, whose backward pass then gives its gradi
 """
 
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -18,11 +19,20 @@ from ..ir.source import user_line
 from ..lazy import gradients
 from ..lazy.annotate import annotate
 from ..lazy.tensor import XlaTensor
+from ..sharding.value import Sharding
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
 Function = Callable[[torch.Tensor], torch.Tensor]
 ARRIVED = "_spmd_arrived"  # where a module keeps what is called with it whenever its own tensors have moved
+# What may be called so one day: each tells how the tensors of its module that are elsewhere will lie (`to_come`).
+WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def to_come(tensor: torch.Tensor) -> Sharding | None:
+    """How a tensor that is on another device will lie once its module moves here; None where nobody has said."""
+    told = (one.to_come(tensor) for one in list(WAITING))
+    return next((lies for lies in told if lies is not None), None)
 
 
 def _is_ours(tensor: Any) -> bool:

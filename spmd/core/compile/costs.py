@@ -37,6 +37,22 @@ def repeated_flops(module: Module) -> int:
     )
 
 
+def kernels(module: Module) -> tuple[int, int]:
+    """Of the kernels (Pallas) in a run, of which the TPU compiler estimates no cycles: the operations of those that
+    tell theirs, and how often others run."""
+    told = untold = 0
+    for computation in module.computations.values():
+        for line in computation.lines:
+            if _KERNEL in line.rest and not _CYCLES.search(line.rest):
+                flops = _line_flops(computation, line)
+                told += computation.count * flops
+                untold += computation.count * (not flops)
+    return told, untold
+
+
+_KERNEL = 'custom_call_target="tpu_custom_call"'
+
+
 def _line_flops(computation: Computation, line: Instruction) -> int:
     if line.opcode in ("dot", "convolution"):
         return product_flops(computation, line)

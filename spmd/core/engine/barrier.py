@@ -68,11 +68,11 @@ class Watch:
             _telling.now = False
 
 
-def sync(*, wait: bool = False) -> None:
+def sync(*, wait: bool = False, for_read: bool = False) -> None:
     """Runs everything that is pending, as one program, and returns at once unless `wait`.
 
     State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
-    `wait` it returns when the devices are done. Errors: see `spmd.sync`.
+    `wait` it returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
     """
     refuse("spmd.sync()", "what is recorded there is run by nobody but the loop; call it outside")
     interrupt.watch()
@@ -85,7 +85,7 @@ def sync(*, wait: bool = False) -> None:
         if cells:
             metrics.add("syncs")
             try:
-                run(cells, user_line())
+                run(cells, user_line(), for_read=for_read)
             except Exception as error:
                 give_up(cells, error)
                 raise

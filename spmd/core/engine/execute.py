@@ -21,11 +21,11 @@ from .placement import bring, check_here, lies_in, pinned_sharding, written_over
 from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
 
 
-def run(cells: Iterable[Cell], line: Line, *, donate: bool = True) -> None:
+def run(cells: Iterable[Cell], line: Line, *, donate: bool = True, for_read: bool = False) -> None:
     """Runs these cells: as one program, or several where they lie on different devices, or where there is no program
-    and more, shorter ones do. What they overwrite is donated where `donate` allows it."""
+    and more, shorter ones do. What they overwrite is donated where `donate` allows it. for_read: see `give_birth`."""
     if donate and not _watches():  # a guard must see initial values made, too
-        give_birth(list(cells), line)
+        give_birth(list(cells), line, for_read=for_read)
     roots = roots_of(cells)
     if roots:
         nodes, leaves = topological([value for value, _ in roots])

@@ -18,15 +18,18 @@ from .placement import check_here, lies_in, mesh_homes, meshes_met, pinned_shard
 Born = tuple[Cell, Value]
 
 
-def give_birth(cells: list[Cell], line: Line) -> bool:
+def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool:
     """Gives state its initial value before the step runs, so that the first step is the same program as all others.
 
     Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
     parameter or buffer, runs as one program, or several of which equal layers share one. True where there was any.
+
+    for_read: the barrier is there to read a value, perhaps in the middle of a step. New constants that nothing reads
+    yet are born, too: the state that an optimizer makes at its first step and reads numbers before it writes it.
     """
     born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
-    fixed: dict[Cell, list[Value]] = {}
+    fixed: dict[Cell, list[Value]] = {cell: [cell.value] for cell in (_unused(cells) if for_read else ())}
     for cell in cells:
         history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
         for value in history:
@@ -76,6 +79,15 @@ def give_birth(cells: list[Cell], line: Line) -> bool:
             cell.value, cell.past = leaf, None
         leaf.holder = weakref.ref(cell)
     return True
+
+
+def _unused(cells: Sequence[Cell]) -> list[Cell]:
+    """The cells that hold a constant, have held nothing else, and that no other is made of."""
+    filled = [cell for cell in cells if not cell.is_state and not cell.past and _constant(cell.value) is not None]
+    if not filled:
+        return []
+    read = {operand for node in topological([cell.value for cell in cells])[0] for operand in node.operands}
+    return [cell for cell in filled if cell.value not in read]
 
 
 def _by_mesh(initial: dict[Cell, Value], cells: Sequence[Cell]) -> list[tuple[Sharding, dict[Cell, Value]]]:

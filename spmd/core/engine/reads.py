@@ -66,7 +66,7 @@ def _run_all_or_needed(cell: Cell) -> None:
     """A barrier for the sake of one value: where another value's op cannot be compiled, what this one needs still can.
     The other's error comes again from its own read."""
     try:
-        sync()
+        sync(for_read=True)
     except FINAL:
         raise
     except Exception as error:

@@ -1,11 +1,13 @@
 """Convolution of one, two and three dimensions, its transpose, and the gradients of both."""
 
+import jax
 import jax.numpy as jnp
 import torch
 from jax import lax
 
+from . import split
 from .floats import wide
-from .partial import total
+from .partial import exchanged, is_rounded, total
 from .registry import lower
 from .windows import per_dim
 
@@ -51,6 +53,35 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         x, grad, dilation, pads, rhs_dilation=stride, dimension_numbers=_KERNEL_SPECS[rank],
         batch_group_count=groups, preferred_element_type=wide(x.dtype),
     )  # fmt: skip
+
+
+def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
+    """`_kernel_grad` in a dtype. Where that is narrower than what adds up, each device makes the sum of its own rows,
+    which is rounded before they are exchanged: no convolution can be asked for a narrower result."""
+    how = (window, stride, padding, dilation, groups)
+    known = _rows_split(x, grad, groups) if is_rounded(x, dtype) else None
+    if known is None:
+        return _kernel_grad(x, grad, *how).astype(dtype)
+    mesh, rows, inner, features = known
+    parts = jax.shard_map(
+        lambda x, grad: _kernel_grad(x, grad, *how)[None], mesh=mesh, check_vma=False,
+        in_specs=(split.spec(rows, inner), split.spec(rows, features)), out_specs=split.spec(rows, features, inner),
+    )  # fmt: skip
+    return exchanged(parts(x, grad), dtype)
+
+
+def _rows_split(x, grad, groups):
+    """The mesh, and the axes that split the batch, the input's features and the output's; None where the batch is not
+    known to be split, or what else is takes more than one product a device."""
+    rank = x.ndim - 2
+    space = [(array, 2 + dim) for array in (x, grad) for dim in range(rank)]
+    for array in (x, grad):
+        known = split.layout((array, 0), (x, 1), (grad, 1), *space)
+        if known is not None and known[1][0]:
+            mesh, (rows, inner, features, *others) = known
+            is_whole = not any(others) and (groups == 1 or not (inner or features))
+            return (mesh, rows, inner, features) if is_whole else None
+    return None
 
 
 def _channel(bias, rank):
@@ -105,7 +136,8 @@ def aten_convolution_backward(
     if output_mask[1]:
         window = weight.shape[2:]
         x, grad = (grad_output, input) if transposed else (input, grad_output)
-        grad_weight = _kernel_grad(x, grad, window, stride, padding, dilation, groups)
+        how = (window, stride, padding, dilation, groups)
+        grad_weight = _kernel_grad_in(x, grad, *how, dtype=returns[1].dtype)
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
         grad_bias = total(grad_output.astype(wide(grad_output.dtype)), axes, grad_output, returns[2].dtype)

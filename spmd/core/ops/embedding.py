@@ -1,10 +1,14 @@
 """Embedding lookup, bags of embeddings, and their gradients."""
 
+import itertools
+
 import jax
 import jax.numpy as jnp
 import torch
 
+from . import split
 from .floats import missing, wide
+from .partial import exchanged, is_rounded, pieces
 from .registry import lower
 
 aten = torch.ops.aten
@@ -30,9 +34,30 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
         rows = rows / counts.at[flat].get(mode="promise_in_bounds")[:, None]
     if padding_idx >= 0:
         flat = jnp.where(flat == padding_idx, jnp.asarray(num_weights, flat.dtype), flat)  # past the end: dropped
-    zeros = jnp.zeros((num_weights, grad_output.shape[-1]), accumulator)
-    total = zeros.at[flat].add(rows, mode="drop", wrap_negative_indices=False)
-    return total.astype(returns.dtype)
+    known = _lookups_split(indices, grad_output) if is_rounded(grad_output, returns.dtype) else None
+    if known is None:
+        return _rows_added(flat, rows, num_weights).astype(returns.dtype)
+    mesh, axes = known
+    flat, rows = (pieces(one.reshape(*indices.shape, *one.shape[1:]), mesh, axes) for one in (flat, rows))
+    added = jax.vmap(lambda flat, rows: _rows_added(flat.reshape(-1), rows.reshape(-1, rows.shape[-1]), num_weights))
+    # The table's own dims are left to the partitioner: they lie as the gradient will.
+    parts = split.in_front(added(flat, rows), mesh, tuple(itertools.chain(*axes)))
+    return exchanged(parts, returns.dtype)
+
+
+def _rows_added(flat, rows, num_weights):
+    """Rows [n, width] added up by their index."""
+    zeros = jnp.zeros((num_weights, rows.shape[-1]), rows.dtype)
+    return zeros.at[flat].add(rows, mode="drop", wrap_negative_indices=False)
+
+
+def _lookups_split(indices, grad_output):
+    """The mesh, and the axes that split each dim of the indices; None where they are not known to be split."""
+    for array in (indices, grad_output):
+        known = split.layout(*((array, dim) for dim in range(indices.ndim)))
+        if known is not None and any(known[1]):
+            return known
+    return None
 
 
 # -- Bags: runs of indices whose rows are summed, averaged or compared.

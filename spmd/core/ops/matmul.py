@@ -10,7 +10,7 @@ from jax import lax
 from . import split
 from .create import cast
 from .grouped import groups_of_rows, rows_by_group
-from .partial import is_narrowed, total
+from .partial import is_rounded, total
 from .registry import lower
 
 aten = torch.ops.aten
@@ -35,13 +35,9 @@ def _rounded_product(left, right, dtype):
     have XLA's CPU compiler leave the rounding out between two products. A gradient may be asked in another dtype than
     its operands' (`ops.partial`).
     """
-    if _is_asked_of_product(left, dtype):
+    if is_rounded(left, dtype):
         return jnp.matmul(left, right, preferred_element_type=dtype)
     return cast(_product(left, right), dtype)
-
-
-def _is_asked_of_product(operand, dtype):
-    return (operand.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(operand, dtype)
 
 
 def _affine(self, product, beta, alpha):
@@ -98,7 +94,7 @@ def _summed_over_rows(left, right, dtype):
     if left.ndim == 2:
         return _rounded_product(left.T, right, dtype)
     before = tuple(range(left.ndim - 1))
-    kind = dtype if _is_asked_of_product(left, dtype) else _accumulator(left.dtype)
+    kind = dtype if is_rounded(left, dtype) else _accumulator(left.dtype)
     return cast(lax.dot_general(left, right, ((before, before), ((), ())), preferred_element_type=kind), dtype)
 
 

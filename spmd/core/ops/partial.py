@@ -3,6 +3,7 @@
 import math
 
 import jax.numpy as jnp
+from jax import lax
 
 from . import split
 
@@ -34,6 +35,28 @@ def is_narrowed(operand, dtype):
     """Whether an op is asked for a sum narrower than its operand, which then is what devices are to exchange."""
     is_floating = all(jnp.issubdtype(one, jnp.floating) for one in (operand.dtype, dtype))
     return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and split.num_devices() > 1
+
+
+def is_rounded(operand, dtype):
+    """Whether an op is asked for a sum narrower than what adds it up: each device's is rounded, and then exchanged."""
+    return (operand.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(operand, dtype)
+
+
+def pieces(array, mesh, axes):
+    """An array whose first dims are split over these axes, one entry a dim, as its pieces: [pieces, ...], where these
+    dims are as long as they are on a device."""
+    count = len(axes)
+    cut = [split.num_pieces(mesh, one) for one in axes]
+    sizes = [size for ways, whole in zip(cut, array.shape, strict=False) for size in (ways, whole // ways)]
+    apart = array.reshape(*sizes, *array.shape[count:])
+    order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2), *range(2 * count, apart.ndim))
+    return apart.transpose(order).reshape(math.prod(cut), *sizes[1::2], *array.shape[count:])
+
+
+def exchanged(parts, dtype):
+    """The sum of parts [pieces, ...], each on its device, which is rounded before devices exchange it: a product's."""
+    ones = jnp.ones(parts.shape[0], parts.dtype)
+    return lax.dot_general(ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=dtype)
 
 
 def total(x, axes, operand, dtype):

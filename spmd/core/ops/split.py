@@ -111,6 +111,12 @@ def placed(array: jax.Array, mesh: Any, *dims: Axes) -> jax.Array:
     return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec(*dims)))
 
 
+def in_front(array: jax.Array, mesh: Any, axes: Axes) -> jax.Array:
+    """The array, its first dim split over these axes; of the others the partitioner chooses."""
+    spec = PartitionSpec(axes, *[PartitionSpec.UNCONSTRAINED] * (array.ndim - 1))
+    return jax.lax.with_sharding_constraint(array, NamedSharding(mesh, spec))
+
+
 def _find(array: Any, dim: int) -> tuple[NamedSharding, Axes] | None:
     """The nearest annotation or input that splits what becomes this dim, and its axes there."""
     queue, seen = [(array, dim)], {(id(array), dim)}

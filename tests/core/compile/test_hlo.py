@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from spmd.core.compile.costs import cycles, product_flops, repeated_flops
+from spmd.core.compile.costs import cycles, kernels, product_flops, repeated_flops
 from spmd.core.compile.hlo import Module, num_bytes
 
 N = 32
@@ -166,6 +166,13 @@ class TestCosts:
         assert parsed.computations["body"].count == 3 and "%" not in "".join(parsed.computations)
         assert [line.name for line in parsed.computations["add"].lines] == ["one", "sum"]
         assert repeated_flops(parsed) == 2 * 1000
+        assert kernels(parsed) == (3 * 1000, 0)
+
+    def test_kernel_that_tells_nothing(self) -> None:
+        assert kernels(Module(ON_A_TPU.replace("cost_estimate", ""))) == (0, 3)
+
+    def test_kernel_that_is_estimated(self) -> None:
+        assert kernels(Module(ON_A_TPU.replace('"body":', '"estimated_cycles":"7","body":'))) == (0, 0)
 
     def test_bytes_of_a_shape(self) -> None:
         assert num_bytes("f32[8,4]{1,0:T(8,128)}") == 128
