@@ -1,23 +1,30 @@
 """A loop of a graph as one loop of the program: one turn is lowered, and runs once for each."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import NamedSharding
 
-from ..ir.graph import Node, Pick, Value
+from ..ir.graph import Node, Pick, Value, value_name
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
+from ..ir.op import Arrays
 from ..ops import split
 from ..sharding.constrain import constrain, in_memory
 from ..sharding.value import DEVICE, HOST, Sharding
 from .numbers import Numbers
-from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
+from .rows import Made, Row, Stretch, made_of, plain, rows, stretch, taken
 from .turns import count_up, first_turn, row_at, with_row
 
-# Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
-Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None]], Sequence[Made]]
+# Makes the results of an op of its operands, in place of its own rule.
+Lower = Callable[[Sequence[jax.Array]], Sequence[jax.Array]]
+# Lowers one op: (node, operands, lifted numbers, how each operand is known to lie, a rule or None: its own) -> results.
+Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None], Lower | None], Sequence[Made]]
 Layout = Callable[[Value], Sharding | None]
+# The lifted numbers of (an op of a turn, the turn).
+Drawn = Callable[[int, jax.Array | int], list[jax.Array]]
 # One turn of (its number, carried values, rows read), lowered: what it makes.
 Run = Callable[[jax.Array, Sequence[jax.Array], Sequence[jax.Array]], Callable[[Result], jax.Array]]
 # Between two turns: its number, what is carried, the last turn's results, rows made so far, and those read at entries.
@@ -29,10 +36,13 @@ def lower_loop(
 ) -> None:
     """Adds what a loop makes, as far as others read it, to the values of a program."""
     layouts = [[_layout(loop, source, layout_of) for source in taken] for taken in loop.sources]
+    drawn = numbers.of_turns([node.entry for node in loop.body()], loop.turns)
+    for place in sorted(loop.early):
+        _lower_early(loop, place, values, drawn, apply, layout_of)
     same = [plain(made_of(value, values)) for value in loop.same]
     stretches = [stretch([made_of(value, values) for value in row]) for row in loop.rows]
     initial = [plain(made_of(value, values)) for _, value in loop.carried]
-    drawn = numbers.of_turns([node.entry for node in loop.body()], loop.turns)
+    moving = [None if place in loop.early else _moving(loop, place) for place in range(loop.period)]
 
     def run(turn: jax.Array, before: Sequence[jax.Array], rows: Sequence[jax.Array]) -> Callable[[Result], jax.Array]:
         """Lowers one turn; where it is one of many, these are the carried values and the rows that it reads."""
@@ -44,12 +54,48 @@ def lower_loop(
             return (before if isinstance(source, Carried) else same if isinstance(source, Same) else rows)[source.slot]
 
         for place, node in enumerate(loop.body()):
+            if place in loop.early:
+                made.append(())
+                continue
             operands: list[Made] = [operand(source) for source in loop.sources[place]]
-            made.append(apply(node, operands, drawn(place, turn), layouts[place]))
+            own, moves, lower = drawn(place, turn), moving[place], None
+            if moves is not None:
+                lower = partial(_lower_moving, node, row_at(moves, turn), own, layouts[place])
+            made.append(apply(node, operands, own, layouts[place], lower))
         return lambda where: plain(made[where[0]][where[1]])
 
     made = _in_one(loop, run, stretches) if _is_elementwise(loop) else _in_turns(loop, run, stretches, initial, values)
     values.update(made)  # type: ignore[arg-type]  # what nobody reads is None
+
+
+def _lower_early(
+    loop: Loop, place: int, values: dict[Value, Sequence[Made]], drawn: Drawn, apply: Apply, layout_of: Layout
+) -> None:
+    """Adds what the ops at a place make in all turns, which is done before the loop, to the values of a program."""
+    nodes, positions = loop.at(place), loop.positions(place)
+    assert positions is not None and nodes[0].entry.moving is not None, "it takes another position in each turn"
+    run = nodes[0].entry.moving[0].lowering.taken
+    if run is not None and len({value_name(node.operands[0]) for node in nodes}) == 1:
+        pieces = taken(plain(made_of(nodes[0].operands[0], values)), run, positions)
+        if pieces is not None:
+            values.update({node: (piece,) for node, piece in zip(nodes, pieces, strict=True)})
+            return
+    for turn, node in enumerate(nodes):
+        operands = [made_of(operand, values) for operand in node.operands]
+        values[node] = apply(node, operands, drawn(place, turn), list(map(layout_of, node.operands)), None)
+
+
+def _moving(loop: Loop, place: int) -> jax.Array | None:
+    """Where the op at a place takes elements from, by turn, if not from the same position in each."""
+    positions = loop.positions(place)
+    return None if positions is None else jnp.asarray(np.array(positions, np.int64))
+
+
+def _lower_moving(
+    node: Node, position: jax.Array, numbers: list[jax.Array], layouts: list[Sharding | None], arrays: Arrays
+) -> Sequence[jax.Array]:
+    assert node.entry.moving is not None, "turns differ in positions alone"
+    return node.entry.moving[0].lower(arrays, [position, *numbers], layouts)
 
 
 def _in_turns(
@@ -166,6 +212,7 @@ def _in_one(loop: Loop, run: Run, stretches: Sequence[Stretch]) -> dict[Node, li
 
 def _is_elementwise(loop: Loop) -> bool:
     """Whether turns are independent, as those of an optimizer are, and no op makes more than it reads."""
+    body = [node for place, node in enumerate(loop.body()) if place not in loop.early]
     return not loop.carried and all(
         node.entry.sharding is None
         and node.entry.memory == DEVICE
@@ -173,7 +220,7 @@ def _is_elementwise(loop: Loop) -> bool:
         and not node.entry.lowering.opaque
         and all(meta.shape in ((), *(operand.shape for operand in node.entry.operands)) for meta in node.entry.metas)
         and len({operand.shape for operand in node.entry.operands if operand.shape}) == 1
-        for node in loop.body()
+        for node in body
     )
 
 
@@ -189,7 +236,12 @@ def _like(array: jax.Array, other: jax.Array) -> jax.Array:
 
 
 def _nothing(loop: Loop) -> dict[Node, list[Made | None]]:
-    return {node: [None] * len(node.entry.metas) for node in loop.nodes[loop.start : loop.stop]}
+    return {
+        node: [None] * len(node.entry.metas)
+        for place in range(loop.period)
+        if place not in loop.early
+        for node in loop.at(place)
+    }
 
 
 def _note_rows(loop: Loop, result: Result, array: jax.Array, made: dict[Node, list[Made | None]]) -> None:

@@ -7,7 +7,7 @@ anybody else reads what lies on the way, the user among them, all of it is made 
 """
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -64,11 +64,12 @@ class Head:
         logits = self.loss.operands[0].meta
         return logits.numel * wide(logits.struct.dtype).itemsize
 
-    def lowering(self, node: Node, get: Get) -> Callable[[], Arrays] | None:
+    def lowering(self, node: Node, get: Get) -> Callable[[Sequence[jax.Array]], Arrays] | None:
         """What makes the results of the loss, or of one of the ops that make gradients; None for what is skipped."""
         return partial(self._lower, node, get) if node is self.loss or node in self.gradients else None
 
-    def _lower(self, node: Node, get: Get) -> Arrays:
+    def _lower(self, node: Node, get: Get, operands: Sequence[jax.Array]) -> Arrays:
+        """operands: none, as some were never made."""
         precision = getattr(self.product.entry.lowering, "precision", None)
         with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
             if node is self.loss:

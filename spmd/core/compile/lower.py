@@ -16,9 +16,9 @@ from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, Sharding
 from . import heads
-from .fori_loop import lower_loop
+from .fori_loop import Lower, lower_loop
 from .numbers import Numbers, Vectors
-from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device, scalars
+from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device
 
 
 class LoweringError(RuntimeError):
@@ -30,9 +30,6 @@ class LoweringError(RuntimeError):
 
 
 Values = dict[Value, Sequence[Made]]
-
-
-Lower = Callable[[], tuple[jax.Array, ...]]
 
 
 def build(
@@ -210,16 +207,14 @@ def _apply(
     try:
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
-            takes_rows = node.entry.lowering.takes_rows or _is_of_scalars(node)
+            takes_rows = node.entry.lowering.takes_rows
             if not node.entry.lowering.any_memory:
                 # Of a stack on the host only the row that is read is fetched, where the op takes no rows.
                 operands = rows_on_device(operands if takes_rows else list(map(plain, operands)))
             if lower is not None:
-                made = lower()
-            elif node.entry.lowering.takes_rows:
+                made = lower(list(map(plain, operands)))
+            elif takes_rows:
                 made = node.entry.lower(operands, numbers, layouts)  # type: ignore[arg-type]  # takes rows
-            elif _is_of_scalars(node) and any(isinstance(operand, Row) for operand in operands):
-                made = (scalars(operands),)
             else:
                 made = node.entry.lower(list(map(plain, operands)), numbers, layouts)
     except LoweringError as error:  # of an op in a region of this one, which it names
@@ -235,11 +230,6 @@ def _apply(
                 node,
             )
     return made
-
-
-def _is_of_scalars(node: Node) -> bool:
-    """Whether an op makes a vector of numbers."""
-    return node.entry.name == "aten.stack" and not any(operand.meta.shape for operand in node.operands)
 
 
 def _known_sharding(value: Value, lies: Mapping[Leaf, Sharding | None]) -> Sharding | None:

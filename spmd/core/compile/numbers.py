@@ -35,7 +35,7 @@ class Numbers:
             return [self._several(kind, entry.numbers.count(kind)) for kind in "fi"]
         return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in entry.numbers]
 
-    def of_turns(self, entries: Sequence[Entry], turns: int) -> Callable[[int, jax.Array], list[jax.Array]]:
+    def of_turns(self, entries: Sequence[Entry], turns: int) -> Callable[[int, jax.Array | int], list[jax.Array]]:
         """The next numbers, those of the turns of a loop, as a function of (an op's place in the turn, the turn)."""
         start = dict(self._position)
         width = {kind: sum(entry.numbers.count(kind) for entry in entries) for kind in "fi"}
@@ -45,7 +45,7 @@ class Numbers:
             first.append(dict(start))
             start = {kind: start[kind] + entry.numbers.count(kind) for kind in "fi"}
 
-        def take(place: int, turn: jax.Array) -> list[jax.Array]:
+        def take(place: int, turn: jax.Array | int) -> list[jax.Array]:
             kinds, at = entries[place].numbers, first[place]
             own = {
                 kind: jax.lax.dynamic_slice_in_dim(self._packed[kind], at[kind] + turn * width[kind], kinds.count(kind))

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ir.graph import Pick, Value
+from ..ops.moving import Run
 from ..sharding.constrain import on_device
 
 
@@ -69,6 +70,18 @@ def find_stretch(values: Sequence[Made]) -> Stretch | None:
         if not isinstance(value, Row) or value.stack is not first.stack or value.index != first.index + i * step:
             return None
     return Stretch(first.stack, first.index, step)
+
+
+def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made] | None:
+    """The runs of an array from these positions on, as rows of one array; None where they do not follow each other."""
+    by = positions[1] - positions[0]
+    if run.step != 1 or abs(by) != run.count or any(b - a != by for a, b in itertools.pairwise(positions)):
+        return None
+    count, axis, first = len(positions), run.axis, min(positions)
+    part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
+    size = () if run.is_select else (run.count,)
+    stack = jnp.moveaxis(part.reshape(*part.shape[:axis], count, *size, *part.shape[axis + 1 :]), axis, 0)
+    return [Row(stack, (position - first) // run.count) for position in positions]
 
 
 def joined(values: Sequence[Made]) -> jax.Array:

@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
+from ..compile.rows import Made, Row, find_stretch, plain, rows, scalars
 from ..dtypes import is_exact, to_numpy_dtype
 from ..ir.meta import padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, OnHost, Padded, Slot
 from ..ops import RULES, Rule
 from ..ops.create import cast
-from ..ops.moving import Gradient, Move, Read, move_of
+from ..ops.moving import Gradient, Move, Read, Run, move_of
 from ..ops.padding import RULES as PADDING
 from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
 from ..ops.padding_shapes import LEAST_TURNS, capacity_of
@@ -51,6 +52,9 @@ def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]
     return value
 
 
+_JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
+
+
 @dataclass(frozen=True, slots=True)
 class Call(Lowering):
     """An overload's rule: arguments placed, types promoted, results cast.
@@ -76,7 +80,30 @@ class Call(Lowering):
     def rule(self) -> Rule:
         return self.foreign or RULES[self.overload]
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    @property
+    def takes_rows(self) -> bool:
+        return self.overload in _JOINS
+
+    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        if self.takes_rows:
+            joined = self._joined(op, operands)
+            if joined is not None:
+                return (joined,)
+        return self._called(op, list(map(plain, operands)), numbers)
+
+    def _joined(self, op: Entry, operands: Sequence[Made]) -> jax.Array | None:
+        """What an op makes of the rows of an array that it joins, as all layers' logits are: that array, in another
+        shape. None where they are no such rows."""
+        (meta,), shape = op.metas, op.operands[0].shape
+        if not shape and any(isinstance(operand, Row) for operand in operands):
+            return scalars(operands)
+        found = find_stretch(operands) if len(operands) > 1 else None
+        if found is None:
+            return None
+        dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
+        return jnp.moveaxis(cast(rows(found, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
+
+    def _called(self, op: Entry, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
         rule = self.rule
 
         def operand(index: int) -> Any:
@@ -217,6 +244,10 @@ class Moving(Lowering):
     """An op with its position lifted."""
 
     move: Move
+
+    @property
+    def taken(self) -> Run | None:
+        return self.move.run if isinstance(self.move, Read) else None
 
     def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one

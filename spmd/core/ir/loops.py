@@ -42,10 +42,11 @@ class Loop:
     """Equal turns of equally many ops, one behind the other in a graph.
 
     start: the number of nodes before it. period: ops in a turn. sources: for each op of a turn, where its operands come
-    from. carried: what a turn hands to the next, with the value that the first turn has instead. kept: the results that
-    are read outside, other than of the last turn alone; last: those of which only the last turn's is. ended: of those
-    that are carried and kept, the ones whose last turn's is read as a row, too. backwards:
-    whether rows are numbered from the last turn on, as a backward pass goes through the layers.
+    from. early: the places of ops that take another position in each turn and read nothing that the loop makes: they
+    are done before it, and what they make is read as rows. carried: what a turn hands to the next, with the value that
+    the first turn has instead. kept: the results that are read outside, other than of the last turn alone; last: those
+    of which only the last turn's is. ended: of those that are carried and kept, the ones whose last turn's is read as a
+    row, too. backwards: whether rows are numbered from the last turn on, as a backward pass goes through the layers.
     """
 
     nodes: Sequence[Node]
@@ -53,6 +54,7 @@ class Loop:
     period: int
     turns: int
     sources: tuple[tuple[Source, ...], ...]
+    early: frozenset[int]
     carried: tuple[tuple[Result, Value], ...]
     same: tuple[Value, ...]
     rows: tuple[tuple[Value, ...], ...]
@@ -71,6 +73,17 @@ class Loop:
 
     def node(self, turn: int, place: int) -> Node:
         return self.nodes[self.start + turn * self.period + place]
+
+    def at(self, place: int) -> Sequence[Node]:
+        """The ops of all turns at one place."""
+        return self.nodes[self.start + place : self.stop : self.period]
+
+    def positions(self, place: int) -> Sequence[int] | None:
+        """Where the op at a place takes elements from in each turn; None where its turns have the same op."""
+        entries = [node.entry for node in self.at(place)]
+        if all(entry is entries[0] for entry in entries):
+            return None
+        return [entry.moving[1] for entry in entries if entry.moving is not None]
 
     def row(self, turn: int) -> int:
         """Where what a turn makes stands among what all turns make."""

@@ -10,6 +10,7 @@ import jax
 import torch
 
 from ..forking import survives_fork
+from ..ops.moving import Run
 from ..ops.offload import TO_HOST
 from ..ops.padding import NoRule, Pads
 from ..sharding.value import DEVICE, HOST, Sharding
@@ -52,7 +53,7 @@ class Lowering:
 
     regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
     the floats and the integers, and not one by one. elements: of a list op, each element's own op. takes_rows: whether
-    its operands may be rows of one array (`compile.rows.Row`), and its results are then.
+    its operands may be rows of one array (`compile.rows.Row`); the results of a list op are then.
     """
 
     @property
@@ -88,6 +89,11 @@ class Lowering:
 
     def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
         """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
+        return None
+
+    @property
+    def taken(self) -> Run | None:
+        """Of an op with its position lifted that takes a run of its operand: that run."""
         return None
 
     def padded(self, op: "Entry", pads: Sequence[Pads], begins: Sequence[int]) -> "Padded":

@@ -11,8 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from ..compile.region import is_annotation
 from ..ir.graph import Node, Pick, Value, origin, value_name
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
+from ..ir.op import Entry
+from .turns import symbol
 
 # A loop has at least so many turns, and spares at least so many ops.
 FEWEST_TURNS = 3
@@ -28,36 +31,72 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Loop]:
     if len(nodes) < FEWEST_OPS:
         return []
     position = {node: i for i, node in enumerate(nodes)}
-    loops: list[Loop] = []
+    symbols = [_numbered([node.entry for node in nodes])]
+    if any(node.entry.moving is not None for node in nodes):
+        symbols.append(_numbered([symbol(node) for node in nodes]))
     taken = np.zeros(len(nodes), bool)
-    for start, stop, period in _candidates(nodes):
-        for first, last in _free(taken, start, stop):
-            loop = _fit(nodes, position, first, last, period)
-            if loop is not None:
-                loops.append(loop)
-                taken[loop.start : loop.stop] = True
+    tried: set[tuple[int, int, int]] = set()
+    loops: list[Loop] = []
+    # What is much shorter than the longest is looked for again without it: most distances are those within long turns.
+    while found := _longest(nodes, symbols, position, taken, tried):
+        loops += found
     loops.sort(key=lambda loop: loop.start)
     _note_readers(loops, nodes, roots, position)
     _turn_around(loops)
     return loops
 
 
+def _numbered(entries: Sequence[Entry]) -> np.ndarray:
+    """A number for each op, the same for the same."""
+    numbers: dict[Entry, int] = {}
+    return np.array([numbers.setdefault(entry, len(numbers)) for entry in entries], np.int64)
+
+
+def _longest(
+    nodes: Sequence[Node],
+    symbols: Sequence[np.ndarray],
+    position: dict[Node, int],
+    taken: np.ndarray,
+    tried: set[tuple[int, int, int]],
+) -> list[Loop]:
+    """The loop that spares most ops of those that no loop has taken, and those that spare half as many; takes them."""
+    loops: list[Loop] = []
+    enough = 0
+    for start, stop, period in _candidates(symbols, taken):
+        if (stop - start) // period * period - period < enough:
+            break
+        for stretch in _free(taken, start, stop):
+            if (*stretch, period) in tried:
+                continue
+            tried.add((*stretch, period))
+            loop = _fit(nodes, position, *stretch, period)
+            if loop is not None:
+                loops.append(loop)
+                taken[loop.start : loop.stop] = True
+                enough = enough or (loop.turns - 1) * loop.period // 2
+    return loops
+
+
 # --- candidates: equal ops at equal distances -------------------------------------------------------------------------
 
 
-def _candidates(nodes: Sequence[Node]) -> list[tuple[int, int, int]]:
-    """Stretches (start, stop, period) in which every op is that of a period earlier; what spares most ops, first."""
-    numbers: dict[Any, int] = {}
-    symbols = np.array([numbers.setdefault(node.entry, len(numbers)) for node in nodes], np.int64)
-    found = []
+def _candidates(symbols: Sequence[np.ndarray], taken: np.ndarray) -> list[tuple[int, int, int]]:
+    """Stretches (start, stop, period) of what is not taken, in which every op is that of a period earlier; what spares
+    most ops, first. symbols: what ops are, in one or another sense, each as a number."""
+    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken)}
+    return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
+
+
+def _stretches_of(symbols: np.ndarray, taken: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+    """Such stretches as (ops spared, -period, start, stop)."""
+    symbols = np.where(taken, -1 - np.arange(len(symbols)), symbols)  # what is taken is equal to none
     for period in _periods(symbols):
         alike = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(alike[1:] != alike[:-1])
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
             spared = (end - start) // period * period
             if spared >= max(FEWEST_OPS, (FEWEST_TURNS - 1) * period):
-                found.append((spared, -period, start, end + period))
-    return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
+                yield spared, -period, start, end + period
 
 
 def _periods(symbols: np.ndarray) -> list[int]:
@@ -194,7 +233,17 @@ def _usable(
 
 
 def _loop(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, turns: int) -> Loop | None:
-    """The loop of these turns, which are wired alike."""
+    """The loop of these turns, which are wired alike; None where it takes other positions in each and has no weights.
+
+    (So does the recurrence of a cell over its inputs, which is no layer; see `passes.rolling`.)
+    """
+    early, is_moving = _early(nodes, position, start, period, turns)
+
+    def is_inside(value: Value) -> bool:
+        maker = origin(value)
+        place = -1 if maker is None else position[maker] - start
+        return place >= 0 and place % period not in early
+
     carried: dict[Any, tuple[int, Result, Value]] = {}
     same: dict[Any, tuple[int, Value]] = {}
     rows: dict[tuple[Any, ...], tuple[int, tuple[Value, ...]]] = {}
@@ -202,15 +251,13 @@ def _loop(nodes: Sequence[Node], position: dict[Node, int], start: int, period: 
     stop = start + turns * period
     for place in range(start, start + period):
         taken: list[Source] = []
-        for k, operand in enumerate(nodes[place].operands):
-            maker = origin(operand)
-            if maker is not None and position[maker] >= start:
-                taken.append(Inner(position[maker] - start, _index(operand)))
+        for k, operand in enumerate(() if place - start in early else nodes[place].operands):
+            if is_inside(operand):
+                taken.append(Inner(position[origin(operand)] - start, _index(operand)))  # type: ignore[index]
                 continue
             values = tuple([nodes[i].operands[k] for i in range(place, stop, period)])
-            then = origin(values[1])
-            if then is not None and position[then] >= start:
-                result = position[then] - start, _index(values[1])
+            if is_inside(values[1]):
+                result = position[origin(values[1])] - start, _index(values[1])  # type: ignore[index]
                 key = (result, value_name(operand))
                 taken.append(Carried(carried.setdefault(key, (len(carried), result, operand))[0]))
                 continue
@@ -220,16 +267,44 @@ def _loop(nodes: Sequence[Node], position: dict[Node, int], start: int, period: 
             else:
                 taken.append(Rows(rows.setdefault(names, (len(rows), values))[0]))
         sources.append(tuple(taken))
+    if is_moving and not any(_is_weight(values[0]) for _, values in rows.values()):
+        return None
     return Loop(
         nodes,
         start,
         period,
         turns,
         tuple(sources),
+        early,
         tuple((result, initial) for _, result, initial in carried.values()),
         tuple(value for _, value in same.values()),
         tuple(values for _, values in rows.values()),
     )
+
+
+def _early(
+    nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, turns: int
+) -> tuple[frozenset[int], bool]:
+    """The places of a turn whose op takes another position in each and reads nothing that the loop makes; whether any
+    op takes another position."""
+    early: set[int] = set()
+    is_moving = False
+    for place in range(period):
+        turn = nodes[start + place : start + period * turns : period]
+        if all(node.entry is turn[0].entry for node in turn):
+            continue
+        is_moving = True
+        makers = [origin(operand) for node in turn for operand in node.operands]
+        places = [position[maker] - start for maker in makers if maker is not None]
+        if all(made < 0 or made % period in early for made in places):
+            early.add(place)
+    return frozenset(early), is_moving
+
+
+def _is_weight(value: Value) -> bool:
+    """Whether a value is data, or what an annotation makes of it, as a gather of a weight, or of its cast, does."""
+    maker = origin(value)
+    return maker is None or is_annotation(maker)
 
 
 def _index(value: Value) -> int:
@@ -245,7 +320,8 @@ def _note_readers(
     """Finds which results of each loop are read outside of it."""
     owner: list[Loop | None] = [None] * len(nodes)
     for loop in loops:
-        owner[loop.start : loop.stop] = [loop] * (loop.stop - loop.start)
+        for place in range(loop.start, loop.stop):
+            owner[place] = None if (place - loop.start) % loop.period in loop.early else loop
     read: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
 
     def note(value: Value, reader: Loop | None) -> None:

@@ -64,9 +64,10 @@ def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Famil
     """What the program would stack for the turns to read: values that no loop, list op or store has as rows."""
     rows: set[Any] = {graph.leaves[i] for family in families for i in family}
     for loop in loops:
+        rows.update(node for place in loop.early for node in loop.at(place))
         rows.update(name for result in loop.kept for name in loop.names(result))
         rows.update(value_name(initial) for _, initial in loop.carried)
-    makers = {node for node in graph.nodes if node.entry.lowering.takes_rows}
+    makers = {node for node in graph.nodes if node.entry.lowering.takes_rows and len(node.entry.metas) > 1}
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.rows}
     return sum(
         sum(value.meta.nbytes for value in values)

@@ -1,6 +1,7 @@
 """Equal layers become loops of the program: the numbers stay, wherever the layers differ, are shared or are read."""
 
 import dataclasses
+import random
 import re
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -18,6 +19,8 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd.core.compile import cache, copies
+from spmd.core.ir.graph import topological
+from spmd.core.passes.repeats import find_loops
 
 WIDTH = 16
 
@@ -296,6 +299,78 @@ class TestReading:
         assert both(tower, step=step).turns()[0] == 4
 
 
+class Gated(nn.Module):
+    """A layer with what a router of it would make, and a share of the layer that is a row of one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = Layer()
+        self.gate = nn.Linear(WIDTH, 4)
+
+
+JOINS: dict[str, Callable[[list[Tensor]], Tensor]] = {
+    "cat": partial(torch.cat, dim=0),
+    "cat of columns": partial(torch.cat, dim=-1),
+    "stack": torch.stack,
+    "stack behind": partial(torch.stack, dim=1),
+    "stack from behind": lambda values: torch.stack(values[::-1], dim=-1),
+}
+
+
+def joining(join: Callable[[list[Tensor]], Tensor]) -> Step:
+    """A loss of all layers' logits in one, as that which balances experts, and of what the layers make."""
+
+    def step(model: nn.Module, x: Tensor) -> Tensor:
+        logits, x = [], model.entry(x)
+        for gated in model.layers:
+            logits.append(gated.gate(x))
+            x = gated.layer(x)
+        return (join(logits).softmax(-1).square() * 2).mean() + model.head(x).square().mean()
+
+    return step
+
+
+class TestJoined:
+    """What each layer hands to one op is that op's operand as one array, and its gradient's rows come from one."""
+
+    @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
+    def test_numbers(self, join: Callable[[list[Tensor]], Tensor], mesh8: spmd.Mesh) -> None:
+        rolled = both(lambda: Tower([Gated() for _ in range(6)]), step=joining(join), mesh=mesh8)
+        forward, backward = rolled.turns()
+        assert forward >= 5 and backward >= 5
+
+    @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
+    def test_length_of_the_program(self, join: Callable[[list[Tensor]], Tensor]) -> None:
+        """Twice the layers are not more lines."""
+        spmd.config.roll_layers = "always"
+        lines = []
+        for count in (6, 12):
+            model = Tower([Gated() for _ in range(count)]).to("xla")
+            loss = joining(join)(model, torch.randn(8, 8).to("xla"))
+            gradients = torch.autograd.grad(loss, list(model.parameters()))
+            lines.append(spmd.get_stablehlo([loss, *gradients]).count("\n"))
+        few, many = lines
+        assert many - few < 6 * 10  # the weights' 10 gradients a layer are results
+
+    def test_a_row_a_layer(self, mesh8: spmd.Mesh) -> None:
+        """Each layer takes its row of one parameter, forward, and adds its own to that one's gradient."""
+
+        class Scaled(Tower):
+            def __init__(self) -> None:
+                super().__init__([Layer() for _ in range(6)])
+                self.scales = nn.Parameter(torch.rand(6, WIDTH))
+                self.shares = nn.Parameter(torch.rand(12))
+
+            def forward(self, x: Tensor) -> Tensor:
+                x = self.entry(x)
+                for i, layer in enumerate(self.layers):
+                    x = self.shares[2 * i] * x + layer(x * self.scales[i]) * self.shares[2 * i + 1]
+                return self.head(x)
+
+        forward, backward = both(Scaled, mesh=mesh8).turns()
+        assert forward >= 5 and backward >= 4
+
+
 class TestByItself:
     """config.roll_layers = "auto": from a depth on, where it costs nothing; the ledger says so."""
 
@@ -350,6 +425,12 @@ class TestGathers:
         assert gathered and not any(re.match(r"\w+\[8,\d+,\d+", shape) for shape in gathered)
 
 
+def loops_of(x: Tensor) -> list[tuple[int, int]]:
+    """The loops of what a value needs: (turns, ops of a turn)."""
+    root = x._cell.value
+    return [(loop.turns, loop.period) for loop in find_loops(topological([root])[0], [root])]
+
+
 class TestFinding:
     """What is a loop."""
 
@@ -372,6 +453,32 @@ class TestFinding:
             return model.head(x).square().mean()
 
         both(partial(tower, 6), step=step)
+
+    @pytest.mark.parametrize("seed", range(3))
+    def test_short_turns_behind_long_ones(self, seed: int) -> None:
+        """The distances between equal ops are most often those within long turns; they hide no short ones."""
+        kinds = (torch.sin, torch.cos, torch.tanh, torch.exp, torch.sigmoid, torch.neg)
+        kinds += (torch.abs, torch.erf, torch.floor, torch.ceil, torch.square, torch.relu)
+        ops = random.Random(seed).sample(kinds, k=120, counts=[10] * len(kinds))
+        x, states = torch.rand(4, device="xla"), []
+        for _ in range(10):
+            for op in ops:
+                x = op(x)
+            states.append(x)
+        for state in states:
+            x = x + state.log().sqrt()
+        assert loops_of(x) == [(10, 120), (10, 3)]
+
+    def test_steps_in_time_are_no_layers(self) -> None:
+        """The turns of a cell read other rows of the input and the same weights."""
+        layer, x = Layer().to("xla"), torch.rand(10, WIDTH, device="xla")
+        state = torch.zeros(WIDTH, device="xla")
+        for i in range(10):
+            state = layer(state + x[i])
+        assert loops_of(state) == []
+        for _ in range(10):
+            state = layer(state + x[0])
+        assert [turns for turns, _ in loops_of(state)] == [10]
 
     def test_late_errors_name_the_line(self) -> None:
         """What fails inside a turn is traced back to the op of the first one."""
