@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..compile.rows import Made, Row, Stretch, plain, rows
+from ..compile.rows import Made, Row, Stretch, plain, rows, rows_on_device
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
 from ..ops.create import cast
@@ -128,18 +128,23 @@ def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
 class Norms(Each):
     """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
 
+    @property
+    def any_memory(self) -> bool:
+        return True
+
     def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(self.parts)
         shared: dict[Any, list[tuple[_Group, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]
-            cuts = {cut_of(meta.shape, layouts[place]) for place in places}
+            lie = [layouts[place] for place in places]
+            cuts = {cut_of(meta.shape, None if lies is None else lies.on_device()) for lies in lie}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, operands, numbers, layouts, made)
+                self._lower_group(group, rows_on_device(operands, layouts), numbers, layouts, made)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = sums_of_squares(arrays, [cut for _, cut in members])
