@@ -13,6 +13,7 @@ from ..ops import split
 from ..sharding.constrain import constrain, in_memory, on_device, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
+from .turns import count_up, first_turn, row_at, with_row
 
 # Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
 Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None]], Sequence[Made]]
@@ -80,9 +81,7 @@ def _in_turns(
     def turn_of(state: State, _: None) -> tuple[State, list[jax.Array]]:
         turn, before, lasts, buffers, entries = state
         at = loop.turns - 1 - turn if loop.backwards else turn
-        rows = [
-            jax.lax.dynamic_index_in_dim(array, first + by * turn, keepdims=False) for array, first, by in stretches
-        ]
+        rows = [row_at(array, first + by * turn) for array, first, by in stretches]
         with split.inside((*before, *rows), (*before_lie, *rows_lie)):
             result = run(turn, before, rows)
             found.update({where: split.lies(result(where)) for where in (*last, *kept, *away)})
@@ -90,9 +89,9 @@ def _in_turns(
             turn + 1,
             [_like(result(where), start) for (where, _), start in zip(loop.carried, before, strict=True)],
             [_like(result(where), empty) for where, empty in zip(last, lasts, strict=True)],
-            [_set(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
+            [with_row(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
             [
-                _set(entry, before[carried[where]], first + step * turn)
+                with_row(entry, before[carried[where]], first + step * turn)
                 for entry, where, first in zip(entries, entered, firsts, strict=True)
             ],
         )
@@ -100,16 +99,13 @@ def _in_turns(
 
     initial = [in_memory(start, _memory(loop, where)) for start, (where, _) in zip(initial, loop.carried, strict=True)]
     state: State = (
-        jnp.zeros((), jnp.int64),
+        first_turn(),
         initial,
         [in_memory(_empty(loop, where), _memory(loop, where)) for where in last],
         [_empty(loop, where, loop.turns) for where in kept],
         [_empty(loop, where, loop.turns + is_ended) for where, is_ended in zip(entered, ends, strict=True)],
     )
-    # What is kept in the host's memory is stacked by the scan: a buffer of our own would first be made on the device.
-    (_, after, lasts, buffers, entries), stacks = jax.lax.scan(
-        turn_of, state, length=loop.turns, reverse=loop.backwards
-    )
+    (_, after, lasts, buffers, entries), stacks = _all_turns(loop, turn_of, state, bool(away or entered_away))
     entered_lie = [before_lie[carried[where]] for where in (*entered, *entered_away)]
     for array, lies in zip((*after, *lasts), (*before_lie, *(found[where] for where in last)), strict=True):
         split.note(array, lies)
@@ -134,12 +130,21 @@ def _in_turns(
         slot = carried[place, index]
         end = after[slot]
         if is_ended:
-            entry = _set(entry, end, first + step * loop.turns)
+            entry = with_row(entry, end, first + step * loop.turns)
         for turn in range(loop.turns - 1):
             made[loop.node(turn, place)][index] = Row(entry, first + step * (turn + 1))
         made[loop.node(loop.turns - 1, place)][index] = Row(entry, first + step * loop.turns, end) if is_ended else end
         _set_value(loop.carried[slot][1], Row(entry, first, initial[slot]), values)
     return made
+
+
+def _all_turns(
+    loop: Loop, turn_of: Callable[..., tuple[State, list[jax.Array]]], state: State, has_stacks: bool
+) -> tuple[State, list[jax.Array]]:
+    """The state after the last turn, and what the turns leave in the host's memory."""
+    if has_stacks:  # By a scan: a buffer of our own would first be made on the device.
+        return jax.lax.scan(turn_of, state, length=loop.turns, reverse=loop.backwards)
+    return count_up(loop.turns, lambda state: turn_of(state, None)[0], state), []
 
 
 def _in_one(loop: Loop, run: Run, stretches: Sequence[Stretch]) -> dict[Node, list[Made | None]]:
@@ -293,10 +298,6 @@ def _layout(loop: Loop, source: Source, layout_of: Layout) -> Sharding | None:
         if isinstance(source, Carried):
             known.add(layout_of(loop.carried[source.slot][1]))
     return known.pop() if len(known) == 1 else None
-
-
-def _set(buffer: jax.Array, row: jax.Array, at: jax.Array | int) -> jax.Array:
-    return jax.lax.dynamic_update_index_in_dim(buffer, row, at, 0)
 
 
 def _empty(loop: Loop, where: Result, *rows: int) -> jax.Array:

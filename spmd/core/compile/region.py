@@ -22,6 +22,7 @@ from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
 from .lower import Vectors, lower_region
 from .rows import Made, Row, find_stretch, joined, plain, rows
+from .turns import count_up, first_turn, row_at, with_row
 
 # How a lifted number of the body changes from turn to turn: by so much each time (0: not), or EACH: it is given for
 # each turn.
@@ -80,16 +81,23 @@ class Scan(Lowering):
         rows, row_layouts = self._rows(operands, layouts)
         leaf_layouts = [*layouts[:fixed], *row_layouts]
 
-        def turn(carry: Any, given: Any) -> Any:
-            row, own = given
-            made = lower_region(self.body, 0, [*constants, *carry, *row], own, leaf_layouts)
-            return _strong(made[: self.num_carried]), made[self.num_carried :]
-
-        per_turn = tuple(
+        floats, integers = (
             _numbers_by_turn(vector, steps, self.turns)
             for vector, steps in zip(numbers, split_steps(self.body.nodes, self.steps), strict=True)
         )
-        last, stacks = jax.lax.scan(turn, _strong(carry), (rows, per_turn), length=self.turns, reverse=self.reverse)
+
+        def turn(state: Any) -> Any:
+            number, carry, buffers = state
+            at = self.turns - 1 - number if self.reverse else number
+            row = [row_at(array, at) for array in rows]
+            own = row_at(floats, at), row_at(integers, at)
+            made = lower_region(self.body, 0, [*constants, *carry, *row], own, leaf_layouts)
+            ys = zip(buffers, made[self.num_carried :], strict=True)
+            return number + 1, _strong(made[: self.num_carried]), [with_row(buffer, y, at) for buffer, y in ys]
+
+        structs = [root.meta.struct for root in self.body.roots[self.num_carried :]]
+        buffers = [jnp.zeros((self.turns, *struct.shape), struct.dtype) for struct in structs]
+        _, last, stacks = count_up(self.turns, turn, (first_turn(), _strong(carry), buffers))
         return (*last, *self._results(stacks))
 
     def draws(self, op: Entry) -> Sequence[tuple[int, int]]:

@@ -165,6 +165,10 @@ def join(reads: Sequence[Read]) -> None:
 # Arrays of at most this many elements share one gather: below it a collective costs its latency, not its bytes.
 JOINED_NUMEL = 1 << 16
 
+# Arrays that share a gather stay gathered where they are at most this part of what is renewed: on a few hundred devices
+# the shards take as much.
+HELD_PART = 1 / 256
+
 
 def operand(tensor: XlaTensor) -> Value:
     """The tensor's value as the op that is recorded now reads it."""
@@ -228,10 +232,12 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
 
     XLA would merge a second gather of the same shards with the first. One barrier over the shards and `after` prevents
     it where both results are used: so the tensor takes the barrier's, too. What is data or a module's own is waited for
-    by nothing. A cast of what is stored is made anew, too, and not kept for it.
+    by nothing. A cast of what is stored is made anew, too, and not kept for it. Small arrays stay: see `HELD_PART`.
     """
     with LOCK:
         members = _members(reads)
+        held = _held(members)
+        members = {read: cell for read, cell in members.items() if read not in held}
         nearer = {read: tensor for read, tensor in zip(reads, kept, strict=bool(kept)) if tensor is not None}
         casts = [
             (value_of(nearer[read]), []) if read in nearer else _cast_behind(cell.value)
@@ -258,6 +264,14 @@ def renew(reads: Sequence[Read], after: XlaTensor, kept: Sequence[XlaTensor | No
                 _gather(group, [shard_of[other] for other in group], [lies[other] for other in group])
             else:
                 member.keep(record(member.rule.read, (shard_of[member],), (), NOWHERE), cell)
+
+
+def _held(members: dict[Read, Cell]) -> set[Read]:
+    """Those among them that stay gathered."""
+    at_hand = {read: cell.meta.nbytes for read, cell in members.items() if read.stamp == cell.stamp}
+    most = HELD_PART * sum(cell.meta.nbytes for cell in members.values())
+    # A group stays as one, or else what all of it was gathered into would be kept for a part.
+    return {read for read in at_hand if read.group and sum(at_hand.get(other, 0) for other in read.group) <= most}
 
 
 def _cast_behind(value: Value) -> tuple[Value, list[Entry]]:

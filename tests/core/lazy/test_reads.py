@@ -235,6 +235,25 @@ class TestRenew:
         assert y[0, 0].item() == 3.0
         assert spmd.metrics.compiles()[-1].collectives["all-gather"] == 2
 
+    def test_small_ones_beside_a_large_one_stay(self, mesh8: spmd.Mesh) -> None:
+        """What they take is next to nothing, and a gather of them is saved; new values are gathered."""
+        large, small = stored(mesh8), [stored(mesh8, 16, 4) for _ in range(2)]
+        whole, x = spmd.use_sharding([large, *small], mesh8), torch.ones(8, 512).to("xla")
+        with whole:
+            y = (x @ large).mean() + small[0] + small[1]
+        with spmd.use_sharding([stored(mesh8)], mesh8):
+            whole.renew(y)
+        with whole:
+            y = y.sum() * ((x @ large).mean() + small[0] * small[1])
+        assert y[0, 0].item() == 64 * (512 + 2) * (512 + 1)
+        assert spmd.metrics.compiles()[-1].collectives["all-gather"] == 3
+        with torch.no_grad():
+            small[0].mul_(2)
+        with spmd.use_sharding([stored(mesh8)], mesh8):
+            whole.renew(x @ large)
+        with whole:
+            assert (small[0] + small[1])[0, 0].item() == 3.0
+
     def test_not_on_the_device(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"use_sharding.renew: expected a tensor on xla, got one on cpu"):
             spmd.use_sharding([stored(mesh8)], mesh8).renew(torch.ones(2))

@@ -329,6 +329,8 @@ class TestByItself:
         y = model(torch.randn(8, 8).to("xla"))
         text = spmd.get_stablehlo([y])
         assert "stablehlo.while" in text and text.count("stablehlo.tanh") == 1
+        # Turns are counted in 32 bits: of such a loop XLA's TPU compiler sees that it fills what it writes into.
+        assert re.search(r"stablehlo\.compare +LT, %iterArg\S*, %\S+, +SIGNED : \(tensor<i32>", text)
 
 
 class TestGathers:
