@@ -191,29 +191,26 @@ def _row_by_row(
     rows_lie = [split.row_lies(array) for array, _, _ in stretches]
     found: dict[Result, NamedSharding | None] = {}
 
-    def turn_of(state: tuple[jax.Array, list[jax.Array], list[jax.Array]], _: None) -> tuple[Any, None]:
+    def turn_of(state: tuple[jax.Array, list[jax.Array], list[jax.Array]]) -> Any:
         turn, written, buffers = state
         arrays = [array for array, _, _ in stretches]
         for slot, array in zip(slots.values(), written, strict=True):
             arrays[slot] = array
         places = [first + by * turn for _, first, by in stretches]
-        read = [
-            on_device(jax.lax.dynamic_index_in_dim(array, place, keepdims=False))
-            for array, place in zip(arrays, places, strict=True)
-        ]
+        read = [on_device(row_at(array, place)) for array, place in zip(arrays, places, strict=True)]
         with split.inside(read, rows_lie):
             result = run(turn, (), read)
             found.update({where: split.lies(result(where)) for where in new})
         written = [
-            _set(array, in_memory(result(where), space_of(array)), places[slot])
+            with_row(array, in_memory(result(where), space_of(array)), places[slot])
             for array, (where, slot) in zip(written, slots.items(), strict=True)
         ]
         at = loop.turns - 1 - turn if loop.backwards else turn
-        buffers = [_set(buffer, result(where), at) for buffer, where in zip(buffers, new, strict=True)]
-        return (turn + 1, written, buffers), None
+        buffers = [with_row(buffer, result(where), at) for buffer, where in zip(buffers, new, strict=True)]
+        return turn + 1, written, buffers
 
     start = [stretches[slot].array for slot in slots.values()], [_empty(loop, where, loop.turns) for where in new]
-    (_, written, buffers), _ = jax.lax.scan(turn_of, (jnp.zeros((), jnp.int64), *start), length=loop.turns)
+    _, written, buffers = count_up(loop.turns, turn_of, (first_turn(), *start))
     made = _nothing(loop)
     for where, buffer in zip(new, buffers, strict=True):
         split.note(buffer, split.behind_rows(found[where]))

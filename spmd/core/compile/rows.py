@@ -11,7 +11,7 @@ import numpy as np
 
 from ..ir.graph import Pick, Value
 from ..ir.op import Layouts
-from ..sharding.constrain import constrain, in_memory, on_device, space_of
+from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 
 
 class Row:
@@ -138,7 +138,7 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
         if there is None:
             there = on_device(array)
             if there is not array and lies is not None:
-                there = constrain(there, (lies.behind_rows() if isinstance(value, Row) else lies).on_device())
+                there = constrain(there, near(lies.behind_rows() if isinstance(value, Row) else lies))
             moved[id(array)] = there
         found.append(value if there is array else Row(there, value.index) if isinstance(value, Row) else there)
     return found

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..ir.graph import Graph, Leaf, Node, Value, origin, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, element, origin, value_name
 from ..ir.loops import Inner, Loop, Result, Rows, Same, Source
 from ..ir.op import Part
 from ..sharding.constrain import space_of
@@ -231,8 +231,7 @@ def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written)
     kept: dict[Result, None] = {}
     for chain in chains:
         for place, step in enumerate(chain):
-            of = step.node
-            node = Node(step.part.entry, step.operands(), (), of.code, of.instruction, of.sequence)
+            node = element(step.node, step.part)
             steps[node] = step
             for k, name in enumerate(step.results()):
                 if any(reader not in inside for reader in written.readers.get(name, ())):

@@ -14,6 +14,7 @@ from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
 from ..ops.create import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
+from ..sharding.constrain import near
 
 
 class _Group(NamedTuple):
@@ -139,7 +140,7 @@ class Norms(Each):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]
             lie = [layouts[place] for place in places]
-            cuts = {cut_of(meta.shape, None if lies is None else lies.on_device()) for lies in lie}
+            cuts = {cut_of(meta.shape, None if lies is None else near(lies)) for lies in lie}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))

@@ -15,8 +15,13 @@ from .value import DEVICE, HOST, Sharding
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
     padded = pad(array, sharding, array.shape)
-    layout = sharding.with_spec(sharding.spec).in_program()
+    layout = near(sharding).in_program()
     return in_memory(cut(jax.lax.with_sharding_constraint(padded, layout), array.shape), sharding.memory)
+
+
+def near(sharding: Sharding) -> Sharding:
+    """The same layout in the memory in which programs compute."""
+    return sharding if sharding.memory == DEVICE else sharding.with_spec(sharding.spec)
 
 
 def in_memory(array: jax.Array, memory: str) -> jax.Array:

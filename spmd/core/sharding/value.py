@@ -97,10 +97,6 @@ class Sharding:
         """How a stack of arrays that lie so lies: each row so, the rows not split."""
         return self.with_spec(Spec((Dim(), *self.spec.dims), self.spec.unreduced), self.memory)
 
-    def on_device(self) -> "Sharding":
-        """The same in the memory in which programs compute."""
-        return self if self.memory == DEVICE else self.with_spec(self.spec)
-
     def replicated(self) -> "Sharding":
         """Whole in the memory of every device of the same mesh."""
         return self.with_spec(Spec())
