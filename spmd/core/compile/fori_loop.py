@@ -10,9 +10,9 @@ from jax.sharding import NamedSharding
 from ..ir.graph import Leaf, Node, Pick, Value
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
 from ..ops import split
-from ..sharding.constrain import constrain, in_memory, on_device, space_of
+from ..sharding.constrain import constrain, in_memory, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .rows import Made, Row, Stretch, made_of, plain, rows, stretch
+from .rows import Made, Row, Stretch, made_of, plain, rows, rows_on_device, stretch
 from .turns import count_up, first_turn, row_at, with_row
 
 # Lowers one op: (node, operands, lifted numbers, how each operand is known to lie) -> results.
@@ -52,7 +52,8 @@ def lower_loop(
         return lambda where: plain(made[where[0]][where[1]])
 
     if _is_from_host(loop, stretches):
-        made = _row_by_row(loop, run, stretches, over, values)
+        lie = [_layout(loop, Rows(slot), layout_of) for slot in range(len(loop.rows))]
+        made = _row_by_row(loop, run, stretches, lie, over, values)
     elif _is_elementwise(loop):
         made = _in_one(loop, run, stretches)
     else:
@@ -179,7 +180,12 @@ def _is_from_host(loop: Loop, stretches: Sequence[Stretch]) -> bool:
 
 
 def _row_by_row(
-    loop: Loop, run: Run, stretches: Sequence[Stretch], over: Over, values: dict[Value, Sequence[Made]]
+    loop: Loop,
+    run: Run,
+    stretches: Sequence[Stretch],
+    lie: Sequence[Sharding | None],
+    over: Over,
+    values: dict[Value, Sequence[Made]],
 ) -> dict[Node, list[Made | None]]:
     """The loop as one that fetches its rows turn by turn, and writes each result over the row that it is to replace.
 
@@ -197,7 +203,8 @@ def _row_by_row(
         for slot, array in zip(slots.values(), written, strict=True):
             arrays[slot] = array
         places = [first + by * turn for _, first, by in stretches]
-        read = [on_device(row_at(array, place)) for array, place in zip(arrays, places, strict=True)]
+        there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
+        read = list(map(plain, rows_on_device(there, lie)))
         with split.inside(read, rows_lie):
             result = run(turn, (), read)
             found.update({where: split.lies(result(where)) for where in new})

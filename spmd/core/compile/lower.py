@@ -179,7 +179,7 @@ def lower_nodes(
             run = updates.lists_at(nodes, index, starts)
             found = updates.find(run, values, written) if run else []
             if found:
-                position |= {made: position[step.node] for update in found for made, step in update.steps.items()}
+                position |= {step: position[step.of] for update in found for step in update.steps}
                 owns = [packed.of(one.entry) for one in run]
                 updates.lower(found, run, values, owns, apply, layout_of)
                 end = index + len(run)

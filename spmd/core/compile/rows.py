@@ -144,6 +144,15 @@ def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
     return found
 
 
+def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
+    """The values, those at these places on the device: see `rows_on_device`."""
+    found = list(values)
+    there = rows_on_device([values[place] for place in places], [layouts[place] for place in places])
+    for place, one in zip(places, there, strict=True):
+        found[place] = one
+    return found
+
+
 def scalars(values: Sequence[Made]) -> jax.Array:
     """These numbers as a vector."""
     found = find_stretch(values)

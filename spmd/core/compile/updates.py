@@ -7,19 +7,18 @@ other, make of one element is taken together; the elements whose operands are ne
 import dataclasses
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..ir.graph import Graph, Leaf, Node, Value, element, origin, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, origin, value_name
 from ..ir.loops import Inner, Loop, Result, Rows, Same, Source
 from ..ir.op import Part
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .fori_loop import Over, lower_loop
-from .rows import Made, Row, made_of, rows_on_device
+from .rows import Made, Row, fetched, made_of
 
 
 class Written(NamedTuple):
@@ -48,38 +47,39 @@ class Written(NamedTuple):
 NOTHING = Written({}, {})
 
 
-class Step(NamedTuple):
-    """One element of a list op."""
+class Step(Node):
+    """One element of a list op as an op of its own, without its lifted numbers; of: the list op, part: the element."""
 
-    node: Node
-    part: Part
+    __slots__ = ("of", "part")
 
-    def operands(self) -> list[Value]:
-        return [self.node.operands[place] for place in self.part.operands]
+    def __init__(self, of: Node, part: Part):
+        operands = tuple([of.operands[place] for place in part.operands])
+        super().__init__(part.entry, operands, (), of.code, of.instruction, of.sequence)
+        self.of = of
+        self.part = part
 
-    def results(self) -> list[Any]:
-        """The names of what it makes."""
-        several = len(self.node.entry.metas) > 1
-        return [(self.node, place) if several else self.node for place in self.part.results]
+    def names(self) -> list[Any]:
+        """Of its results, as those of the list op."""
+        several = len(self.of.entry.metas) > 1
+        return [(self.of, place) if several else self.of for place in self.part.results]
 
 
 Chain = list[Step]  # what a run of list ops makes of one element, each step of what is outside and of the steps before
 
 
-@dataclass(slots=True)
-class Update:
-    """A loop whose turns are the chains of elements; steps: what each of its ops is."""
+class Update(NamedTuple):
+    """A loop whose turns are the chains of elements, one behind the other; over: as `Written` has it."""
 
+    steps: list[Step]
     loop: Loop
-    steps: dict[Node, Step]
-    over: dict[Any, Leaf]
+    over: Over
 
     def drawn(self, numbers: Mapping[Node, Sequence[jax.Array]]) -> Callable[[int, jax.Array], list[jax.Array]]:
         """The lifted numbers of an op in a turn, of those of the list ops."""
 
         def of_turn(place: int, turn: jax.Array) -> list[jax.Array]:
-            steps = [self.steps[self.loop.node(i, place)] for i in range(self.loop.turns)]
-            own = numbers[steps[0].node]
+            steps = self.steps[place :: self.loop.period]
+            own = numbers[steps[0].of]
             taken = zip(*(step.part.numbers for step in steps), strict=True)
             return [
                 own[places[0]] if len(set(places)) == 1 else jnp.stack([own[place] for place in places])[turn]
@@ -132,12 +132,12 @@ def lower(
     values |= nothing
     for update in found:
         lower_loop(update.loop, values, update.drawn(of_node), apply, layout_of, update.over)
-        for node, step in update.steps.items():
-            known = list(values[step.node])
-            for place, one in zip(step.part.results, values.pop(node), strict=True):
+        for step in update.steps:
+            known = list(values[step.of])
+            for place, one in zip(step.part.results, values.pop(step), strict=True):
                 known[place] = one
-            values[step.node] = known
-    looped = {(step.node, step.part.results) for update in found for step in update.steps.values()}
+            values[step.of] = known
+    looped = {(step.of, step.part.results) for update in found for step in update.steps}
     for node in run:
         rest = tuple([part for part in node.entry.lowering.elements if (node, part.results) not in looped])
         if rest:
@@ -155,15 +155,13 @@ def _lowered(
 ) -> Sequence[Made]:
     """What a list op makes of these elements alone."""
     layouts = list(map(layout_of, node.operands))
-    places = sorted({place for part in parts for place in part.operands})
-    fetched = rows_on_device(
-        [made_of(node.operands[place], values) for place in places], [layouts[place] for place in places]
-    )
-    operands: list[Any] = [None] * len(node.operands)
-    for place, one in zip(places, fetched, strict=True):
-        operands[place] = one
+    operands = fetched([made_of(operand, values) for operand in node.operands], _places(parts), layouts)
     lowering: Any = dataclasses.replace(node.entry.lowering, parts=parts)  # type: ignore[call-arg]  # of list ops
     return apply(node, [], numbers, layouts, lambda: lowering.lower(node.entry, operands, numbers, layouts))
+
+
+def _places(parts: Sequence[Part]) -> list[int]:
+    return sorted({place for part in parts for place in part.operands})
 
 
 def _is_away(made: Made) -> bool:
@@ -173,9 +171,9 @@ def _is_away(made: Made) -> bool:
 def _keeps_dtypes(chain: Chain) -> bool:
     """Whether what elements make is what the list ops hand on: nothing is cast for a target of another dtype."""
     return all(
-        meta.struct == step.node.entry.metas[place].struct
+        meta.struct == step.of.entry.metas[place].struct
         for step in chain
-        for meta, place in zip(step.part.entry.metas, step.part.results, strict=True)
+        for meta, place in zip(step.entry.metas, step.part.results, strict=True)
     )
 
 
@@ -186,16 +184,14 @@ def _chains(run: Sequence[Node]) -> list[Chain]:
     for node in run:
         for part in node.entry.lowering.elements:
             step = Step(node, part)
-            read = {
-                id(chain): chain for operand in step.operands() if (chain := at.get(value_name(operand))) is not None
-            }
+            read = {id(chain): chain for operand in step.operands if (chain := at.get(value_name(operand))) is not None}
             joined = [*(one for chain in read.values() for one in chain), step]
             for name in read:
                 del chains[name]
             chains[id(joined)] = joined
-            at |= {name: joined for one in joined for name in one.results()}
+            at |= {name: joined for one in joined for name in one.names()}
     order = {node: i for i, node in enumerate(run)}
-    return [sorted(chain, key=lambda step: order[step.node]) for chain in chains.values()]
+    return [sorted(chain, key=lambda step: order[step.of]) for chain in chains.values()]
 
 
 def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[Any, list[Made]]:
@@ -204,13 +200,13 @@ def _wiring(chain: Chain, values: Mapping[Value, Sequence[Made]]) -> tuple[Any, 
     outer: dict[Any, tuple[int, Made]] = {}
     wired: list[Any] = []
     for place, step in enumerate(chain):
-        wired.append((step.node, step.part.entry, len(step.part.numbers)))
-        for operand in step.operands():
+        wired.append((step.of, step.entry, len(step.part.numbers)))
+        for operand in step.operands:
             name = value_name(operand)
             if name not in inner and name not in outer:
                 outer[name] = len(outer), made_of(operand, values)
             wired.append(inner[name] if name in inner else outer[name][0])
-        inner |= {name: (place, k) for k, name in enumerate(step.results())}
+        inner |= {name: (place, k) for k, name in enumerate(step.names())}
     taken = [one for _, one in outer.values()]
     return (*wired, *(id(one.stack if isinstance(one, Row) else one) for one in taken)), taken
 
@@ -226,21 +222,18 @@ def _neighbours(members: list[tuple[list[int], Chain]]) -> Iterator[list[Chain]]
 
 def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written) -> Update:
     """The loop of chains that are wired alike."""
-    steps: dict[Node, Step] = {}
     over: dict[Any, Leaf] = {}
     kept: dict[Result, None] = {}
     for chain in chains:
         for place, step in enumerate(chain):
-            node = element(step.node, step.part)
-            steps[node] = step
-            for k, name in enumerate(step.results()):
+            for k, name in enumerate(step.names()):
                 if any(reader not in inside for reader in written.readers.get(name, ())):
                     kept[place, k] = None
                 if name in written.over:
-                    over[(node, k) if len(node.entry.metas) > 1 else node] = written.over[name]
+                    over[(step, k) if len(step.entry.metas) > 1 else step] = written.over[name]
+    steps = [step for chain in chains for step in chain]
     sources, same, rows = _sources(chains)
-    loop = Loop(list(steps), 0, len(chains[0]), len(chains), sources, (), same, rows, kept=list(kept))
-    return Update(loop, steps, over)
+    return Update(steps, Loop(steps, 0, len(chains[0]), len(chains), sources, (), same, rows, kept=list(kept)), over)
 
 
 _Outside = tuple[Value, ...]  # an operand that is made outside, in each turn
@@ -254,7 +247,7 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
     sources: list[tuple[Source, ...]] = []
     for place, steps in enumerate(zip(*chains, strict=True)):
         taken: list[Source] = []
-        for values in zip(*(step.operands() for step in steps), strict=True):
+        for values in zip(*(step.operands for step in steps), strict=True):
             names = tuple(map(value_name, values))
             if names[0] in inner:
                 taken.append(inner[names[0]])
@@ -263,5 +256,5 @@ def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _
             else:
                 taken.append(rows.setdefault(names, (Rows(len(rows)), values))[0])
         sources.append(tuple(taken))
-        inner |= {name: Inner(place, k) for k, name in enumerate(steps[0].results())}
+        inner |= {name: Inner(place, k) for k, name in enumerate(steps[0].names())}
     return tuple(sources), tuple(value for _, value in same.values()), tuple(values for _, values in rows.values())

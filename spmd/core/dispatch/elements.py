@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..compile.rows import Made, Row, Stretch, plain, rows, rows_on_device
+from ..compile.rows import Made, Row, Stretch, fetched, plain, rows
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
 from ..ops.create import cast
@@ -145,7 +145,7 @@ class Norms(Each):
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, rows_on_device(operands, layouts), numbers, layouts, made)
+                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, made)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = sums_of_squares(arrays, [cut for _, cut in members])

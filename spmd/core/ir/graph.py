@@ -14,7 +14,7 @@ from ..sharding.value import Sharding
 from .encode import digest
 from .errors import AbstractError, LostError
 from .meta import Meta, dense_meta
-from .op import Entry, Part
+from .op import Entry
 from .store import Family, Store
 
 _serials = itertools.count()
@@ -173,12 +173,6 @@ def results(node: Node) -> Sequence[Value]:
     """A value for each result of a recorded op."""
     count = len(node.entry.metas)
     return [node] if count == 1 else [Pick(node, index) for index in range(count)]
-
-
-def element(node: Node, part: Part) -> Node:
-    """One element of a list op as an op of its own, without its lifted numbers."""
-    operands = tuple([node.operands[place] for place in part.operands])
-    return Node(part.entry, operands, (), node.code, node.instruction, node.sequence)
 
 
 def origin(value: Value) -> Node | None:
