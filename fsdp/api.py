@@ -166,7 +166,7 @@ def axes_of(
     named already: one that parameters are split over, or one of replicas before it.
 
     Without a name the axis is `fsdp`, or that of a mesh of one axis, or the second of a mesh of two, whose first one
-    holds replicas: hybrid sharding, as FSDP2 has it.
+    holds replicas: hybrid sharding, as FSDP2 has it. An axis named `data` is the batch's, too, whatever else there is.
     """
     mesh = spmd.get_global_mesh() if mesh is None else mesh
     if mesh is None:
@@ -182,6 +182,8 @@ def axes_of(
         *replicas, shard_axis = mesh.axis_names
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     shard_axis = shard_axis or "fsdp"
+    if extra_data_axis is None and shard_axis != "data" and "data" in mesh.axis_names:
+        extra_data_axis = "data"
     if extra_data_axis == shard_axis:
         raise ValueError(f"{caller}: extra_data_axis must be another axis than shard_axis, got {shard_axis!r} twice")
     axes = (shard_axis,) if extra_data_axis is None else (extra_data_axis, shard_axis)

@@ -56,7 +56,8 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
         ignored_params: neither split nor gathered, nor by units above; they are whole on each device.
         dp_mesh_dims: torch's `DataParallelMeshDims`: names the axes, as the next two do.
-        shard_axis, extra_data_axis: the axis that parameters are split over, and one more that the batch is.
+        shard_axis, extra_data_axis: the axis that parameters are split over, and one more that the batch is (default:
+            the one named `data`, where there is one).
         min_shard_numel: parameters of fewer elements stay whole on each device.
 
     Raises ValueError for a module that is a unit already and for an axis that is not in the mesh, TypeError for a wrong

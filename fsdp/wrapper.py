@@ -39,7 +39,8 @@ class FullyShardedDataParallel(nn.Module):
         mesh: must have the axis `shard_axis`; default: `spmd.get_global_mesh()`, else one axis `fsdp` over all.
         auto_wrap_policy: which submodules are units: a function of `fsdp.policies`, a set of classes, torch's
             `ModuleWrapPolicy` or `CustomPolicy`; None: only the root.
-        extra_data_axis: a further mesh axis that the batch is split over (data parallel beside fsdp).
+        extra_data_axis: a further mesh axis that the batch is split over (data parallel beside fsdp); default: the one
+            named `data`, where there is one.
         shard_output: called with (output, mesh) instead of annotating each unit's output tensors along dim 0.
         shard_axis: the axis that parameters are split over.
         ignored_modules: neither split nor units; their parameters are whole on each device.

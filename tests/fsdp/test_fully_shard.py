@@ -174,6 +174,7 @@ class TestMesh:
         [
             {"dp_mesh_dims": DataParallelMeshDims(shard="fsdp", replicate="data")},
             {"shard_axis": "fsdp", "extra_data_axis": "data"},
+            {},
         ],
     )
     def test_named(self, how: dict[str, Any], mesh2x4: spmd.Mesh) -> None:

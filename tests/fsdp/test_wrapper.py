@@ -144,6 +144,13 @@ class TestMesh:
         output = model(torch.randn(8, 16).to("xla"))
         assert spec(output) == (("data", "fsdp"), None)
 
+    def test_an_axis_named_data_is_the_batchs(self, mesh2x4: spmd.Mesh) -> None:
+        model = FSDP(nn.Linear(16, 16), mesh=mesh2x4)
+        assert spec(model.weight) == ("fsdp", None)
+        assert spec(model(torch.randn(8, 16).to("xla"))) == (("data", "fsdp"), None)
+        rows = FSDP(nn.Linear(16, 16), mesh=mesh2x4, shard_axis="data")
+        assert spec(rows(torch.randn(8, 16).to("xla"))) == ("data", None)
+
     @pytest.mark.parametrize("how", [{"shard_axis": "model"}, {"extra_data_axis": "model"}])
     def test_unknown_axis(self, how: dict[str, str], mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match=r"the mesh has no axis 'model' \(axes: fsdp\)"):

@@ -1,0 +1,236 @@
+"""Ctrl-C, wherever the program is: the process goes on, and every tensor has its value."""
+
+import pytest
+from support import run_script
+
+
+class TestInterrupt:
+    """Ctrl-C leaves the process usable, and every tensor its value.
+
+    A test presses it by an alarm, which knows no more than a user where the program is.
+    """
+
+    def test_during_a_compile(self) -> None:
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            spmd.config.roll_layers = "never"  # as a loop of 150 turns it would be compiled before the alarm
+            def chain(x):
+                for i in range(150):
+                    x = (x @ x).sin() + i
+                return x
+            kept = torch.full((4, 4), 2.0, device="xla")
+            state = torch.zeros(4, 4, device="xla")
+            spmd.sync()
+            state.add_(1)
+            y = chain(torch.ones(4, 4, device="xla"))
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.setitimer(signal.ITIMER_REAL, 0.3)
+            try:
+                spmd.sync()
+                print("finished")
+            except KeyboardInterrupt:
+                print("interrupted")
+            print(kept.tolist()[0], (kept + 1).tolist()[0], state.tolist()[0], torch.isfinite(y).all().item())
+            """,
+            timeout=200,
+        )
+        first, second = printed.splitlines()
+        assert first == "interrupted"
+        assert second == "[2.0, 2.0, 2.0, 2.0] [3.0, 3.0, 3.0, 3.0] [1.0, 1.0, 1.0, 1.0] True"
+
+    def test_during_backward(self) -> None:
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started without
+            import torch, spmd
+            x = torch.ones(3, device="xla", requires_grad=True)
+            x.register_hook(lambda grad: signal.raise_signal(signal.SIGINT))
+            handler = signal.getsignal(signal.SIGINT)
+            for attempt in range(3):
+                try:
+                    (x * 2).sum().backward()
+                except KeyboardInterrupt:
+                    print("interrupted", x.grad.tolist(), signal.getsignal(signal.SIGINT) is handler)
+                x.grad = None
+            """
+        )
+        assert printed == "interrupted [2.0, 2.0, 2.0] True\n" * 3
+
+    def test_while_gradients_are_recorded(self) -> None:
+        """torch's C++ asks the device guard inside, and takes no exception there."""
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            weight = torch.ones(8, 8, device="xla", requires_grad=True)
+            torch.tanh(torch.ones(4, 8, device="xla") @ weight)  # what is imported at first use is not interrupted
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            for attempt in range(100):
+                x = torch.ones(4, 8, device="xla")
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.003 + 0.0001 * (attempt % 17))
+                    while True:
+                        x = torch.tanh(x @ weight) + x
+                except KeyboardInterrupt:
+                    pass
+                spmd.config.loop_search_ops = 0
+            spmd.sync()
+            print(torch.isfinite(x).all().item())
+            """,
+            timeout=200,
+        )
+        assert printed == "True\n"
+
+    def test_during_a_sleep(self) -> None:
+        """The handler that waits for the next op does not wait for long."""
+        printed = run_script(
+            """
+            import signal, time
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import spmd
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            try:
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("awake")
+            """
+        )
+        assert printed == "awake\n"
+
+    def test_during_a_loop(self) -> None:
+        """Pressed while ops are recorded, compiled or run, a hundred times: the state is that of the ops before it."""
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            spmd.config.loop_search_ops = 64
+            spmd.config.max_pending_ops = 128
+            x = torch.zeros(2, device="xla")
+            (x + 1).tolist()
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            count, right = 0, []
+            for attempt in range(100):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, 0.003 + 0.0001 * (attempt % 37))
+                    while True:
+                        x.add_(1)
+                        count += 1
+                except KeyboardInterrupt:
+                    pass
+                if attempt % 10 == 9:
+                    made = int(x[0])
+                    right.append(0 <= made - count <= 10)
+                    count = made
+            print(right, (torch.ones(2, device="xla") * 2).tolist())
+            """,
+            timeout=200,
+        )
+        assert printed.splitlines()[-1] == f"{[True] * 10} [2.0, 2.0]"  # a hint comes before it
+
+    def test_a_handler_that_sends_another_signal(self) -> None:
+        """Both are handled at the next op, not the second wherever the program is a moment later."""
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+            import torch, spmd
+            x = torch.zeros(2, device="xla")
+            x.tolist()
+            signal.raise_signal(signal.SIGALRM)
+            try:
+                x.add_(1)
+                print("late")
+            except KeyboardInterrupt:
+                print("at once", x.tolist())
+            """
+        )
+        assert printed == "at once [0.0, 0.0]\n"
+
+    @pytest.mark.parametrize("place", ["collector", "finalizer", "weak reference"])
+    def test_where_python_drops_what_is_raised(self, place: str) -> None:
+        """A handler that comes due in a callback of the collector or of a weak reference, or in a `__del__`, waits."""
+        printed = run_script(
+            f"""
+            import gc, signal, time, weakref
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            torch.zeros(2, device="xla").tolist()
+
+            def collected(phase, info):
+                if phase == "start":
+                    dwell()
+
+            class Thing:
+                def __del__(self):
+                    dwell()
+
+            class Key:
+                pass
+
+            class Slow(dict):
+                def __delitem__(self, key):
+                    dwell()
+                    super().__delitem__(key)
+
+            def dwell():
+                signal.raise_signal(signal.SIGINT)
+                end = time.time() + 0.2
+                while time.time() < end:
+                    pass
+
+            try:
+                if {place == "collector"}:
+                    gc.callbacks.append(collected)
+                    gc.collect()
+                    gc.callbacks.remove(collected)
+                elif {place == "finalizer"}:
+                    Thing()
+                else:
+                    table = weakref.WeakKeyDictionary()
+                    key = Key()
+                    table[key] = 1
+                    table.data = Slow(table.data)
+                    del key
+                time.sleep(100)
+            except KeyboardInterrupt:
+                print("awake")
+            """,
+            timeout=60,
+        )
+        assert printed == "awake\n"
+
+    def test_during_a_run(self) -> None:
+        """The press comes after the program has been given the state and before the tensors have its results."""
+        printed = run_script(
+            """
+            import signal
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            import torch, spmd
+            from spmd.core.engine import launch as compiling
+            x = torch.zeros(2, device="xla")
+            spmd.sync()
+            run = compiling.run
+            def pressed(program, graph):
+                leaves = run(program, graph)
+                signal.raise_signal(signal.SIGINT)
+                return leaves
+            compiling.run = pressed
+            for _ in range(3):
+                x.add_(1)
+                try:
+                    spmd.sync()
+                except KeyboardInterrupt:
+                    print("interrupted")
+            compiling.run = run
+            print(x.tolist())
+            """
+        )
+        assert printed == "interrupted\n" * 3 + "[3.0, 3.0]\n"
