@@ -5,8 +5,8 @@
 
 A table of MiB per device: parameters and optimizer state in the device's memory and in the host's between steps, and
 the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that offloads
-activations shows what one that saves them shows, and only state moves. Of a target: the most that a chip holds at any
-time, and what lies on the host. Nothing here asserts.
+activations shows what one that saves them shows, and only state moves. Of a target: what a chip holds, arguments and
+temporaries, and what lies on the host. Nothing here asserts.
 """
 
 import argparse
@@ -42,15 +42,15 @@ class Layer(nn.Module):
 
 
 POLICIES = spmd.checkpoint_policies
-STEPS = {  # name: (what is kept of a layer, whether the optimizer's state is offloaded)
-    "plain": ("everything", False),
-    "optimizer state offloaded": ("everything", True),
-    "layers recomputed": ("nothing", False),
-    "wide values saved": (POLICIES.save_only_these_names("wide"), False),
-    "wide values offloaded": (
-        POLICIES.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"]),
-        False,
-    ),
+OFFLOADED = POLICIES.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"])
+STEPS = {  # name: (what is kept of a layer, whether the optimizer's state is offloaded, and the parameters)
+    "plain": ("everything", False, False),
+    "layers recomputed": ("nothing", False, False),
+    "  and optimizer state offloaded": ("nothing", True, False),
+    "  and parameters": ("nothing", True, True),
+    "wide values saved": (POLICIES.save_only_these_names("wide"), False, False),
+    "wide values offloaded": (OFFLOADED, False, False),
+    "  and all state": (OFFLOADED, True, True),
 }
 
 
@@ -63,15 +63,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def step_of(args: argparse.Namespace, policy: Any, offload: bool) -> tuple[Any, list[Tensor]]:
+def step_of(
+    args: argparse.Namespace, policy: Any, offloads_optimizer: bool, offloads_parameters: bool
+) -> tuple[Any, list[Tensor]]:
     """Return one training step, a function of a batch, and a list that it fills with the tensors it keeps."""
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     torch.manual_seed(0)
     layers = nn.Sequential(*(spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers)))
     wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
-    model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap)
+    where = fsdp.CPUOffloadPolicy() if offloads_parameters else fsdp.OffloadPolicy()
+    model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
     optimizer = torch.optim.AdamW(model.parameters())
-    if offload:
+    if offloads_optimizer:
         spmd.offload_optimizer(optimizer)
     state: list[Tensor] = []
 
@@ -100,13 +103,13 @@ def main(arguments: list[str] | None = None) -> None:
     spmd.simulate(8)
     spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
     table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
-    targets = [f"{args.target}: peak", "host"] if args.target else []
+    targets = [f"{args.target}: chip", "host"] if args.target else []
     headings = ["step", "state: device", "host", "temporaries (CPU)", *targets]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "step" else "right")
     batch = torch.randn(args.batch, args.width)
-    for name, (policy, offload) in STEPS.items():
-        step, state = step_of(args, policy, offload)
+    for name, kept in STEPS.items():
+        step, state = step_of(args, *kept)
         for _ in range(2):
             step(batch)
             spmd.sync(wait=True)
@@ -114,7 +117,7 @@ def main(arguments: list[str] | None = None) -> None:
         found = [bytes_in("device", state), bytes_in("pinned_host", state), temporary]
         if args.target:
             plan = spmd.plan(step, batch, target=args.target)
-            found += [plan.peak, plan.host]
+            found += [plan.arguments + plan.temporaries, plan.host]
         table.add_row(name, *(f"{size / MIB:.1f}" for size in found))
     Console().print(table)
 

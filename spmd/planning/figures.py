@@ -89,14 +89,12 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
     module = Module(compiled.as_text())
     turns, once = cycles(module)
     kernel_flops, untold_kernels = kernels(module)
-    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return Figures(
         argument_bytes=memory.argument_size_in_bytes,
         result_bytes=memory.output_size_in_bytes,
         in_place_bytes=memory.alias_size_in_bytes,
         temporary_bytes=memory.temp_size_in_bytes,
-        # The CPU's own leaves the temporaries out.
-        peak_bytes=memory.peak_memory_in_bytes if once else used + memory.temp_size_in_bytes,
+        peak_bytes=_peak(memory, is_told=bool(once)),
         host_temporary_bytes=memory.host_temp_size_in_bytes,
         flops=num_flops(compiled) + repeated_flops(module),
         cycles=turns,
@@ -106,6 +104,21 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
         kernel_flops=kernel_flops,
         untold_kernels=untold_kernels,
     ), module
+
+
+def _peak(memory: Any, is_told: bool) -> int:
+    """The most that a device holds at any time. is_told: whether the compiler has a figure of its own for that; the
+    CPU's leaves the temporaries out.
+
+    The TPU's counts what lies on the host, too (libtpu 0.0.42): of such a program it is no more than a bound, as all
+    arguments, results and temporaries together are.
+    """
+    used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
+    together = used + memory.temp_size_in_bytes
+    if not is_told:
+        return together
+    on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
+    return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
 
 
 _SIZES = re.compile(r"(\d+(?:\.\d+)?)([KMGT])\b")

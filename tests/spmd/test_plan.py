@@ -588,3 +588,53 @@ class TestTpu:
             timeout=300,
             PYTHONPATH=os.environ.get("PYTHONPATH", str(ROOT)),
         )
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_offloaded_state_takes_less(self) -> None:
+        """Moments on the host are fetched row by row; so are parameters there, and their gradients are written so."""
+        run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            from functools import partial
+            import torch, spmd, fsdp
+            from torch import nn
+
+            LAYERS, WIDTH = 16, 1024
+
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+                def forward(self, x):
+                    return x + self.down(torch.tanh(self.up(x)))
+
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
+            wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+            plans = []
+            for policy in (None, fsdp.OffloadPolicy(), fsdp.CPUOffloadPolicy()):
+                with torch.device("meta"):
+                    layers = (spmd.remat(Layer(), policy="nothing") for _ in range(LAYERS))
+                    whole = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Linear(WIDTH, 8))
+                model = fsdp.FullyShardedDataParallel(
+                    whole, mesh=mesh, auto_wrap_policy=wrap, offload_policy=policy or fsdp.OffloadPolicy()
+                )
+                optimizer = torch.optim.AdamW(model.parameters())
+                if policy is not None:
+                    spmd.offload_optimizer(optimizer)
+                def step(x):
+                    model(x.to("xla")).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                plans.append(spmd.plan(step, torch.empty(64, 8, device="meta"), target="v5e:2x4"))
+            kept, moments, everything = (plan.arguments + plan.temporaries for plan in plans)
+            state = LAYERS * 8 * WIDTH * WIDTH * 4 // 8  # what a chip has of the layers' matrices
+            print(state, kept, moments, everything, [(plan.host, plan.peak, plan.moved_bytes) for plan in plans])
+            assert [plan.host // state for plan in plans] == [0, 2, 4], "moments; then parameters and gradients"
+            assert moments <= kept - 1.5 * state, "a row or two of the moments"
+            assert everything <= state, "of all the state no more than what layers are gathered"
+            assert all(plan.peak < plan.arguments + plan.temporaries + 1e6 for plan in plans[1:]), "without the host"
+            assert plans[2].moved_bytes <= 1.01 * plans[0].moved_bytes, "gathered by the chips"
+            """,
+            timeout=300,
+            PYTHONPATH=os.environ.get("PYTHONPATH", str(ROOT)),
+        )

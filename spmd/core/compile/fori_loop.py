@@ -1,21 +1,21 @@
 """A loop of a graph as one loop of the program: one turn is lowered, and runs once for each."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
 
-from ..ir.graph import Node, Pick, Value, value_name
+from ..ir.graph import Leaf, Node, Pick, Value, value_name
 from ..ir.loops import Carried, Inner, Loop, Result, Rows, Same, Source
 from ..ir.op import Arrays
 from ..ops import split
-from ..sharding.constrain import constrain, in_memory
+from ..sharding.constrain import constrain, in_memory, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .numbers import Numbers
-from .rows import Made, Row, Stretch, made_of, plain, rows, stretch, taken
+from .rows import Made, Row, Stretch, made_of, plain, rows, rows_on_device, stretch, taken
 from .turns import count_up, first_turn, row_at, with_row
 
 # Makes the results of an op of its operands, in place of its own rule.
@@ -25,6 +25,8 @@ Apply = Callable[[Node, list[Made], list[jax.Array], list[Sharding | None], Lowe
 Layout = Callable[[Value], Sharding | None]
 # The lifted numbers of (an op of a turn, the turn).
 Drawn = Callable[[int, jax.Array | int], list[jax.Array]]
+# By the name of a value, the leaf that it is written over.
+Over = Mapping[Any, Leaf]
 # One turn of (its number, carried values, rows read), lowered: what it makes.
 Run = Callable[[jax.Array, Sequence[jax.Array], Sequence[jax.Array]], Callable[[Result], jax.Array]]
 # Between two turns: its number, what is carried, the last turn's results, rows made so far, and those read at entries.
@@ -32,11 +34,10 @@ State = tuple[jax.Array, list[jax.Array], list[jax.Array], list[jax.Array], list
 
 
 def lower_loop(
-    loop: Loop, values: dict[Value, Sequence[Made]], numbers: Numbers, apply: Apply, layout_of: Layout
+    loop: Loop, values: dict[Value, Sequence[Made]], drawn: Drawn, apply: Apply, layout_of: Layout, over: Over
 ) -> None:
     """Adds what a loop makes, as far as others read it, to the values of a program."""
     layouts = [[_layout(loop, source, layout_of) for source in taken] for taken in loop.sources]
-    drawn = numbers.of_turns([node.entry for node in loop.body()], loop.turns)
     for place in sorted(loop.early):
         _lower_early(loop, place, values, drawn, apply, layout_of)
     same = [plain(made_of(value, values)) for value in loop.same]
@@ -64,7 +65,13 @@ def lower_loop(
             made.append(apply(node, operands, own, layouts[place], lower))
         return lambda where: plain(made[where[0]][where[1]])
 
-    made = _in_one(loop, run, stretches) if _is_elementwise(loop) else _in_turns(loop, run, stretches, initial, values)
+    if _is_from_host(loop, stretches):
+        lie = [_layout(loop, Rows(slot), layout_of) for slot in range(len(loop.rows))]
+        made = _row_by_row(loop, run, stretches, lie, over, values)
+    elif _is_elementwise(loop):
+        made = _in_one(loop, run, stretches)
+    else:
+        made = _in_turns(loop, run, stretches, initial, values)
     values.update(made)  # type: ignore[arg-type]  # what nobody reads is None
 
 
@@ -210,6 +217,84 @@ def _in_one(loop: Loop, run: Run, stretches: Sequence[Stretch]) -> dict[Node, li
     return made
 
 
+def _is_from_host(loop: Loop, stretches: Sequence[Stretch]) -> bool:
+    """Whether turns that need no other turn read rows of stacks on the host, as those of an offloaded optimizer do."""
+    is_away = any(space_of(array) == HOST for array, _, _ in stretches)
+    return is_away and not loop.carried and all(_memory(loop, where) == DEVICE for where in (*loop.kept, *loop.last))
+
+
+def _row_by_row(
+    loop: Loop,
+    run: Run,
+    stretches: Sequence[Stretch],
+    lie: Sequence[Sharding | None],
+    over: Over,
+    values: dict[Value, Sequence[Made]],
+) -> dict[Node, list[Made | None]]:
+    """The loop as one that fetches its rows turn by turn, and writes each result over the row that it is to replace.
+
+    So no stack on the host is ever on the device; what is written over nothing becomes a stack there.
+    """
+    wanted = [*loop.kept, *loop.last]
+    slots = {where: slot for where in wanted if (slot := _row_written(loop, where, over)) is not None}
+    new = [where for where in wanted if where not in slots]
+    rows_lie = [split.row_lies(array) for array, _, _ in stretches]
+    found: dict[Result, NamedSharding | None] = {}
+
+    def turn_of(state: tuple[jax.Array, list[jax.Array], list[jax.Array]]) -> Any:
+        turn, written, buffers = state
+        arrays = [array for array, _, _ in stretches]
+        for slot, array in zip(slots.values(), written, strict=True):
+            arrays[slot] = array
+        places = [first + by * turn for _, first, by in stretches]
+        there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
+        read = list(map(plain, rows_on_device(there, lie)))
+        with split.inside(read, rows_lie):
+            result = run(turn, (), read)
+            found.update({where: split.lies(result(where)) for where in new})
+        written = [
+            with_row(array, in_memory(result(where), space_of(array)), places[slot])
+            for array, (where, slot) in zip(written, slots.items(), strict=True)
+        ]
+        at = loop.turns - 1 - turn if loop.backwards else turn
+        buffers = [with_row(buffer, result(where), at) for buffer, where in zip(buffers, new, strict=True)]
+        return turn + 1, written, buffers
+
+    start = [stretches[slot].array for slot in slots.values()], [_empty(loop, where, loop.turns) for where in new]
+    _, written, buffers = count_up(loop.turns, turn_of, (first_turn(), *start))
+    made = _nothing(loop)
+    for where, buffer in zip(new, buffers, strict=True):
+        split.note(buffer, split.behind_rows(found[where]))
+        _note_rows(loop, where, buffer, made)
+    for (where, slot), array in zip(slots.items(), written, strict=True):
+        before, first, by = stretches[slot]
+        split.note(array, split.lies(before))
+        for turn in range(loop.turns):
+            made[loop.node(turn, where[0])][where[1]] = Row(array, first + by * turn)
+        _move_rows(before, array, {first + by * turn for turn in range(loop.turns)}, values)
+    return made
+
+
+def _row_written(loop: Loop, where: Result, over: Over) -> int | None:
+    """Which of the loop's rows a result is written over, turn by turn."""
+    leaves = tuple([over.get(loop.name(turn, where)) for turn in range(loop.turns)])
+    if leaves[0] is None or leaves[0].meta.struct != loop.node(0, where[0]).entry.metas[where[1]].struct:
+        return None
+    return loop.rows.index(leaves) if leaves in loop.rows else None
+
+
+def _move_rows(before: jax.Array, after: jax.Array, written: set[int], values: dict[Value, Sequence[Made]]) -> None:
+    """Has the rows of a stack that were not written be those of the new one: who read the old one would need a copy."""
+
+    def moved(made: Made) -> Made:  # or None: what nobody reads
+        if isinstance(made, Row) and made.stack is before and made.index not in written:
+            return Row(after, made.index)
+        return made
+
+    for value, made in values.items():
+        values[value] = [moved(one) for one in made]
+
+
 def _is_elementwise(loop: Loop) -> bool:
     """Whether turns are independent, as those of an optimizer are, and no op makes more than it reads."""
     body = [node for place, node in enumerate(loop.body()) if place not in loop.early]
@@ -231,8 +316,7 @@ def _memory(loop: Loop, where: Result) -> str:
 
 def _like(array: jax.Array, other: jax.Array) -> jax.Array:
     """The value as a loop hands it on: in the dtype and the memory that it began in."""
-    array = array.astype(other.dtype)
-    return in_memory(array, HOST if jax.typeof(other).memory_space == jax.memory.Space.Host else DEVICE)
+    return in_memory(array.astype(other.dtype), space_of(other))
 
 
 def _nothing(loop: Loop) -> dict[Node, list[Made | None]]:

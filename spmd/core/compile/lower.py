@@ -12,10 +12,10 @@ from ..ir.graph import Graph, Leaf, Node, Port, Region, Value
 from ..ir.loops import Loop
 from ..ir.op import Layouts
 from ..ops import split
-from ..sharding.constrain import body, constrain, cut, in_memory, on_device, pad
+from ..sharding.constrain import body, constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.partitioner import report_sharding
-from ..sharding.value import DEVICE, Sharding
-from . import heads
+from ..sharding.value import DEVICE, HOST, Sharding
+from . import heads, updates
 from .fori_loop import Lower, lower_loop
 from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device
@@ -42,6 +42,7 @@ def build(
     """
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
     by_head = heads.find(graph)
+    written = updates.Written.of(graph)
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
@@ -53,7 +54,7 @@ def build(
         with _telling(_Told(describe, chosen, by_head)), _known_to_lie(inputs):
             for column in graph.columns:
                 _stack([graph.leaves[i] for i in column], lies, values)
-            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops)
+            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops, written)
         return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
@@ -69,8 +70,7 @@ def _known_to_lie(arrays: Sequence[tuple[jax.Array, Sharding | None]]) -> contex
 def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax.Array:
     """An argument as the values that it is, logical shapes."""
     assert port.sharding is not None, "every input lies somewhere"
-    is_plain = isinstance(port.places, int) and buffer.shape == port.meta.shape
-    array = buffer if is_plain else cut(on_device(buffer), port.meta.shape)
+    array = buffer if buffer.shape == port.meta.shape else cut(on_device(buffer), port.meta.shape)
     if isinstance(port.places, int):
         values[graph.leaves[port.places]] = (array,)
     else:
@@ -87,6 +87,9 @@ def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
         array = as_stack([made_of(value, values) for value in wanted])
     if port.sharding is None:
         return array
+    is_even = port.sharding.padded_shape(port.meta.shape) == array.shape
+    if is_even and port.sharding.memory == HOST == space_of(array) and not is_slice(array):
+        return array  # written in place there
     # Placed by ourselves, as jit would pair results with donated arguments whatever memory these are in.
     return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
 
@@ -137,11 +140,12 @@ def lower_nodes(
     numbers: Vectors,
     lies: Mapping[Leaf, Sharding | None],
     loops: Sequence[Loop] = (),
+    written: updates.Written = updates.NOTHING,
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
 
     numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
-    which one turn is lowered; of their values those are added that others read.
+    which one turn is lowered; of their values those are added that others read. written: what comes of the results.
     """
     told: _Told = _tracing.told
     packed = Numbers(*numbers)
@@ -164,9 +168,19 @@ def lower_nodes(
     end = 0
     for index, node in enumerate(nodes):
         if index in starts:
-            lower_loop(starts[index], values, packed, apply, layout_of)
-            end = starts[index].stop
+            loop = starts[index]
+            drawn = packed.of_turns([node.entry for node in loop.body()], loop.turns)
+            lower_loop(loop, values, drawn, apply, layout_of, written.over)
+            end = loop.stop
         if index >= end:
+            run = updates.lists_at(nodes, index, starts)
+            found = updates.find(run, values, written) if run else []
+            if found:
+                position |= {step: position[step.of] for update in found for step in update.steps}
+                owns = [packed.of(one.entry) for one in run]
+                updates.lower(found, run, values, owns, apply, layout_of)
+                end = index + len(run)
+                continue
             own, lower = packed.of(node.entry), None
             if node in told.heads:
                 lower = told.heads[node].lowering(node, lambda value: plain(made_of(value, values)))
@@ -208,9 +222,9 @@ def _apply(
         # An accelerator's own default for float32 is less than float32; see `core.precision` for who asks for that.
         with jax.default_matmul_precision(None if is_narrow else "highest"):
             takes_rows = node.entry.lowering.takes_rows
-            if not node.entry.lowering.any_memory:
+            if operands and not node.entry.lowering.any_memory:
                 # Of a stack on the host only the row that is read is fetched, where the op takes no rows.
-                operands = rows_on_device(operands if takes_rows else list(map(plain, operands)))
+                operands = rows_on_device(operands if takes_rows else list(map(plain, operands)), layouts)
             if lower is not None:
                 made = lower(list(map(plain, operands)))
             elif takes_rows:
@@ -222,6 +236,8 @@ def _apply(
     except Exception as error:
         raise LoweringError(f"lowering {describe(node)} failed: {type(error).__name__}: {error}", node) from error
     for one, meta in zip(made, node.entry.metas, strict=True):
+        if one is None:  # made by a loop of `updates`
+            continue
         array = one.stack if isinstance(one, Row) else one
         shape = array.shape[1:] if isinstance(one, Row) else array.shape
         if shape != meta.struct.shape or array.dtype != meta.struct.dtype:

@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ir.graph import Pick, Value
+from ..ir.op import Layouts
 from ..ops.moving import Run
-from ..sharding.constrain import on_device
+from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
 
 
 class Row:
@@ -99,6 +100,8 @@ def joined(values: Sequence[Made]) -> jax.Array:
             stop = start + 1
             pieces.append(plain(one)[None])
         start = stop
+    if len(set(map(space_of, pieces))) > 1:
+        pieces = list(map(on_device, pieces))
     return pieces[0] if len(pieces) == 1 else jnp.concatenate(pieces)
 
 
@@ -117,7 +120,7 @@ def as_stack(values: Sequence[Made]) -> jax.Array:
     for is_there, group in itertools.groupby(range(len(values)), key=at_home.__getitem__):
         if not is_there:
             places = list(group)
-            piece = joined([values[i] for i in places])
+            piece = in_memory(joined([values[i] for i in places]), space_of(stack))
             stack = jax.lax.dynamic_update_slice_in_dim(stack, piece, places[0], 0)
     return stack
 
@@ -134,16 +137,32 @@ def rows(found: Stretch, count: int) -> jax.Array:
     return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
 
 
-def rows_on_device(values: Sequence[Made]) -> list[Made]:
-    """The values in the memory in which programs compute, those of one stack in one again."""
+def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:
+    """The values in the memory in which programs compute, those of one stack in one again.
+
+    layouts: how each is known to lie. It is said again of what is fetched: XLA would else lay a value out anew before
+    it is there, by collectives between the hosts.
+    """
     moved: dict[int, jax.Array] = {}
     found: list[Made] = []
-    for value in values:
+    for value, lies in zip(values, layouts, strict=True):
         array = value.stack if isinstance(value, Row) else value
         there = moved.get(id(array))
         if there is None:
-            there = moved[id(array)] = on_device(array)
+            there = on_device(array)
+            if there is not array and lies is not None:
+                there = constrain(there, near(lies.behind_rows() if isinstance(value, Row) else lies))
+            moved[id(array)] = there
         found.append(value if there is array else Row(there, value.index) if isinstance(value, Row) else there)
+    return found
+
+
+def fetched(values: Sequence[Made], places: Sequence[int], layouts: Layouts) -> list[Made]:
+    """The values, those at these places on the device: see `rows_on_device`."""
+    found = list(values)
+    there = rows_on_device([values[place] for place in places], [layouts[place] for place in places])
+    for place, one in zip(places, there, strict=True):
+        found[place] = one
     return found
 
 

@@ -9,11 +9,12 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..compile.rows import Made, Row, Stretch, plain, rows
+from ..compile.rows import Made, Row, Stretch, fetched, plain, rows
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
 from ..ops.create import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
+from ..sharding.constrain import near
 
 
 class _Group(NamedTuple):
@@ -128,18 +129,23 @@ def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
 class Norms(Each):
     """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
 
+    @property
+    def any_memory(self) -> bool:
+        return True
+
     def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(self.parts)
         shared: dict[Any, list[tuple[_Group, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]
-            cuts = {cut_of(meta.shape, layouts[place]) for place in places}
+            lie = [layouts[place] for place in places]
+            cuts = {cut_of(meta.shape, None if lies is None else near(lies)) for lies in lie}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))
             else:
-                self._lower_group(group, operands, numbers, layouts, made)
+                self._lower_group(group, fetched(operands, places, layouts), numbers, layouts, made)
         for members in shared.values():
             arrays = [_taken(operands[group.part.operands[0]], len(group.elements)) for group, _ in members]
             squares = sums_of_squares(arrays, [cut for _, cut in members])

@@ -13,7 +13,7 @@ from ..ir.op import Arrays, Entry, Layouts, Lowering, Padded
 from ..ir.source import user_frame
 from ..ops.padding import NoRule, Pads
 from ..pjrt import transfer
-from ..sharding.constrain import barrier, constrain
+from ..sharding.constrain import barrier, constrain, in_memory, near
 from ..sharding.value import Sharding
 from ..tables import Interned
 from .cell import LOCK, Cell, may_change, note_layout, take_up
@@ -46,7 +46,8 @@ class _Mark(Lowering):
         if self.via is None:
             return (constrain(operands[0], self.sharding),)
         # Cut at once: XLA would rather cut where it is read, which may be after the norm of all, and keep it whole.
-        return barrier((constrain(constrain(operands[0], self.via), self.sharding),))
+        (cut,) = barrier((constrain(constrain(operands[0], self.via), near(self.sharding)),))
+        return (in_memory(cut, self.sharding.memory),)
 
     def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
         (pad,), (meta,) = pads, op.metas

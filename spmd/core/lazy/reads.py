@@ -16,7 +16,7 @@ from ..ir.graph import Leaf, Node, Value, results
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..sharding.buckets import Cut, cut_of, gather
-from ..sharding.constrain import barrier, constrain
+from ..sharding.constrain import barrier, constrain, near
 from ..sharding.value import Sharding
 from ..tables import Interned
 from .annotate import annotate, mark_entry
@@ -357,7 +357,7 @@ class _Barrier(Lowering):
         held = barrier(tuple(operands))
         # Said of what comes out, or else the partitioner would gather what goes in.
         return tuple(
-            array if sharding is None else constrain(array, sharding)
+            array if sharding is None else constrain(array, near(sharding))
             for array, sharding in zip(held, self.stored, strict=True)
         )
 

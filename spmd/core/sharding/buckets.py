@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 from einops import rearrange
 
-from .constrain import constrain
+from .constrain import constrain, on_device, space_of
 from .spec import Spec
-from .value import DEVICE, Sharding
+from .value import DEVICE, HOST, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +62,18 @@ def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
 def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:
     """The sum of squares of each array, and of each row of a stack of such, by one all-reduce of a vector.
 
-    All cuts have the same rows.
+    All cuts have the same rows. Of a stack on the host one row at a time is fetched.
     """
     partial = []
     for array, cut in zip(arrays, cuts, strict=True):
 
         def pieces(array: jax.Array, cut: Cut = cut) -> jax.Array:
-            return jnp.sum(jnp.square(to_rows(array, cut)), axis=1)
+            return jnp.sum(jnp.square(to_rows(on_device(array), cut)), axis=1)
 
-        is_stack = array.ndim > cut.ndim
-        partial.append(jax.vmap(pieces, out_axes=1)(array) if is_stack else jnp.expand_dims(pieces(array), 1))
+        if array.ndim == cut.ndim:
+            partial.append(jnp.expand_dims(pieces(array), 1))
+        elif space_of(array) == HOST:
+            partial.append(jax.lax.map(pieces, array).T)
+        else:
+            partial.append(jax.vmap(pieces, out_axes=1)(array))
     return jnp.sum(constrain(jnp.concatenate(partial, axis=1), cuts[0].rows), axis=0)

@@ -15,14 +15,26 @@ from .value import DEVICE, HOST, Sharding
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
     """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
     padded = pad(array, sharding, array.shape)
-    layout = sharding.with_spec(sharding.spec).in_program()
+    layout = near(sharding).in_program()
     return in_memory(cut(jax.lax.with_sharding_constraint(padded, layout), array.shape), sharding.memory)
+
+
+def near(sharding: Sharding) -> Sharding:
+    """The same layout in the memory in which programs compute."""
+    return sharding if sharding.memory == DEVICE else sharding.with_spec(sharding.spec)
 
 
 def in_memory(array: jax.Array, memory: str) -> jax.Array:
     """The value in that memory."""
-    space = jax.memory.Space.Host if memory == HOST else jax.memory.Space.Device
-    return array if jax.typeof(array).memory_space == space else jax.device_put(array, space)
+    there = HOST if memory == HOST else DEVICE
+    if space_of(array) == there:
+        return array
+    return jax.device_put(array, jax.memory.Space.Host if there == HOST else jax.memory.Space.Device)
+
+
+def space_of(array: jax.Array) -> str:
+    """In which memory a value of a program is."""
+    return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
 _place = threading.local()  # .is_body: whether this thread traces the body of a loop
@@ -72,10 +84,20 @@ def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
     one array for both, and remembers with it what came of laying it out anew: the second of the two that is laid out
     so has the first one's shape (jaxlib 0.10.2, both partitioners). Only such a slice is made of the copy.
     """
-    made_by: Any = getattr(array, "parent", None)  # an input and a constant are made by nothing
-    if made_by is None or made_by.primitive.name != "slice":
+    if not is_slice(array):
         return array
+    made_by = _made_by(array)
     (whole,) = made_by.in_tracers
     is_open = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * array.ndim)
     copy = jax.lax.with_sharding_constraint(whole, NamedSharding(sharding.in_program().mesh, is_open))
     return made_by.primitive.bind(copy, **made_by.params)
+
+
+def is_slice(array: jax.Array) -> bool:
+    """Whether a value of a program is a slice of another."""
+    made_by = _made_by(array)
+    return made_by is not None and made_by.primitive.name == "slice"
+
+
+def _made_by(array: jax.Array) -> Any:
+    return getattr(array, "parent", None)  # an input and a constant are made by nothing

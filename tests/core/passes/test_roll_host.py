@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import Tensor, nn
@@ -115,6 +116,26 @@ ADAM = partial(torch.optim.AdamW, lr=1e-2)
 SGD = partial(torch.optim.SGD, lr=0.1, momentum=0.9)
 
 
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes of what programs take from the host to the device, as they are lowered."""
+    shapes: list[tuple[int, ...]] = []
+    put = jax.device_put
+
+    def noted(array: Any, place: Any = None, **given: Any) -> Any:
+        if place is jax.memory.Space.Device:
+            shapes.append(array.shape)
+        return put(array, place, **given)
+
+    monkeypatch.setattr(jax, "device_put", noted)
+    return shapes
+
+
+def is_stack(shape: tuple[int, ...]) -> bool:
+    """Whether these are rows of one of the equal layers' matrices."""
+    return shape[1:] in ((2 * WIDTH, WIDTH), (WIDTH, 2 * WIDTH))
+
+
 class TestActivations:
     """What a turn leaves on the host is a row of a stack there, and backward's turn reads its own."""
 
@@ -139,29 +160,38 @@ class TestActivations:
 class TestState:
     """Leaves that lie on the host are rows of stacks there; a step's program takes and gives them so."""
 
-    @pytest.mark.parametrize("foreach", [True, False])
-    def test_offloaded_moments(self, foreach: bool, mesh8: spmd.Mesh) -> None:
-        wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
-        model = fsdp.FullyShardedDataParallel(layers_of("plain"), mesh=mesh8, auto_wrap_policy=wrap)
-        make = partial(ADAM, foreach=foreach)
-        optimizer = spmd.offload_optimizer(make(model.parameters()))
-        spmd.metrics.clear()
-        compiled = []
-        for batch in batches():
-            model(batch.to("xla")).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            spmd.sync()
-            compiled.append(spmd.metrics.num_compiles())
-        assert compiled[1] == compiled[2], "the steady step is one program"
-        assert turns()[:2] == [LAYERS, LAYERS]
+    @pytest.mark.parametrize("how", [{"foreach": True}, {"foreach": False}, {"fused": True}], ids=str)
+    def test_offloaded_moments(self, how: dict[str, bool], mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]) -> None:
+        make = partial(ADAM, **how)
+        trained = []
+        for is_offloaded in (False, True):
+            wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+            model = fsdp.FullyShardedDataParallel(layers_of("plain"), mesh=mesh8, auto_wrap_policy=wrap)
+            optimizer = make(model.parameters())
+            if is_offloaded:
+                spmd.offload_optimizer(optimizer)
+            spmd.metrics.clear()
+            compiled = []
+            for batch in batches():
+                model(batch.to("xla")).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                spmd.sync()
+                compiled.append(spmd.metrics.num_compiles())
+            assert compiled[1] == compiled[2], "the steady step is one program"
+            assert turns()[:2] == [LAYERS, LAYERS]
+            trained.append([*model.parameters(), *moments(optimizer, inner(model))])
         state = moments(optimizer, inner(model))
         stores = [value._cell.value.store for value in state]
         # The loop of one parameter after the other ends before the last one, on the device, too.
-        assert None not in (stores if foreach else stores[:-2]), "moments are rows of stacks"
+        assert None not in (stores[:-2] if how.get("foreach") is False else stores), "moments are rows of stacks"
         assert kinds(state) == {HOST}
         assert {store.placed().sharding.memory_kind for store in stores if store is not None} == {HOST}
         same(model, expected(make))
+        for one, other in zip(*trained, strict=True):
+            # XLA fuses other ops with each other, and a fused one rounds once.
+            torch.testing.assert_close(one.detach().cpu(), other.detach().cpu(), rtol=1e-5, atol=1e-6)
+        assert fetched and not any(map(is_stack, fetched)), "a row at a time"
 
     def test_a_row_is_read_written_and_saved(self, mesh8: spmd.Mesh) -> None:
         """A single layer's moment is data like any other, on the host, while its family is a stack."""
@@ -204,3 +234,52 @@ class TestState:
         assert all(weight._cell.value.store is not None for weight in weights)
         assert kinds(weights) == {HOST}
         same(model, expected(SGD))
+
+    @pytest.mark.parametrize("foreach", [True, False])
+    def test_all_on_the_host(self, foreach: bool, mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]) -> None:
+        """FSDP's offloaded parameters, their gradients, whose norm is clipped, and moments: rows, all of them."""
+        model = fsdp.FullyShardedDataParallel(
+            layers_of("plain"),
+            mesh=mesh8,
+            auto_wrap_policy=partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer}),
+            offload_policy=fsdp.CPUOffloadPolicy(),
+        )
+        other = layers_of("plain")
+        optimizer = spmd.offload_optimizer(ADAM(model.parameters(), foreach=foreach))
+        reference = ADAM(other.parameters())
+        for one, chosen, device in ((model, optimizer, "xla"), (other, reference, "cpu")):
+            for batch in batches():
+                one(batch.to(device)).square().mean().backward()
+                nn.utils.clip_grad_norm_(one.parameters(), 0.1)
+                chosen.step()
+                chosen.zero_grad()
+                spmd.sync()
+        assert kinds([*inner(model), *moments(optimizer, inner(model))]) == {HOST}
+        same(model, other)
+        assert fetched and not any(map(is_stack, fetched)), "a row at a time"
+
+    def test_a_frozen_layer(self, mesh8: spmd.Mesh, fetched: list[tuple[int, ...]]) -> None:
+        """Loops over a part of a stack leave its other rows where they are."""
+
+        def frozen() -> nn.Sequential:
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(8, WIDTH), *(Layer() for _ in range(7)), nn.Linear(WIDTH, 4))
+            model[4].requires_grad_(False)
+            return model
+
+        model, other = frozen().to("xla"), frozen()
+        for weight in model.parameters():
+            spmd.mark_sharding(weight, mesh8, ("fsdp", *[None] * (weight.dim() - 1)), memory_kind=HOST)
+        trained: list[list[Any]] = [
+            [weight for weight in one.parameters() if weight.requires_grad] for one in (model, other)
+        ]
+        optimizer = spmd.offload_optimizer(ADAM(trained[0], foreach=True))
+        reference = ADAM(trained[1])
+        for one, chosen, device in ((model, optimizer, "xla"), (other, reference, "cpu")):
+            for batch in batches():
+                one(batch.to(device)).square().mean().backward()
+                chosen.step()
+                chosen.zero_grad()
+                spmd.sync()
+        same(model, other)
+        assert fetched and not any(map(is_stack, fetched))
