@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +19,11 @@ from ..core.compile.ledger import num_flops
 from ..core.config import config
 from ..core.engine import launch
 from ..core.ir.graph import Graph, Node
+from ..core.ir.meta import Meta
 from ..core.ir.source import node_line
 from ..core.metrics import Collective
 from ..core.sharding.topology import stand_in
-from ..core.sharding.value import DEVICE
+from ..core.sharding.value import DEVICE, Sharding
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,27 +144,43 @@ def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
 
 def shard_bytes(value: Any, lies: Any) -> int:
     """The bytes of one device's piece."""
-    return math.prod(lies.shard_shape(value.meta.shape)) * value.meta.struct.dtype.itemsize
+    return shard_bytes_of(value.meta, lies)
+
+
+def shard_bytes_of(meta: Meta, lies: Sharding) -> int:
+    """The same of any array like this."""
+    return math.prod(lies.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
     """The largest values of a graph, with the user's lines: split over the devices where an annotation says how, else
     whole."""
-    found: dict[str, tuple[int, int]] = {}
-    for node in graph.nodes:
-        sharding = node.entry.sharding
-        for meta in node.entry.metas:
-            size = meta.nbytes
-            how = "whole, unless the compiler splits it"
-            if sharding is not None:
-                size = math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
-                how = f"as {sharding.partition_spec(len(meta.shape))}"
-            line = node_line(source_of(node))
-            where = paths(node)
-            text = f"{meta!r} ({how}) of {node.entry.name}{f' in {where}' if where else ''}, " + str(
-                line if line.code is not None else line_of(node, graph.nodes)
-            )
-            times = found.get(text, (0, 0))[1]
-            found[text] = size, times + 1
-    top = sorted(found.items(), key=lambda item: -item[1][0])[:count]
-    return tuple(f"{size / 2**30:,.2f} GiB{f' x {times}' if times > 1 else ''}: {text}" for text, (size, times) in top)
+    sizes = [
+        (meta.nbytes if node.entry.sharding is None else shard_bytes_of(meta, node.entry.sharding), node, meta)
+        for node in graph.nodes
+        for meta in node.entry.metas
+    ]
+    sizes.sort(key=lambda found: -found[0])
+    times: Counter[str] = Counter()
+    told: dict[str, int] = {}
+    for size, node, meta in sizes:
+        if len(told) >= count and size < min(told.values()):
+            break
+        text = _told(graph, node, meta, paths(node))
+        if text in told or len(told) < count:
+            told.setdefault(text, size)
+            times[text] += 1
+    return tuple(
+        f"{size / 2**30:,.2f} GiB{f' x {times[text]}' if times[text] > 1 else ''}: {text}"
+        for text, size in told.items()
+    )
+
+
+def _told(graph: Graph, node: Node, meta: Meta, path: str) -> str:
+    """What a value is and who makes it."""
+    sharding, line = node.entry.sharding, node_line(source_of(node))
+    how = "whole, unless the compiler splits it"
+    if sharding is not None:
+        how = f"as {sharding.partition_spec(len(meta.shape))}"
+    where = line if line.code is not None else line_of(node, graph.nodes)
+    return f"{meta!r} ({how}) of {node.entry.name}{f' in {path}' if path else ''}, {where}"

@@ -350,7 +350,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
             ),
         ),
     )
-    return advice(made)
+    return advice(made, programs)
 
 
 def _memory(target: Target, device: Any) -> int | None:

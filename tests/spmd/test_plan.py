@@ -5,22 +5,27 @@ import dataclasses
 import functools
 import importlib.util
 import json
+import math
 import os
 import random
 import re
 from typing import Any
+from unittest import mock
 
+import jax
 import numpy as np
 import pytest
 import torch
 from support import ROOT, run_script
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.lazy.cell import LIVE, READ, pending
+from spmd.planning import figures
 
 SMALL = GPTConfig(layers=2, width=32, heads=2, sequence=8)
 
@@ -507,6 +512,50 @@ class TestPlan:
         once = spmd.plan(lambda x: spmd.call_jax(lambda a: jax.numpy.tanh(a @ a), x), torch.ones(32, 32, device="xla"))
         plan = spmd.plan(lambda x: spmd.call_jax(scanned, x), torch.ones(32, 32, device="xla"))
         assert plan.flops >= 12 * 2 * 32**3 and once.flops < 3 * 2 * 32**3
+
+
+class TestDoesNotFit:
+    """What a plan says where the compiler refuses: the largest values first, and what the step does not do already."""
+
+    @pytest.fixture(autouse=True)
+    def refusal(self) -> Any:
+        def refuse(graph: Any) -> Any:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: it takes 3.00G of 1.00G")
+
+        with mock.patch.object(figures, "compile_for", refuse):
+            yield
+
+    def plan(self, layers: nn.Module, *, recomputed: bool = False) -> Plan:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for layer in layers:  # type: ignore[attr-defined]
+                x = checkpoint(layer, x, use_reentrant=False) if recomputed else layer(x)
+            loss = x.square().sum()
+            loss.backward()
+            return loss
+
+        dtype = next(layers.parameters()).dtype
+        return spmd.plan(step, torch.ones(64, 32, dtype=dtype, device="meta"))
+
+    def test_the_largest_values(self) -> None:
+        with torch.device("meta"):
+            plan = self.plan(nn.Sequential(nn.Linear(32, 512, bias=False), nn.Linear(512, 32, bias=False)))
+        assert not plan.fits and plan.verdict == "it takes 3.00G of 1.00G" and plan.temporaries == 3 << 30
+        assert len(plan.largest) == 8 and "float32[64,512]" in plan.largest[0] and "test_plan.py" in plan.largest[0]
+        sizes = [math.prod(map(int, re.search(r"float32\[([\d,]*)\]", one)[1].split(","))) for one in plan.largest]  # type: ignore[index]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0] == 64 * 512
+
+    def test_equal_ones_are_counted(self) -> None:
+        with torch.device("meta"):
+            plan = self.plan(nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(12))))
+        assert len(plan.largest) == 8 and any(" x " in one for one in plan.largest)
+
+    def test_what_it_does_already_is_no_advice(self) -> None:
+        with torch.device("meta"):
+            layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(2)))
+        said = " ".join(self.plan(layers).advice)
+        assert "checkpointing" in said and "bfloat16" in said and "smaller batch" in said
+        said = " ".join(self.plan(layers.bfloat16(), recomputed=True).advice)
+        assert "checkpointing" not in said and "bfloat16" not in said and "smaller batch" in said
 
 
 class TestTpu:

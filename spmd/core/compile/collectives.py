@@ -356,7 +356,7 @@ def line_of(node: Node, nodes: Sequence[Node]) -> Line:
     """The user's line of an op; of one that FSDP records by itself, that of the first op that reads its result."""
     line = node_line(source_of(node))
     behind = {node}
-    for other in nodes if line.code is None else ():
+    for other in nodes[nodes.index(node) + 1 :] if line.code is None else ():
         if any(origin(operand) in behind for operand in other.operands):
             line = node_line(other)
             if line.code is not None:
