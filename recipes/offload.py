@@ -1,12 +1,12 @@
 """What the host's memory takes off a device: optimizer state between steps, activations between forward and backward.
 
     python recipes/offload.py                        # eight simulated devices: runs, and reads where the buffers lie
-    python recipes/offload.py --target v5e:2x4     # what the TPU compiler says of the same steps (pip install libtpu)
+    python recipes/offload.py --target v5e:2x4       # such steps as the TPU compiler lays them out (pip install libtpu)
 
 A table of MiB per device: parameters and optimizer state in the device's memory and in the host's between steps, and
 the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that offloads
-activations shows what one that saves them shows, and only state moves. Of a target: what a chip holds, arguments and
-temporaries, and what lies on the host. Nothing here asserts.
+activations shows what one that saves them shows, and only state moves. Of a target, for which nothing is allocated
+and layers are larger: what a chip's memory holds, arguments and temporaries, and what is on the host.
 """
 
 import argparse
@@ -56,20 +56,24 @@ STEPS = {  # name: (what is kept of a layer, whether the optimizer's state is of
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--layers", type=int, help="default 6; of a target 16")
+    parser.add_argument("--width", type=int, help="default 256; of a target 1024")
     parser.add_argument("--batch", type=int, default=8192, help="rows per step, over all devices (default 8192)")
     parser.add_argument("--target", help="a slice of 8 TPU chips to plan for, e.g. v5e:2x4")
-    return parser.parse_args(arguments)
+    args = parser.parse_args(arguments)
+    args.layers = args.layers or (16 if args.target else 6)
+    args.width = args.width or (1024 if args.target else 256)
+    return args
 
 
 def step_of(
     args: argparse.Namespace, policy: Any, offloads_optimizer: bool, offloads_parameters: bool
 ) -> tuple[Any, list[Tensor]]:
     """Return one training step, a function of a batch, and a list that it fills with the tensors it keeps."""
-    mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+    mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target=args.target)
     torch.manual_seed(0)
-    layers = nn.Sequential(*(spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers)))
+    with torch.device("meta" if args.target else "cpu"):
+        layers = nn.Sequential(*(spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers)))
     wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
     where = fsdp.CPUOffloadPolicy() if offloads_parameters else fsdp.OffloadPolicy()
     model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
@@ -98,26 +102,33 @@ def bytes_in(memory: str, tensors: list[Tensor]) -> int:
     return found
 
 
+def ran(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
+    """Return the bytes of state on a device and on the host, and the temporaries, of a step that runs."""
+    step, state = step_of(args, *kept)
+    batch = torch.randn(args.batch, args.width)
+    for _ in range(2):
+        step(batch)
+        spmd.sync(wait=True)
+    return [bytes_in("device", state), bytes_in("pinned_host", state), spmd.metrics.compiles()[-1].temp_bytes]
+
+
+def planned(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
+    """Return the bytes that a chip and the host hold in a step on the target."""
+    step, _ = step_of(args, *kept)
+    plan = spmd.plan(step, torch.empty(args.batch, args.width, device="meta"), target=args.target)
+    return [plan.arguments + plan.temporaries, plan.host]
+
+
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     spmd.simulate(8)
     spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
     table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
-    targets = [f"{args.target}: chip", "host"] if args.target else []
-    headings = ["step", "state: device", "host", "temporaries (CPU)", *targets]
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "step" else "right")
-    batch = torch.randn(args.batch, args.width)
+    headings = ["state: device", "host", "temporaries (CPU)"]
+    for heading in ["step", *([f"{args.target}: chip", "host"] if args.target else headings)]:
+        table.add_column(heading, justify="left" if heading == "step" else "right", no_wrap=True)
     for name, kept in STEPS.items():
-        step, state = step_of(args, *kept)
-        for _ in range(2):
-            step(batch)
-            spmd.sync(wait=True)
-        temporary = spmd.metrics.compiles()[-1].temp_bytes
-        found = [bytes_in("device", state), bytes_in("pinned_host", state), temporary]
-        if args.target:
-            plan = spmd.plan(step, batch, target=args.target)
-            found += [plan.arguments + plan.temporaries, plan.host]
+        found = planned(args, kept) if args.target else ran(args, kept)
         table.add_row(name, *(f"{size / MIB:.1f}" for size in found))
     Console().print(table)
 
