@@ -58,11 +58,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, help="default 6; of a target 16")
     parser.add_argument("--width", type=int, help="default 256; of a target 1024")
-    parser.add_argument("--batch", type=int, default=8192, help="rows per step, over all devices (default 8192)")
+    parser.add_argument("--batch", type=int, help="rows per step, over all devices; default 8192, of a target 64")
     parser.add_argument("--target", help="a slice of 8 TPU chips to plan for, e.g. v5e:2x4")
     args = parser.parse_args(arguments)
     args.layers = args.layers or (16 if args.target else 6)
     args.width = args.width or (1024 if args.target else 256)
+    args.batch = args.batch or (64 if args.target else 8192)
     return args
 
 
@@ -73,10 +74,11 @@ def step_of(
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target=args.target)
     torch.manual_seed(0)
     with torch.device("meta" if args.target else "cpu"):
-        layers = nn.Sequential(*(spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers)))
+        layers = (spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers))
+        whole = nn.Sequential(nn.Linear(8, args.width), *layers, nn.Linear(args.width, 8))
     wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
     where = fsdp.CPUOffloadPolicy() if offloads_parameters else fsdp.OffloadPolicy()
-    model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
+    model = fsdp.FullyShardedDataParallel(whole, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
     optimizer = torch.optim.AdamW(model.parameters())
     if offloads_optimizer:
         spmd.offload_optimizer(optimizer)
@@ -105,7 +107,7 @@ def bytes_in(memory: str, tensors: list[Tensor]) -> int:
 def ran(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
     """Return the bytes of state on a device and on the host, and the temporaries, of a step that runs."""
     step, state = step_of(args, *kept)
-    batch = torch.randn(args.batch, args.width)
+    batch = torch.randn(args.batch, 8)
     for _ in range(2):
         step(batch)
         spmd.sync(wait=True)
@@ -115,7 +117,7 @@ def ran(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
 def planned(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
     """Return the bytes that a chip and the host hold in a step on the target."""
     step, _ = step_of(args, *kept)
-    plan = spmd.plan(step, torch.empty(args.batch, args.width, device="meta"), target=args.target)
+    plan = spmd.plan(step, torch.empty(args.batch, 8, device="meta"), target=args.target)
     return [plan.arguments + plan.temporaries, plan.host]
 
 
