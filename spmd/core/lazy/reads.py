@@ -270,8 +270,13 @@ def _held(members: dict[Read, Cell]) -> set[Read]:
     """Those among them that stay gathered."""
     at_hand = {read: cell.meta.nbytes for read, cell in members.items() if read.stamp == cell.stamp}
     most = HELD_PART * sum(cell.meta.nbytes for cell in members.values())
+    held: set[Read] = set()
     # A group stays as one, or else what all of it was gathered into would be kept for a part.
-    return {read for read in at_hand if read.group and sum(at_hand.get(other, 0) for other in read.group) <= most}
+    for group in {id(read.group): read.group for read in at_hand if read.group}.values():
+        there = [read for read in group if read in at_hand]
+        if sum(at_hand[read] for read in there) <= most:
+            held.update(there)
+    return held
 
 
 def _cast_behind(value: Value) -> tuple[Value, list[Entry]]:

@@ -1,0 +1,198 @@
+"""What a plan says of a step that does not fit, and by the TPU's own compiler."""
+
+import importlib.util
+import math
+import os
+import re
+from typing import Any
+from unittest import mock
+
+import jax
+import pytest
+import torch
+from support import ROOT, run_script
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+import spmd
+from spmd import Plan
+from spmd.planning import figures
+
+
+class TestDoesNotFit:
+    """What a plan says where the compiler refuses: the largest values first, and what the step does not do already."""
+
+    @pytest.fixture(autouse=True)
+    def refusal(self) -> Any:
+        def refuse(graph: Any) -> Any:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: it takes 3.00G of 1.00G")
+
+        with mock.patch.object(figures, "compile_for", refuse):
+            yield
+
+    def plan(self, layers: nn.Module, *, recomputed: bool = False) -> Plan:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            for layer in layers:  # type: ignore[attr-defined]
+                x = checkpoint(layer, x, use_reentrant=False) if recomputed else layer(x)
+            loss = x.square().sum()
+            loss.backward()
+            return loss
+
+        dtype = next(layers.parameters()).dtype
+        return spmd.plan(step, torch.ones(64, 32, dtype=dtype, device="meta"))
+
+    def test_the_largest_values(self) -> None:
+        with torch.device("meta"):
+            plan = self.plan(nn.Sequential(nn.Linear(32, 512, bias=False), nn.Linear(512, 32, bias=False)))
+        assert not plan.fits and plan.verdict == "it takes 3.00G of 1.00G" and plan.temporaries == 3 << 30
+        assert (
+            len(plan.largest) == 8
+            and "float32[64,512]" in plan.largest[0]
+            and "test_plan_of_chips.py" in plan.largest[0]
+        )
+        sizes = [math.prod(map(int, re.search(r"float32\[([\d,]*)\]", one)[1].split(","))) for one in plan.largest]  # type: ignore[index]
+        assert sizes == sorted(sizes, reverse=True) and sizes[0] == 64 * 512
+
+    def test_equal_ones_are_counted(self) -> None:
+        with torch.device("meta"):
+            plan = self.plan(nn.Sequential(*(nn.Linear(32, 32, bias=False) for _ in range(12))))
+        assert len(plan.largest) == 8 and any(" x " in one for one in plan.largest)
+
+    def test_what_it_does_already_is_no_advice(self) -> None:
+        with torch.device("meta"):
+            layers = nn.Sequential(*(nn.Linear(32, 32) for _ in range(2)))
+        said = " ".join(self.plan(layers).advice)
+        assert "checkpointing" in said and "bfloat16" in said and "smaller batch" in said
+        said = " ".join(self.plan(layers.bfloat16(), recomputed=True).advice)
+        assert "checkpointing" not in said and "bfloat16" not in said and "smaller batch" in said
+
+
+class TestTpu:
+    """By the TPU's own compiler, where libtpu is installed."""
+
+    def test_without_libtpu(self) -> None:
+        printed = run_script(
+            """
+            import os, sys
+            sys.modules["libtpu"] = None  # as where it is not installed
+            os.environ.pop("TPU_LIBRARY_PATH", None)  # libtpu leaves its own for those that are started later
+            import torch, spmd
+            try:
+                spmd.plan(torch.sin, torch.ones(2, device="xla"), target="v5e:2x4")
+            except ValueError as error:
+                print(error)
+            """,
+        )
+        assert "target 'v5e:2x4' is not known" in printed and "pip install 'torch-spmd[tpu]'" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_slice(self) -> None:
+        printed = run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            import torch, spmd
+            from test_plan import training, tokens
+            spmd.simulate(8)
+            _, _, step = training(spmd.Mesh(range(8), (8,), ("fsdp",)))
+            plan = spmd.plan(step, tokens(), target="v5e:2x4")
+            assert plan.fits and plan.cycles and plan.seconds > 0 and plan.chip == "TPU v5 lite", plan
+            kinds = {row.kind for row in plan.collectives}
+            assert "all-gather" in kinds and {row.axes for row in plan.collectives} == {("fsdp",)}, plan
+            print(plan.formula)
+            big = torch.nn.Linear(1 << 17, 1 << 15, device="meta")
+            plan = spmd.plan(lambda x: big(x).sum().backward(), torch.ones(8, 1 << 17, device="meta"), target="v5e:2x4")
+            assert not plan.fits and "HBM" in plan.verdict and plan.largest and plan.advice, plan
+            print(plan)
+            """,
+            PYTHONPATH=f"{ROOT}/tests:{ROOT}/tests/spmd:{os.environ.get('PYTHONPATH', ROOT)}",
+        )
+        assert "utilisation = " in printed and "does not fit" in printed and "What would shrink it" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_offloaded_activations_take_less(self) -> None:
+        """Equal layers that offload a wide value are one loop, and a chip holds less than if it kept them."""
+        run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            from functools import partial
+            import torch, spmd, fsdp
+            from torch import nn
+
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.up, self.down = nn.Linear(256, 1024), nn.Linear(1024, 256)
+                def forward(self, x):
+                    return x + self.down(torch.tanh(spmd.checkpoint_name(self.up(x), "wide")))
+
+            policies = spmd.checkpoint_policies
+            saved = policies.save_only_these_names("wide")
+            offloaded = policies.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"])
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
+            plans = []
+            for policy in (saved, offloaded):
+                with torch.device("meta"):
+                    layers = nn.Sequential(*(spmd.remat(Layer(), policy=policy) for _ in range(6)))
+                wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+                model = fsdp.FullyShardedDataParallel(layers, mesh=mesh, auto_wrap_policy=wrap)
+                step = lambda x: model(x.to("xla")).square().mean().backward()
+                plans.append(spmd.plan(step, torch.empty(8192, 256, device="meta"), target="v5e:2x4"))
+            kept, away = plans
+            wide = 8192 // 8 * 1024 * 4
+            print(kept.peak, away.peak, kept.host, away.host)
+            assert kept.host == 0 and away.host >= 3 * wide, (kept.host, away.host)
+            assert away.peak <= kept.peak - 2 * wide, (kept.peak, away.peak)
+            """,
+            timeout=300,
+            PYTHONPATH=os.environ.get("PYTHONPATH", str(ROOT)),
+        )
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_offloaded_state_takes_less(self) -> None:
+        """Moments on the host are fetched row by row; so are parameters there, and their gradients are written so."""
+        run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            from functools import partial
+            import torch, spmd, fsdp
+            from torch import nn
+
+            LAYERS, WIDTH = 16, 1024
+
+            class Layer(nn.Module):
+                def __init__(self):
+                    super().__init__()
+                    self.up, self.down = nn.Linear(WIDTH, 4 * WIDTH), nn.Linear(4 * WIDTH, WIDTH)
+                def forward(self, x):
+                    return x + self.down(torch.tanh(self.up(x)))
+
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
+            wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
+            plans = []
+            for policy in (None, fsdp.OffloadPolicy(), fsdp.CPUOffloadPolicy()):
+                with torch.device("meta"):
+                    layers = (spmd.remat(Layer(), policy="nothing") for _ in range(LAYERS))
+                    whole = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Linear(WIDTH, 8))
+                model = fsdp.FullyShardedDataParallel(
+                    whole, mesh=mesh, auto_wrap_policy=wrap, offload_policy=policy or fsdp.OffloadPolicy()
+                )
+                optimizer = torch.optim.AdamW(model.parameters())
+                if policy is not None:
+                    spmd.offload_optimizer(optimizer)
+                def step(x):
+                    model(x.to("xla")).square().mean().backward()
+                    optimizer.step()
+                    optimizer.zero_grad()
+                plans.append(spmd.plan(step, torch.empty(64, 8, device="meta"), target="v5e:2x4"))
+            kept, moments, everything = (plan.arguments + plan.temporaries for plan in plans)
+            state = LAYERS * 8 * WIDTH * WIDTH * 4 // 8  # what a chip has of the layers' matrices
+            print(state, kept, moments, everything, [(plan.host, plan.peak, plan.moved_bytes) for plan in plans])
+            assert [plan.host // state for plan in plans] == [0, 2, 4], "moments; then parameters and gradients"
+            assert moments <= kept - 1.5 * state, "a row or two of the moments"
+            assert everything <= state, "of all the state no more than what layers are gathered"
+            assert all(plan.peak < plan.arguments + plan.temporaries + 1e6 for plan in plans[1:]), "without the host"
+            assert plans[2].moved_bytes <= 1.01 * plans[0].moved_bytes, "gathered by the chips"
+            """,
+            timeout=300,
+            PYTHONPATH=os.environ.get("PYTHONPATH", str(ROOT)),
+        )
