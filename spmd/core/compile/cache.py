@@ -19,6 +19,7 @@ from . import copies, families, notice, recompile, stored
 from .compiler import compile_graph
 from .difference import Asked, changed_input, difference
 from .families import Form
+from .garbage import collected_later
 from .program import MANY, Program
 
 
@@ -68,6 +69,7 @@ def find(graph: Graph) -> Program | None:
     return found
 
 
+@collected_later()
 def program_for(graph: Graph, name: str, line: Line, form: Form = families.none, why_not: str = "") -> Program:
     """The compiled program of a graph: from the cache, from the disk, or made now.
 

@@ -5,6 +5,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from ..sharding.tracing import program_devices
 from . import failing, notice
 from .aliases import alias_by_memory
 from .constants import hide_complex_constants
+from .garbage import collected_later
 from .ledger import record
 from .lower import argument_struct, build
 from .numbers import pack_numbers
@@ -100,7 +102,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
         asked = node.entry.sharding
         assert asked is not None, "annotated ops have one"
         if node.meta.numel:  # else nothing lies anywhere
-            compare(graph, describe(node), node.meta, asked, as_chosen(sharding, graph.mesh), node)
+            compare(graph, partial(describe, node), node.meta, asked, as_chosen(sharding, graph.mesh), node)
     program = Program(name, line, graph, executable, chosen_shardings(graph, executable))
     program.calls_host = calls_host
     program.fingerprint = mark
@@ -113,6 +115,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
     return program
 
 
+@collected_later()
 def compile_for(graph: Graph) -> Any:
     """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data; on the
     CPU the very program that a run would have.

@@ -58,12 +58,6 @@ class Head:
         """What is not computed."""
         return [self.product, *self.rows, *([self.loss_backward] if self.loss_backward else []), *self.back]
 
-    @property
-    def nbytes(self) -> int:
-        """Of the logits, in the dtype in which they are summed."""
-        logits = self.loss.operands[0].meta
-        return logits.numel * wide(logits.struct.dtype).itemsize
-
     def lowering(self, node: Node, get: Get) -> Callable[[Sequence[jax.Array]], Arrays] | None:
         """What makes the results of the loss, or of one of the ops that make gradients; None for what is skipped."""
         return partial(self._lower, node, get) if node is self.loss or node in self.gradients else None
@@ -138,21 +132,26 @@ class Head:
 
 def find(graph: Graph) -> dict[Node, Head]:
     """The ops of a graph that are skipped, or lowered by a head."""
+    limit = config.max_logits_bytes * len(graph.mesh.device_ids)
     losses = [node for node in graph.nodes if _name(node) == "spmd.cross_entropy" and _is_call(node)]
-    if not losses or not config.max_logits_bytes:
+    losses = [loss for loss in losses if 0 < limit < _nbytes(loss.operands[0])]
+    if not losses:
         return {}
     readers: dict[Any, list[Node]] = {value_name(root): [_USER] for root in graph.roots}
     for node in graph.nodes:
         for operand in node.operands:
             readers.setdefault(value_name(operand), []).append(node)
     found = [head for loss in losses if (head := _head(loss, readers)) is not None]
-    devices = len(graph.mesh.device_ids)
     rolled = {
         node for loop in graph.loops for node in graph.nodes[loop.start : loop.stop]
     }  # one turn is lowered for all
     found = [head for head in found if rolled.isdisjoint((*head.skipped, head.loss, *head.gradients))]
-    large = [head for head in found if head.nbytes > config.max_logits_bytes * devices]
-    return {node: head for head in large for node in (*head.skipped, head.loss, *head.gradients)}
+    return {node: head for head in found for node in (*head.skipped, head.loss, *head.gradients)}
+
+
+def _nbytes(logits: Value) -> int:
+    """Of logits, in the dtype in which they are summed."""
+    return logits.meta.numel * wide(logits.meta.struct.dtype).itemsize
 
 
 _USER: Any = object()  # stands for whoever holds a result of the program

@@ -285,9 +285,9 @@ class Graph:
 
     def meshes(self) -> list[Sharding]:
         """Every mesh that an input, an annotation or a result names, as its replicated sharding; the first, first."""
-        named = [node.entry.sharding for node in walk(self.nodes)]
-        found = {s.replicated(): None for s in (self.mesh, *self.lies, *self.pinned, *named) if s is not None}
-        return list(found)
+        named = (node.entry.sharding for node in walk(self.nodes))
+        found = dict.fromkeys((self.mesh, *self.lies, *self.pinned, *named))
+        return list(dict.fromkeys(s.replicated() for s in found if s is not None))
 
     def key(self) -> Hashable:
         """What makes two graphs the same program: ops with their static parts, wiring, layouts, donation, partitioner.
