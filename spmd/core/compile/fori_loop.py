@@ -15,7 +15,7 @@ from ..ir.op import Arrays
 from ..ops import split
 from ..sharding.constrain import constrain, in_memory, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .rows import Made, Row, Stretch, made_of, plain, rows, rows_on_device, stretch, taken
+from .rows import Made, Row, Stretch, made_of, plain, replace, rows, rows_on_device, stretch, taken
 from .turns import count_up, first_turn, row_at, with_row
 
 # Makes the results of an op of its operands, in place of its own rule.
@@ -170,7 +170,7 @@ def _in_turns(
         slot = carried[place, index]
         for turn in range(loop.turns - 1):
             made[loop.node(turn, place)][index] = Row(stack, loop.row(turn + 1))
-        _set_value(loop.carried[slot][1], Row(stack, loop.row(0), initial[slot]), values)
+        replace(loop.carried[slot][1], Row(stack, loop.row(0), initial[slot]), values)
     for (place, index), entry, first, is_ended in zip(entered, entries, firsts, ends, strict=True):
         slot = carried[place, index]
         end = after[slot]
@@ -179,7 +179,7 @@ def _in_turns(
         for turn in range(loop.turns - 1):
             made[loop.node(turn, place)][index] = Row(entry, first + step * (turn + 1))
         made[loop.node(loop.turns - 1, place)][index] = Row(entry, first + step * loop.turns, end) if is_ended else end
-        _set_value(loop.carried[slot][1], Row(entry, first, initial[slot]), values)
+        replace(loop.carried[slot][1], Row(entry, first, initial[slot]), values)
     return made
 
 
@@ -332,11 +332,6 @@ def _note_rows(loop: Loop, result: Result, array: jax.Array, made: dict[Node, li
     place, index = result
     for turn in range(loop.turns):
         made[loop.node(turn, place)][index] = Row(array, loop.row(turn))
-
-
-def _set_value(value: Value, made: Made, values: dict[Value, Sequence[Made]]) -> None:
-    node, index = (value.node, value.index) if isinstance(value, Pick) else (value, 0)
-    values[node] = [made if i == index else old for i, old in enumerate(values[node])]
 
 
 def _layout(loop: Loop, source: Source, layout_of: Layout) -> Sharding | None:

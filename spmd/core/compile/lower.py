@@ -3,6 +3,7 @@
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from ..ops import split
 from ..sharding.constrain import body, constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, HOST, Sharding
-from . import heads, updates
+from . import ahead, heads, updates
 from .fori_loop import Lower, lower_loop
 from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device
@@ -43,6 +44,7 @@ def build(
     lies = dict(zip(graph.leaves, graph.lies, strict=True))
     by_head = heads.find(graph)
     written = updates.Written.of(graph)
+    wanted = ahead.find(graph)
 
     def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
         *buffers, floats, integers = arguments
@@ -54,7 +56,7 @@ def build(
         with _telling(_Told(describe, chosen, by_head)), _known_to_lie(inputs):
             for column in graph.columns:
                 _stack([graph.leaves[i] for i in column], lies, values)
-            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops, written)
+            lower_nodes(graph.nodes, values, (floats, integers), lies, graph.loops, written, wanted)
         return tuple(_give_out(graph, port, values) for port in graph.outputs())
 
     return program
@@ -141,11 +143,13 @@ def lower_nodes(
     lies: Mapping[Leaf, Sharding | None],
     loops: Sequence[Loop] = (),
     written: updates.Written = updates.NOTHING,
+    wanted: Mapping[int, Sequence[Value]] = MappingProxyType({}),
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
 
     numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
     which one turn is lowered; of their values those are added that others read. written: what comes of the results.
+    wanted: which values must be there before which op, the first of a loop.
     """
     told: _Told = _tracing.told
     packed = Numbers(*numbers)
@@ -169,6 +173,8 @@ def lower_nodes(
     for index, node in enumerate(nodes):
         if index in starts:
             loop = starts[index]
+            if index in wanted:
+                ahead.have(wanted[index], loop, values)
             drawn = packed.of_turns([node.entry for node in loop.body()], loop.turns)
             lower_loop(loop, values, drawn, apply, layout_of, written.over)
             end = loop.stop

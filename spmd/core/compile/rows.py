@@ -47,6 +47,12 @@ def made_of(value: Value, values: Mapping[Value, Sequence[Made]]) -> Made:
     return values[value.node][value.index] if isinstance(value, Pick) else values[value][0]
 
 
+def replace(value: Value, made: Made, values: dict[Value, Sequence[Made]]) -> None:
+    """Has a program read this for a value of its graph from now on."""
+    node, index = (value.node, value.index) if isinstance(value, Pick) else (value, 0)
+    values[node] = [made if i == index else old for i, old in enumerate(values[node])]
+
+
 class Stretch(NamedTuple):
     """Rows of an array: `array[first]`, `array[first + step]`, and so on; step is 1 or -1."""
 

@@ -1,0 +1,104 @@
+"""What a program has computed before one of its loops begins, though it is read only after it.
+
+XLA may put off what nothing in a loop needs until the loop has ended. Of the gradient of a language model's head, a
+product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..ir.graph import Graph, Node, Value, origin, results, value_name
+from ..ir.loops import Loop
+from ..ops import split
+from ..sharding.constrain import barrier
+from .rows import Made, Row, made_of, plain, replace
+
+
+def find(graph: Graph) -> dict[int, list[Value]]:
+    """By the number of ops before each loop that hands something on from turn to turn: the values that are smaller than
+    what could not be given up before they are made."""
+    loops = [loop for loop in graph.loops if loop.carried]
+    if not loops:
+        return {}
+    outside = _outside(graph)
+    readers = _readers(graph, outside)
+    found = {}
+    start = 0
+    for loop in loops:
+        nodes = [(place, graph.nodes[place]) for place in range(start, loop.start) if graph.nodes[place] in outside]
+        late = _late(nodes, loop, readers)
+        wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
+        if wanted:
+            found[loop.start] = wanted
+        start = loop.stop
+    return found
+
+
+def have(wanted: Sequence[Value], loop: Loop, values: dict[Value, Sequence[Made]]) -> None:
+    """Has a loop begin only when these values are there."""
+    entering = {value_name(value): value for value in (*wanted, *(value for _, value in loop.carried))}
+    made = {name: made_of(value, values) for name, value in entering.items()}
+    arrays = {name: one for name, one in made.items() if not isinstance(one, Row)}
+    there = barrier(tuple(map(plain, arrays.values())))
+    for (name, array), waited in zip(arrays.items(), there, strict=True):
+        split.note(waited, split.lies(array))
+        replace(entering[name], waited, values)
+
+
+def _outside(graph: Graph) -> set[Node]:
+    """The ops that are in no loop."""
+    inside: set[Node] = set()
+    for loop in graph.loops:
+        inside.update(graph.nodes[loop.start : loop.stop])
+    return {node for node in graph.nodes if node not in inside}
+
+
+def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
+    """The places of the ops that read each value that no loop makes, by name; one behind all for who takes it."""
+    found: defaultdict[Any, list[int]] = defaultdict(list)
+    for place, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
+        for operand in operands:
+            if origin(operand) in outside:
+                found[value_name(operand)].append(place)
+    return found
+
+
+def _late(nodes: Sequence[tuple[int, Node]], loop: Loop, readers: Mapping[Any, list[int]]) -> dict[Any, Value]:
+    """What these ops, each with its place, make that a loop does not need, and that nothing is made of that it needs.
+
+    Each result of an op is looked at by itself: XLA makes the others without it.
+    """
+    late: dict[Any, Value] = {}
+    late_at: set[int] = set()
+    for place, node in reversed(nodes):
+        made = {value_name(value): value for value in results(node)}
+        here = {name for name in made if all(at >= loop.stop or at in late_at for at in readers.get(name, ()))}
+        late |= {name: made[name] for name in here}
+        if len(here) == len(made):
+            late_at.add(place)
+    return late
+
+
+def _is_wanted(
+    name: Any, value: Value, loop: Loop, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]
+) -> bool:
+    """Whether a late value is read after a loop, and is smaller than what would be kept for it."""
+    if all(reader < loop.stop for reader in readers.get(name, ())):
+        return False
+    cone: set[Any] = set()
+    kept: dict[Any, int] = {}
+    pending = [value]
+    while pending:
+        made_by = origin(pending.pop())
+        assert made_by is not None, "a leaf is not late"
+        for operand in made_by.operands:
+            name = value_name(operand)
+            if name in cone:
+                continue
+            cone.add(name)
+            if name in late:
+                pending.append(operand)
+            elif all(reader < loop.start for reader in readers.get(name, (loop.start,))):
+                kept[name] = operand.meta.nbytes
+    return sum(kept.values()) > value.meta.nbytes
