@@ -15,6 +15,7 @@ from ..ir.op import Arrays
 from ..ops import split
 from ..sharding.constrain import constrain, in_memory, space_of
 from ..sharding.value import DEVICE, HOST, Sharding
+from . import beside
 from .rows import Made, Row, Stretch, made_of, plain, replace, rows, rows_on_device, stretch, taken
 from .turns import count_up, first_turn, row_at, with_row
 
@@ -118,6 +119,7 @@ def _in_turns(
     # In which row each has what the first turn is given.
     firsts = [loop.turns - 1 + is_ended if loop.backwards else 0 for is_ended in ends]
     step = -1 if loop.backwards else 1
+    before_first = {where: beside.num_before(loop, where) for where in kept}
     last = [result for result in loop.last if result not in carried]
     # What is known outside of how values are split (`ops.split`) is known inside, and the other way round.
     before_lie, rows_lie = list(map(split.lies, initial)), [split.row_lies(array) for array, _, _ in stretches]
@@ -134,7 +136,10 @@ def _in_turns(
             turn + 1,
             [_like(result(where), start) for (where, _), start in zip(loop.carried, before, strict=True)],
             [_like(result(where), empty) for where, empty in zip(last, lasts, strict=True)],
-            [with_row(buffer, result(where), at) for buffer, where in zip(buffers, kept, strict=True)],
+            [
+                with_row(buffer, result(where), at + before_first[where])
+                for buffer, where in zip(buffers, kept, strict=True)
+            ],
             [
                 with_row(entry, before[carried[where]], first + step * turn)
                 for entry, where, first in zip(entries, entered, firsts, strict=True)
@@ -147,7 +152,7 @@ def _in_turns(
         first_turn(),
         initial,
         [in_memory(_empty(loop, where), _memory(loop, where)) for where in last],
-        [_empty(loop, where, loop.turns) for where in kept],
+        [beside.filled(_empty(loop, where, beside.num_rows(loop, where)), loop, where, values) for where in kept],
         [_empty(loop, where, loop.turns + is_ended) for where, is_ended in zip(entered, ends, strict=True)],
     )
     (_, after, lasts, buffers, entries), stacks = _all_turns(loop, turn_of, state, bool(away or entered_away))
@@ -165,7 +170,9 @@ def _in_turns(
     for (place, index), array in zip(last, lasts, strict=True):
         made[loop.node(loop.turns - 1, place)][index] = array
     for result, buffer in zip([*kept, *away], [*buffers, *stacks[: len(away)]], strict=True):
-        _note_rows(loop, result, buffer, made)
+        _note_rows(loop, result, buffer, made, before_first.get(result, 0))
+    for where, buffer in zip(kept, buffers, strict=True):
+        beside.note(loop, where, buffer, values)
     for (place, index), stack in zip(entered_away, stacks[len(away) :], strict=True):
         slot = carried[place, index]
         for turn in range(loop.turns - 1):
@@ -328,10 +335,12 @@ def _nothing(loop: Loop) -> dict[Node, list[Made | None]]:
     }
 
 
-def _note_rows(loop: Loop, result: Result, array: jax.Array, made: dict[Node, list[Made | None]]) -> None:
+def _note_rows(
+    loop: Loop, result: Result, array: jax.Array, made: dict[Node, list[Made | None]], before: int = 0
+) -> None:
     place, index = result
     for turn in range(loop.turns):
-        made[loop.node(turn, place)][index] = Row(array, loop.row(turn))
+        made[loop.node(turn, place)][index] = Row(array, loop.row(turn) + before)
 
 
 def _layout(loop: Loop, source: Source, layout_of: Layout) -> Sharding | None:

@@ -16,7 +16,7 @@ from ..ops import split
 from ..sharding.constrain import body, constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, HOST, Sharding
-from . import ahead, heads, updates
+from . import ahead, beside, heads, updates
 from .fori_loop import Lower, lower_loop
 from .numbers import Numbers, Vectors
 from .rows import Made, Row, as_stack, find_stretch, joined, made_of, plain, rows_on_device
@@ -169,6 +169,7 @@ def lower_nodes(
         return _known_sharding(value, lies)
 
     starts = {loop.start: loop for loop in loops}
+    joins = beside.find(loops)
     end = 0
     for index, node in enumerate(nodes):
         if index in starts:
@@ -194,6 +195,8 @@ def lower_nodes(
                     continue
             operands = [] if lower else [made_of(operand, values) for operand in node.operands]
             values[node] = apply(node, operands, own, list(map(layout_of, node.operands)), lower)
+            for where in joins.get(node, ()):
+                beside.join(*where, values)
 
 
 def lower_region(

@@ -5,7 +5,7 @@ other, make of one element is taken together; the elements whose operands are ne
 """
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ from ..ir.op import Part
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST, Sharding
 from .fori_loop import Drawn, Over, lower_loop
-from .rows import Made, Row, fetched, made_of
+from .rows import Made, Row, fetched, made_of, plain
 
 
 class Written(NamedTuple):
@@ -155,9 +155,16 @@ def _lowered(
 ) -> Sequence[Made]:
     """What a list op makes of these elements alone."""
     layouts = list(map(layout_of, node.operands))
-    operands = fetched([made_of(operand, values) for operand in node.operands], _places(parts), layouts)
+    operands = fetched(_alone([made_of(operand, values) for operand in node.operands], parts), _places(parts), layouts)
     lowering: Any = dataclasses.replace(node.entry.lowering, parts=parts)  # type: ignore[call-arg]  # of list ops
     return apply(node, [], numbers, layouts, lambda _: lowering.lower(node.entry, operands, numbers, layouts))
+
+
+def _alone(operands: Sequence[Made], parts: Sequence[Part]) -> list[Made]:
+    """The operands of a list op, those rows as arrays of their own that are the only one read of a stack:
+    of the host's no more than such a row is fetched then."""
+    read = Counter(id(one.stack) for place in _places(parts) if isinstance(one := operands[place], Row))
+    return [plain(one) if isinstance(one, Row) and read[id(one.stack)] == 1 else one for one in operands]
 
 
 def _places(parts: Sequence[Part]) -> list[int]:

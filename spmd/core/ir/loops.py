@@ -46,7 +46,9 @@ class Loop:
     are done before it, and what they make is read as rows. carried: what a turn hands to the next, with the value that
     the first turn has instead. kept: the results that are read outside, other than of the last turn alone; last: those
     of which only the last turn's is. ended: of those that are carried and kept, the ones whose last turn's is read as a
-    row, too. backwards: whether rows are numbered from the last turn on, as a backward pass goes through the layers.
+    row, too. beside: by row, what others make that stands with what all turns make of a result, before its first row or
+    behind its last: the gradient of a layer whose backward differs. backwards: whether rows are numbered from the last
+    turn on, as a backward pass goes through the layers.
     """
 
     nodes: Sequence[Node]
@@ -61,6 +63,7 @@ class Loop:
     kept: list[Result] = field(default_factory=list)
     last: list[Result] = field(default_factory=list)
     ended: set[Result] = field(default_factory=set)
+    beside: dict[Result, dict[int, Value]] = field(default_factory=dict)
     backwards: bool = False
 
     @property

@@ -51,6 +51,8 @@ def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     is_dear = _stacked_bytes(loops, graph, families) > _row_bytes(graph, families)
     if loops and config.roll_layers == "auto" and is_dear:
         return _formed(graph, [])
+    for loop, beside in zip(loops, columns.beside, strict=True):
+        loop.beside = beside
     return dataclasses.replace(
         graph,
         loops=loops,
