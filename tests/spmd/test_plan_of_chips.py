@@ -169,10 +169,12 @@ class TestTpu:
             mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target="v5e:2x4")
             wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
             plans = []
-            for policy in (None, fsdp.OffloadPolicy(), fsdp.CPUOffloadPolicy()):
+            for policy in (None, fsdp.OffloadPolicy(), fsdp.CPUOffloadPolicy(), "alone"):
                 with torch.device("meta"):
                     layers = (spmd.remat(Layer(), policy="nothing") for _ in range(LAYERS))
-                    whole = nn.Sequential(nn.Linear(8, WIDTH), *layers, nn.Linear(WIDTH, 8))
+                    ends = [nn.Identity()] * 2 if policy == "alone" else [nn.Linear(8, WIDTH), nn.Linear(WIDTH, 8)]
+                    whole = nn.Sequential(ends[0], *layers, ends[1])
+                policy = fsdp.CPUOffloadPolicy() if policy == "alone" else policy
                 model = fsdp.FullyShardedDataParallel(
                     whole, mesh=mesh, auto_wrap_policy=wrap, offload_policy=policy or fsdp.OffloadPolicy()
                 )
@@ -183,13 +185,15 @@ class TestTpu:
                     model(x.to("xla")).square().mean().backward()
                     optimizer.step()
                     optimizer.zero_grad()
-                plans.append(spmd.plan(step, torch.empty(64, 8, device="meta"), target="v5e:2x4"))
-            kept, moments, everything = (plan.arguments + plan.temporaries for plan in plans)
+                width = 8 if isinstance(whole[0], nn.Linear) else WIDTH
+                plans.append(spmd.plan(step, torch.empty(64, width, device="meta"), target="v5e:2x4"))
+            kept, moments, everything, alone = (plan.arguments + plan.temporaries for plan in plans)
             state = LAYERS * 8 * WIDTH * WIDTH * 4 // 8  # what a chip has of the layers' matrices
-            print(state, kept, moments, everything, [(plan.host, plan.peak, plan.moved_bytes) for plan in plans])
-            assert [plan.host // state for plan in plans] == [0, 2, 4], "moments; then parameters and gradients"
+            print(state, kept, moments, everything, alone, [(plan.host, plan.peak, plan.moved_bytes) for plan in plans])
+            assert [plan.host // state for plan in plans[:3]] == [0, 2, 4], "moments; then parameters and gradients"
             assert moments <= kept - 1.5 * state, "a row or two of the moments"
             assert everything <= state, "of all the state no more than what layers are gathered"
+            assert alone <= 1.2 * everything, "the first layer's input needs no gradient: its backward is no turn"
             assert all(plan.peak < plan.arguments + plan.temporaries + 1e6 for plan in plans[1:]), "without the host"
             assert plans[2].moved_bytes <= 1.01 * plans[0].moved_bytes, "gathered by the chips"
             """,
