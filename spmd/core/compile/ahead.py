@@ -4,9 +4,10 @@ XLA may put off what nothing in a loop needs until the loop has ended. Of the gr
 product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..ir.graph import Graph, Node, Value, origin, results, value_name
 from ..ir.loops import Loop
@@ -15,7 +16,14 @@ from ..sharding.constrain import barrier
 from .rows import Made, Row, made_of, plain, replace
 
 
-def find(graph: Graph) -> dict[int, list[Value]]:
+class Ahead(NamedTuple):
+    """values: what must be there before a loop begins. ops: what must be lowered for it, of those behind the loop."""
+
+    values: list[Value]
+    ops: list[Node]
+
+
+def find(graph: Graph) -> dict[int, Ahead]:
     """By the number of ops before each loop that hands something on from turn to turn: the values that are smaller than
     what could not be given up before they are made."""
     loops = [loop for loop in graph.loops if loop.carried]
@@ -30,7 +38,8 @@ def find(graph: Graph) -> dict[int, list[Value]]:
         late = _late(nodes, loop, readers)
         wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
         if wanted:
-            found[loop.start] = wanted
+            ends = [_smallest(value, graph, outside, readers) for value in wanted]
+            found[loop.start] = Ahead([value for value, _ in ends], [node for _, ops in ends for node in ops])
         start = loop.stop
     return found
 
@@ -102,3 +111,25 @@ def _is_wanted(
             elif all(reader < loop.start for reader in readers.get(name, (loop.start,))):
                 kept[name] = operand.meta.nbytes
     return sum(kept.values()) > value.meta.nbytes
+
+
+def _smallest(
+    value: Value, graph: Graph, outside: set[Node], readers: Mapping[Any, list[int]]
+) -> tuple[Value, list[Node]]:
+    """What is smallest on a device of a value and what is made of it alone, one op after the other: a gradient is when
+    it is laid out like its weight. And the ops up to there."""
+    ops: list[Node] = []
+    share, best, count = 1.0, float(value.meta.nbytes), 0
+    read_by = readers.get(value_name(value), ())
+    while len(read_by) == 1 and read_by[0] < len(graph.nodes):
+        node = graph.nodes[read_by[0]]
+        is_plain = len(node.operands) == len(node.entry.metas) == 1 and not node.entry.lowering.elements
+        if node not in outside or not is_plain or node.numbers:
+            break  # numbers are handed out in the order of the ops
+        if node.entry.sharding is not None:
+            share = math.prod(node.entry.sharding.shard_shape(node.meta.shape)) / max(node.meta.numel, 1)
+        ops.append(node)
+        if share * node.meta.nbytes < best:
+            best, count = share * node.meta.nbytes, len(ops)
+        read_by = readers.get(node, ())
+    return (ops[count - 1], ops[:count]) if count else (value, [])

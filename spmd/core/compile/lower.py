@@ -143,13 +143,13 @@ def lower_nodes(
     lies: Mapping[Leaf, Sharding | None],
     loops: Sequence[Loop] = (),
     written: updates.Written = updates.NOTHING,
-    wanted: Mapping[int, Sequence[Value]] = MappingProxyType({}),
+    wanted: Mapping[int, ahead.Ahead] = MappingProxyType({}),
 ) -> None:
     """Lowers ops in order, of a program or of a region inside it; adds what they make to `values`.
 
     numbers: all of theirs, in the order of `pack_numbers`. lies: how each leaf is known to lie. loops: the stretches of
     which one turn is lowered; of their values those are added that others read. written: what comes of the results.
-    wanted: which values must be there before which op, the first of a loop.
+    wanted: what must be there before which op, the first of a loop.
     """
     told: _Told = _tracing.told
     packed = Numbers(*numbers)
@@ -168,18 +168,33 @@ def lower_nodes(
     def layout_of(value: Value) -> Sharding | None:
         return _known_sharding(value, lies)
 
+    def lower_one(node: Node) -> None:
+        own, lower = packed.of(node.entry), None
+        if node in told.heads:
+            lower = told.heads[node].lowering(node, lambda value: plain(made_of(value, values)))
+            if lower is None:
+                return
+        operands = [] if lower else [made_of(operand, values) for operand in node.operands]
+        values[node] = apply(node, operands, own, list(map(layout_of, node.operands)), lower)
+        for where in joins.get(node, ()):
+            beside.join(*where, values)
+
     starts = {loop.start: loop for loop in loops}
     joins = beside.find(loops)
+    done: set[Node] = set()
     end = 0
     for index, node in enumerate(nodes):
         if index in starts:
             loop = starts[index]
             if index in wanted:
-                ahead.have(wanted[index], loop, values)
+                for one in wanted[index].ops:
+                    lower_one(one)
+                done.update(wanted[index].ops)
+                ahead.have(wanted[index].values, loop, values)
             drawn = packed.of_turns([node.entry for node in loop.body()], loop.turns)
             lower_loop(loop, values, drawn, apply, layout_of, written.over)
             end = loop.stop
-        if index >= end:
+        if index >= end and node not in done:
             run = updates.lists_at(nodes, index, starts)
             found = updates.find(run, values, written) if run else []
             if found:
@@ -187,16 +202,8 @@ def lower_nodes(
                 owns = [packed.of(one.entry) for one in run]
                 updates.lower(found, run, values, owns, apply, layout_of)
                 end = index + len(run)
-                continue
-            own, lower = packed.of(node.entry), None
-            if node in told.heads:
-                lower = told.heads[node].lowering(node, lambda value: plain(made_of(value, values)))
-                if lower is None:
-                    continue
-            operands = [] if lower else [made_of(operand, values) for operand in node.operands]
-            values[node] = apply(node, operands, own, list(map(layout_of, node.operands)), lower)
-            for where in joins.get(node, ()):
-                beside.join(*where, values)
+            else:
+                lower_one(node)
 
 
 def lower_region(

@@ -44,10 +44,10 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
-    seen: list[tuple[Graph, dict[int, list[Any]]]] = []
+    seen: list[tuple[Graph, dict[int, ahead.Ahead]]] = []
     find = ahead.find
 
-    def noting(graph: Graph) -> dict[int, list[Any]]:
+    def noting(graph: Graph) -> dict[int, ahead.Ahead]:
         seen.append((graph, find(graph)))
         return seen[-1][1]
 
@@ -65,7 +65,7 @@ def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     graph, wanted = max(seen, key=lambda one: len(one[0].nodes))
     backward = graph.loops[1]
     assert backward.backwards and wanted.keys() <= {backward.start}
-    return [value.meta.shape for value in wanted.get(backward.start, [])]
+    return [value.meta.shape for one in wanted.values() for value in one.values]
 
 
 def test_the_gradients_of_a_head_are_there_before_the_layers_run_backward(monkeypatch):

@@ -74,7 +74,9 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, *, on_xla: bool, c
     return losses
 
 
-def same(make: Callable[[], nn.Module], wrap: Any, optimizer: Any, *, offloads: bool = False, clip: bool = False) -> Any:
+def same(
+    make: Callable[[], nn.Module], wrap: Any, optimizer: Any, *, offloads: bool = False, clip: bool = False
+) -> Any:
     """Trains rolled on the devices and on the CPU; the line of the ledger."""
     torch.manual_seed(0)
     reference, model = make(), make()
