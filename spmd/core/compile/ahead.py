@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 from ..ir.graph import Graph, Node, Value, origin, results, value_name
 from ..ir.loops import Loop
 from ..ops import split
-from ..sharding.constrain import barrier
+from ..sharding.constrain import barrier, space_of
+from ..sharding.value import DEVICE
 from .rows import Made, Row, made_of, plain, replace
 
 
@@ -48,7 +49,7 @@ def have(wanted: Sequence[Value], loop: Loop, values: dict[Value, Sequence[Made]
     """Has a loop begin only when these values are there."""
     entering = {value_name(value): value for value in (*wanted, *(value for _, value in loop.carried))}
     made = {name: made_of(value, values) for name, value in entering.items()}
-    arrays = {name: one for name, one in made.items() if not isinstance(one, Row)}
+    arrays = {name: one for name, one in made.items() if not isinstance(one, Row) and space_of(one) == DEVICE}
     there = barrier(tuple(map(plain, arrays.values())))
     for (name, array), waited in zip(arrays.items(), there, strict=True):
         split.note(waited, split.lies(array))
