@@ -103,14 +103,14 @@ def _is_wanted(
         made_by = origin(pending.pop())
         assert made_by is not None, "a leaf is not late"
         for operand in made_by.operands:
-            name = value_name(operand)
-            if name in cone:
+            read = value_name(operand)
+            if read in cone:
                 continue
-            cone.add(name)
-            if name in late:
+            cone.add(read)
+            if read in late:
                 pending.append(operand)
-            elif all(reader < loop.start for reader in readers.get(name, (loop.start,))):
-                kept[name] = operand.meta.nbytes
+            elif all(reader < loop.start for reader in readers.get(read, (loop.start,))):
+                kept[read] = operand.meta.nbytes
     return sum(kept.values()) > value.meta.nbytes
 
 

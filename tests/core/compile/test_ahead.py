@@ -78,6 +78,12 @@ def test_what_is_larger_than_all_that_it_is_made_of_is_put_off(monkeypatch):
     assert (CLASSES, WIDTH) not in shapes
 
 
+def test_a_head_whose_logits_are_never_whole_has_its_gradients_there_too(monkeypatch):
+    monkeypatch.setattr(spmd.config, "max_logits_bytes", 1 << 10)
+    shapes = found(monkeypatch, 4 * CLASSES)
+    assert () in shapes  # the loss
+
+
 def test_without_a_loop_nothing_is_looked_for(monkeypatch):
     spmd.config.roll_layers = "never"
     seen = []
