@@ -1,25 +1,20 @@
 """How the partitioner is set and asked: the context of our own tracing, and its report of what it chose."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax._src import config as jax_config  # the partitioner as a context: the public switch is process-wide
-from jax._src.lib import xla_client  # the partitioner's own report of what it chose (see `report_sharding`)
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import hlo
-from jax._src.sharding_impls import GSPMDSharding
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..config import config
+from ..jax_private import GSPMDSharding, hlo, ir, sdy, use_shardy_partitioner, xla_client
 from .topology import grid, stand_in
 from .value import Sharding
 
-# None in a jax that knows one partitioner only, which is Shardy.
-_SWITCH = getattr(jax_config, "use_shardy_partitioner", None)
-if _SWITCH is None:
+if use_shardy_partitioner is None:
     config.partitioner = "shardy"
 
 
@@ -28,13 +23,13 @@ def compiler_context() -> Iterator[None]:
     """What our own tracing needs, whatever is set for the user's own JAX code: 64-bit types, the chosen partitioner,
     operands of different ranks and dtypes."""
     is_shardy = config.partitioner == "shardy"
-    if _SWITCH is None and not is_shardy:
+    if use_shardy_partitioner is None and not is_shardy:
         raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
     with (
         jax.enable_x64(True),
         jax.numpy_rank_promotion("allow"),
         jax.numpy_dtype_promotion("standard"),
-        contextlib.nullcontext() if _SWITCH is None else _SWITCH(is_shardy),
+        contextlib.nullcontext() if use_shardy_partitioner is None else use_shardy_partitioner(is_shardy),
     ):
         yield
 
@@ -58,15 +53,7 @@ def report_sharding(value: jax.Array, tell: Callable[[Any], None]) -> jax.Array:
 def _lower_report(context: Any, value: Any, *, tell: Callable[[Any], None]) -> list[Any]:
     key = xla_client.encode_inspect_sharding_callback(tell)
     context.module_context.add_keepalive(tell)  # as long as the program, which has only its address
-    hlo.CustomCallOp(
-        [value.type],
-        [value],
-        call_target_name=ir.StringAttr.get("InspectSharding"),
-        has_side_effect=ir.BoolAttr.get(True),
-        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
-        called_computations=ir.ArrayAttr.get([]),
-        backend_config=ir.StringAttr.get(key),
-    )
+    _custom_call("InspectSharding", value, backend_config=ir.StringAttr.get(key))
     return [value]
 
 
@@ -76,3 +63,50 @@ mlir.register_lowering(_report_p, _lower_report)
 def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
     """What the partitioner reported of a value in a program over this mesh."""
     return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)
+
+
+# --- two values of one layout -----------------------------------------------------------------------------------------
+
+_alike_p = Primitive("spmd_shard_alike")
+_alike_p.multiple_results = True
+_alike_p.def_impl(lambda one, other: [one, other])
+_alike_p.def_abstract_eval(lambda one, other: [one, other])
+_groups = itertools.count()
+
+
+def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The values themselves, of the same shape; the partitioner gives both the same layout."""
+    made = _alike_p.bind(one, other)
+    return made[0], made[1]
+
+
+def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
+    group = next(_groups)
+    if config.partitioner == "shardy":
+        for value in (one, other):
+            sdy.sharding_group(value, group)
+        return [one, other]
+    # XLA's own text of an `OpSharding` of type UNKNOWN that is of a shard group. Without the side effect the call goes
+    # before the partitioner has seen it.
+    text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
+    made = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
+    for call in made:
+        call.attributes["mhlo.sharding"] = text
+    return [call.results[0] for call in made]
+
+
+# Not cached: equal calls would become one function of the module, so that all their pairs were one group.
+mlir.register_lowering(_alike_p, _lower_alike, cacheable=False)
+
+
+def _custom_call(target: str, value: Any, *, backend_config: Any) -> Any:
+    """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
+    return hlo.CustomCallOp(
+        [value.type],
+        [value],
+        call_target_name=ir.StringAttr.get(target),
+        has_side_effect=ir.BoolAttr.get(True),
+        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
+        called_computations=ir.ArrayAttr.get([]),
+        backend_config=backend_config,
+    )
