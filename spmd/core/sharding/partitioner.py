@@ -1,7 +1,6 @@
 """How the partitioner is set and asked: the context of our own tracing, and its report of what it chose."""
 
 import contextlib
-import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -71,7 +70,7 @@ _alike_p = Primitive("spmd_shard_alike")
 _alike_p.multiple_results = True
 _alike_p.def_impl(lambda one, other: [one, other])
 _alike_p.def_abstract_eval(lambda one, other: [one, other])
-_groups = itertools.count()
+_GROUP = object()
 
 
 def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -81,7 +80,10 @@ def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
-    group = next(_groups)
+    # Counted by module, so that all processes lower the same text: of what jax knows of a module, this list is shared by
+    # all its functions.
+    group = sum(kept is _GROUP for kept in context.module_context.keepalives)
+    context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
         for value in (one, other):
             sdy.sharding_group(value, group)
