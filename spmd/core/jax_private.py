@@ -28,6 +28,7 @@ from jax._src.interpreters.mlir import custom_call as custom_call
 
 # 0.10, 0.11, 0.12. The bindings of XLA: devices besides those of `jax.devices()`, a program's layouts, the partitioner's
 # report.
+from jax._src.lib import utils as _utils
 from jax._src.lib import xla_client as xla_client
 
 # 0.10, 0.11, 0.12. MLIR's bindings; `jax.interpreters.mlir` re-exports `ir` of them, and no dialect.
@@ -54,6 +55,10 @@ backends_are_initialized: Callable[[], bool] = _xla_bridge.backends_are_initiali
 
 # 0.10, 0.11, 0.12. This process among the others; kept up to date by `jax.distributed.initialize`.
 distributed_state: Any = _distributed.global_state
+
+
+# 0.10, 0.11, 0.12. The least severity that XLA logs from now on (see `config.log_level`).
+set_log_level: Callable[[int], None] = _utils.absl_set_min_log_level
 
 
 def num_tpu_chips() -> int:

@@ -1,6 +1,7 @@
 """How the partitioner is set and asked: the context of our own tracing, and its report of what it chose."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -8,8 +9,9 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..config import config
-from ..jax_private import GSPMDSharding, hlo, ir, sdy, use_shardy_partitioner, xla_client
+from ..config import config, log_level
+from ..forking import survives_fork
+from ..jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
 from .topology import grid, stand_in
 from .value import Sharding
 
@@ -29,8 +31,37 @@ def compiler_context() -> Iterator[None]:
         jax.numpy_rank_promotion("allow"),
         jax.numpy_dtype_promotion("standard"),
         contextlib.nullcontext() if use_shardy_partitioner is None else use_shardy_partitioner(is_shardy),
+        contextlib.nullcontext() if is_shardy else _without_notice(),
     ):
         yield
+
+
+_quiet_lock = survives_fork(threading.Lock())
+_num_quiet = 0
+
+
+@contextlib.contextmanager
+def _without_notice() -> Iterator[None]:
+    """Hides XLA's warning that GSPMD's propagation will go away, which jax 0.10 logs at each compile and later ones once.
+
+    XLA has one level for all of its log, which is lifted over warnings while a context of any thread is open. A user who
+    has asked for a level keeps it.
+    """
+    global _num_quiet
+    if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):
+        yield
+        return
+    with _quiet_lock:
+        _num_quiet += 1
+        if _num_quiet == 1:
+            set_log_level(2)
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _num_quiet -= 1
+            if not _num_quiet:
+                set_log_level(1)
 
 
 # --- what the partitioner chose ---------------------------------------------------------------------------------------
