@@ -4,12 +4,14 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+NEWEST := .venv-newest
+NEWEST_INSTALLED := $(NEWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test bench plan lint clean
+.PHONY: help install train test test-newest smoke-newest bench plan lint clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 install: $(INSTALLED)  ## make .venv and install everything into it; instant the second time
 
@@ -26,6 +28,18 @@ train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,
 test: $(INSTALLED)  ## run every test, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
 
+# The newest Python, torch and jax that pyproject.toml allows, in an environment of their own.
+$(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
+	tests/newest.sh $(NEWEST)
+	touch $@
+
+test-newest: $(NEWEST_INSTALLED)  ## run the main tests on the newest Python, torch and jax
+	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core fsdp spmd golden core@shardy fsdp@shardy spmd@shardy golden@shardy" tests/run.sh $(ARGS)
+
+smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, a plan, two processes
+	$(NEWEST)/bin/python -m pip install --quiet -e '.[tpu]'
+	PYTHON=$(NEWEST)/bin/python tests/smoke.sh
+
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
 
@@ -39,4 +53,4 @@ lint: $(INSTALLED)  ## check style and types
 	$(RUN) -m mypy
 
 clean:  ## remove what was made here, .venv included
-	rm -rf $(VENV) out build dist *.egg-info .pytest_cache
+	rm -rf $(VENV) $(NEWEST) out build dist *.egg-info .pytest_cache

@@ -148,7 +148,7 @@ class TestCore:
     def test_rules_know_neither_graph_nor_tensor(self) -> None:
         for path in FILES:
             if ROOT / "spmd" / "core" / "ops" in path.parents:
-                foreign = {name for name in ours(path) if not name.startswith("spmd.core.ops")}
+                foreign = {name for name in ours(path) if not name.startswith(("spmd.core.ops", "spmd.core.jax_private"))}
                 assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
@@ -289,8 +289,18 @@ class TestOneOwner:
         # what `spmd.plan` answers has the same name
         assert makers - {"spmd.planning.report"} == {"spmd.core.dispatch.resolve"}
 
-    def test_no_file_spells_shardings(self) -> None:
+    def test_only_one_file_spells_shardings(self) -> None:
         spellers = {
-            module_name(path) for path in FILES for line in code_lines(path) if "mhlo.sharding" in line or "sdy" in line
+            module_name(path) for path in FILES for line in code_lines(path) if "mhlo.sharding" in line or "sdy." in line
         }
-        assert not spellers  # jax writes them, of the layouts that `sharding` names
+        # groups of one layout; all else jax writes, of the layouts that `sharding` names
+        assert spellers == {"spmd.core.sharding.partitioner"}
+
+    def test_only_one_file_knows_private_names_of_jax(self) -> None:
+        private = re.compile(
+            r"jax\._src|jaxlib\._[a-z]|jax\.(lib|extend|experimental)[\w.]*\._|"
+            r"\._(device_assignment|to_xla_hlo_sharding|logical_device_ids|executable|unloaded_executable|no_kwargs)\b"
+        )
+        files = [*FILES, *ROOT.glob("recipes/**/*.py")]
+        knowing = {path for path in files for line in code_lines(path) if private.search(line)}
+        assert knowing == {ROOT / "spmd" / "core" / "jax_private.py"}

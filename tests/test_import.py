@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+from support import run_script
+
 SCRIPT = Path(__file__).with_name("cpu_programs.py")
 
 
@@ -26,3 +29,37 @@ class TestImport:
         assert [*with_us] == [*without] and len(without) > 15
         differing = {name: (with_us[name], text) for name, text in without.items() if with_us[name] != text}
         assert differing == {}
+
+
+class TestOtherOwners:
+    """Another library with an XLA device: installed, it is left alone; imported, or the name taken, is one error."""
+
+    @pytest.mark.parametrize("name", ["torch_xla", "torch_tpu"])
+    def test_installed_or_imported(self, name: str, tmp_path: Path) -> None:
+        (tmp_path / f"{name}.py").write_text("print('imported')")
+        path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        assert run_script(f"{path}import importlib.util, spmd; print(importlib.util.find_spec({name!r}).name)") == (
+            f"{name}\n"
+        )
+        printed = run_script(
+            f"{path}import {name}, torch\n"
+            "try:\n    import spmd\nexcept ImportError as error:\n    print(error, torch._C._get_privateuse1_backend_name())"
+        )
+        assert printed == (
+            f"imported\n{name} is already imported, and torch has one XLA device per process. Import spmd in a process "
+            f"that does not import {name}; where torch imports it by itself, set TORCH_DEVICE_BACKEND_AUTOLOAD=0. "
+            "privateuseone\n"
+        )
+
+    @pytest.mark.parametrize(
+        ("taken", "message"),
+        [
+            ("torch.utils.rename_privateuse1_backend('npu')", "torch's one custom device of this process is already"),
+            ("torch.xla = object()", "the device name 'xla' already has an owner in this process"),
+        ],
+    )
+    def test_name_is_taken(self, taken: str, message: str) -> None:
+        printed = run_script(
+            f"import torch; {taken}\ntry:\n    import spmd\nexcept ImportError as error:\n    print(error)"
+        )
+        assert printed.startswith(message)

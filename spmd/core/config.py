@@ -1,10 +1,8 @@
 """Every flag of the library, declared once; the only file that reads the environment."""
 
-import importlib
 import importlib.util
 import mmap
 import os
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -274,9 +272,7 @@ def _whole_number(variable: str) -> int | None:
     return None if text is None else int(text)
 
 
-# XLA warns on every compile that GSPMD propagation will go away, unless it was told not to when jaxlib was loaded.
-# Afterwards the variable is what jax makes of it, as others (TensorFlow, child processes) read it, too.
-if "jax" not in sys.modules and os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1") == "1":  # 1 is what a parent's jax leaves
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    importlib.import_module("jax")
-    os.environ["TF_CPP_MIN_LOG_LEVEL"] = "1"
+def log_level() -> int:
+    """The least of what XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors."""
+    text = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
+    return int(text) if text.isdigit() else 1

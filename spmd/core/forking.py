@@ -11,8 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
 
-from jax._src import xla_bridge  # what a fork finds started, and jax's warning: jax has no public name for either
 from torch.utils.data import dataloader
+
+from .jax_private import has_started_in_parent, wrap_fork_warning
 
 _Lock = TypeVar("_Lock")
 
@@ -52,7 +53,7 @@ def _enter_child() -> None:
     global _is_bad
     for lock in _locks:
         lock._at_fork_reinit()
-    if not xla_bridge._backends:  # asking by jax's own function takes a lock that a thread of the parent may have held
+    if not has_started_in_parent():
         return
     _is_bad = True
     gc.freeze()  # a collection here would free the parent's device buffers, which takes XLA's locks
@@ -78,4 +79,4 @@ def watch_forks() -> None:
     """Joins Python's forks. jax hands its warning to Python when its backend starts; if it has, that one stays."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_enter_child)
-        xla_bridge._at_fork = _quiet_for_loaders(xla_bridge._at_fork)
+        wrap_fork_warning(_quiet_for_loaders)

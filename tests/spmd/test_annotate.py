@@ -215,6 +215,21 @@ class TestAlike:
         check(a.grad, other.exp())
         check(b.grad, source * other.exp())
 
+    def test_equal_pairs_of_other_layouts(self, mesh8: Mesh) -> None:
+        """Each pair is a group of its own, also where pairs have the same shape and dtype."""
+        sources = torch.randn(4, 8, 8)
+        specs = [("fsdp", None), (None, "fsdp")]
+        marked = [spmd.mark_sharding(sources[i].to("xla"), mesh8, spec) for i, spec in enumerate(specs)]
+        pairs = [spmd.shard_as(one * 1, sources[2 + i].to("xla").exp()) for i, one in enumerate(marked)]
+        flat = [value for pair in pairs for value in pair]
+        assert spmd.get_stablehlo(flat) == spmd.get_stablehlo(flat)  # groups are counted by program
+        spmd.sync()
+        tiles = [[spmd.get_sharding(value).tiles(2) for value in pair] for pair in pairs]
+        assert tiles == [[(8, 1)] * 2, [(1, 8)] * 2]
+        for i, (one, other) in enumerate(pairs):
+            check(one, sources[i])
+            check(other, sources[2 + i].exp())
+
     def test_other_dtypes_and_one_gradient(self, mesh8: Mesh) -> None:
         a = spmd.mark_sharding(torch.arange(8).to("xla"), mesh8, ("fsdp",))
         b = torch.ones(8, device="xla").requires_grad_()

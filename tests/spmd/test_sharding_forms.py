@@ -13,12 +13,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from jax._src.lib import xla_client
 from torch.distributed.tensor import Partial, Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
 import spmd
 from spmd import Mesh, P
+from spmd.core.jax_private import xla_client
 from spmd.core.sharding.text import Tiling, read, spell
 from spmd.placements import splits_of
 

@@ -1,5 +1,6 @@
 """The one owner of torch's process-wide state: the device name `xla`, its hooks, and every patch of torch."""
 
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -33,8 +34,21 @@ from .uninitialized import join_lazy_modules
 aten = torch.ops.aten
 
 
+# Libraries with an XLA device for torch of their own, by the name under which they are imported.
+OTHER_OWNERS = ("torch_xla", "torch_tpu")
+
+
 def _claim_name() -> None:
-    """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name."""
+    """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name.
+
+    Another library that is installed and not imported is of no concern. Raises ImportError where one has been.
+    """
+    owner = next((name for name in OTHER_OWNERS if name in sys.modules), None)
+    if owner is not None:
+        raise ImportError(
+            f"{owner} is already imported, and torch has one XLA device per process. Import spmd in a process that "
+            f"does not import {owner}; where torch imports it by itself, set TORCH_DEVICE_BACKEND_AUTOLOAD=0."
+        )
     taken = torch._C._get_privateuse1_backend_name()
     if taken not in ("privateuseone", NAME):
         raise ImportError(
@@ -43,8 +57,8 @@ def _claim_name() -> None:
         )
     if taken == NAME or hasattr(torch, NAME):
         raise ImportError(
-            "the device name 'xla' already has an owner in this process (torch_xla, or another copy of this library). "
-            "Import only one of them."
+            "the device name 'xla' already has an owner in this process, such as another copy of this library. Import "
+            "only one of them."
         )
     torch.utils.rename_privateuse1_backend(NAME)
 

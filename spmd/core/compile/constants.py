@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import hlo
-
 from ..ir.graph import Graph, walk
+from ..jax_private import hlo, ir
 
 
 def hide_complex_constants(graph: Graph, module: Any) -> None:

@@ -11,11 +11,10 @@ import jax
 import jaxlib
 import numpy as np
 import torch
-from jax._src import config as jax_config  # what a trace depends on: jax's own list of it
-from jax._src.lib import xla_client
 
 from ..config import compiler_flags, config
 from ..ir.encode import digest
+from ..jax_private import trace_context, xla_client
 from ..sharding.partitioner import compiler_context
 
 _PLAIN = (bool, int, str, Enum, NoneType)
@@ -25,7 +24,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     """By name, all that a program over these devices depends on; two programs of one graph and setting are the same."""
     with compiler_context():
-        traced = [repr(value) for value in jax_config.trace_context() if isinstance(value, _PLAIN)]
+        traced = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
     return {
         **_fixed(),
         "devices": ",".join(map(str, device_ids)),

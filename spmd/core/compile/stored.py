@@ -6,7 +6,6 @@ says what such a program does. (jax's own compilation cache, where the user has 
 """
 
 import dataclasses
-import io
 import json
 from typing import Any
 
@@ -17,6 +16,7 @@ from .. import metrics
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
+from ..jax_private import dump_executable
 from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
@@ -87,14 +87,7 @@ def _encoded(program: Program) -> bytes:
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
     }
-    compiled = program.executable
-    # Kept alive are the functions that the partitioner told its shardings while it compiled; no run calls them.
-    unloaded = dataclasses.replace(compiled._executable._unloaded_executable, keepalive=())
-    file = io.BytesIO()
-    serialize_executable._JaxPjrtPickler(file).dump(
-        (unloaded, jax.tree.leaves(compiled.args_info), compiled._no_kwargs)
-    )
-    return json.dumps(facts).encode() + b"\n" + file.getvalue()
+    return json.dumps(facts).encode() + b"\n" + dump_executable(program.executable)
 
 
 def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:

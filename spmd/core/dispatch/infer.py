@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from ..dtypes import check_fits, is_exact, to_numpy_dtype
 from ..ir.meta import Meta, dense_meta, meta_of
@@ -29,6 +29,10 @@ from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
 
 aten = torch.ops.aten
+
+# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the meta kernel of torch 2.15,
+# written in Python, says bcomplex32, which earlier versions do not have and XLA neither.
+_BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 
 # --- binding arguments ------------------------------------------------------------------------------------------------
@@ -94,12 +98,18 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     try:
         with unasked():
             made = run(*arguments, **keywords)
+        if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
+            made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
     except AssertionError as error:  # some of torch's meta kernels in Python check so; its other kernels raise
         raise RuntimeError(f"{plan.name}: {error}") from error
     if plan.kind is MUTATION:
         targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
         return [tensor for target in targets for tensor in (target if isinstance(target, list) else [target])]
     return made
+
+
+def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
+    return torch.complex64 if dtype is _BCOMPLEX32 else dtype
 
 
 # --- entries ----------------------------------------------------------------------------------------------------------

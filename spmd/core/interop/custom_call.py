@@ -8,8 +8,6 @@ from typing import Any
 import jax
 import numpy as np
 import torch
-from jax._src.interpreters.mlir import custom_call  # builds the op; the public `jax.ffi` sets no frontend attribute
-from jax._src.lib.mlir import ir
 from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
@@ -17,6 +15,7 @@ from jax.interpreters import mlir
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..ir.source import user_line
+from ..jax_private import custom_call, ir
 from ..lazy.cell import LOCK
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
-from jax.experimental.shard_alike import shard_alike
 
 from ..ir.graph import Leaf, Value, origin
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
 from ..pjrt import devices
+from ..sharding.partitioner import shard_alike
 from ..sharding.value import Sharding
 from .annotate import mark_entry
 from .cell import LOCK, Cell

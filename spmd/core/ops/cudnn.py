@@ -13,12 +13,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax._src.cudnn import fused_attention_stablehlo as fused
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-# Private to jax: with one that has moved it, attention is made in blocks, as on other devices.
-_IS_THERE = hasattr(fused, "_dot_product_attention_fwd_p") and hasattr(fused, "_dot_product_attention_bwd_p")
+from ..jax_private import cudnn_attention as kernel
 
 Arrays = tuple[jax.Array, ...]
 
@@ -36,7 +34,7 @@ def takes(
     half = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
     fits = width % 8 == 0 and 0 < width <= 128 and value.shape[-1] == width
     fits = fits and 0 not in (*query.shape, *key.shape)
-    return _IS_THERE and half and fits and attn_bias is None and dropout_p == 0
+    return kernel is not None and half and fits and attn_bias is None and dropout_p == 0
 
 
 def forward(query: jax.Array, key: jax.Array, value: jax.Array, *, is_causal: bool, scale: float) -> Arrays:
@@ -55,23 +53,24 @@ def backward(
 def _kernel(primitive: Any, qkv: Arrays, rest: Arrays, is_causal: bool, scale: float, **options: Any) -> Arrays:
     """One of the two operations; the seven operands between are for masks and for packed sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
+    assert kernel is not None, "asked for by `takes`"
     made = primitive.bind(
         *qkv, *empty, *rest, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
-        mask_type=fused.MaskType.CAUSAL if is_causal else fused.MaskType.NO_MASK,
-        layout=fused.AttentionLayout.BNTH.value, sliding_window_length=None, **options,
+        mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
+        layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None, **options,
     )  # fmt: skip
     return tuple(made)
 
 
 @partial(custom_partitioning, static_argnums=(3, 4))
 def _forward(query, key, value, is_causal, scale):
-    return _kernel(fused._dot_product_attention_fwd_p, (query, key, value), (), is_causal, scale, is_training=True)
+    return _kernel(kernel._dot_product_attention_fwd_p, (query, key, value), (), is_causal, scale, is_training=True)
 
 
 @partial(custom_partitioning, static_argnums=(6, 7))
 def _backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
     rest = logsumexp, out, grad_out
-    return _kernel(fused._dot_product_attention_bwd_p, (query, key, value), rest, is_causal, scale)
+    return _kernel(kernel._dot_product_attention_bwd_p, (query, key, value), rest, is_causal, scale)
 
 
 def _split(mesh: Mesh, operands: Any) -> NamedSharding:

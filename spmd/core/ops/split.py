@@ -15,6 +15,8 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..jax_private import is_reordered
+
 Axes = tuple[str, ...]
 _Step = tuple[Any, int]  # an array and one of its dims
 
@@ -87,7 +89,7 @@ def num_devices() -> int:
 
 def mesh() -> Any:
     """The mesh of most devices that its inputs lie on; None where all lie on one."""
-    found = [lies.mesh for _, lies in getattr(_known, "inputs", {}).values() if lies._logical_device_ids is None]
+    found = [lies.mesh for _, lies in getattr(_known, "inputs", {}).values() if not is_reordered(lies)]
     return max((one for one in found if one.size > 1), key=lambda one: one.size, default=None)
 
 
@@ -140,7 +142,7 @@ def _lies(array: Any) -> NamedSharding | None:
     made_by = getattr(array, "parent", None)
     if made_by is not None and made_by.primitive.name == "sharding_constraint":
         lies = made_by.params["sharding"]
-    if not isinstance(lies, NamedSharding) or lies._logical_device_ids is not None:
+    if not isinstance(lies, NamedSharding) or is_reordered(lies):
         return None  # the other order of devices that a mesh among several has cannot be told to shard_map
     return lies
 

@@ -6,10 +6,10 @@ import pathlib
 import threading
 
 import jax
-from jax._src import xla_bridge  # whether a backend is up: jax has no public question for it
 
 from .. import forking
 from ..config import add_xla_defaults, config, requested_hardware
+from ..jax_private import backends_are_initialized
 from ..sharding.topology import all_devices
 from ..sharding.value import Sharding
 from . import processes
@@ -38,7 +38,7 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
         raise ValueError(f"simulate: expected a number of devices of 1 or more, got {num_devices!r}")
     if not isinstance(slices, int) or slices < 1 or num_devices % slices:
         raise ValueError(f"simulate: {num_devices} devices make no {slices!r} slices of equal size")
-    if xla_bridge.backends_are_initialized():
+    if backends_are_initialized():
         present = len(jax.devices())
         if present == num_devices and jax.default_backend() == "cpu":
             config.num_slices = slices if slices > 1 else 0
@@ -56,14 +56,14 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
 
 def is_running() -> bool:
     """Whether jax's backend has started."""
-    return xla_bridge.backends_are_initialized()
+    return backends_are_initialized()
 
 
 def prepare() -> None:
     """Applies PJRT_DEVICE and CPU_NUM_DEVICES once, unless `simulate` or a running backend has already decided."""
     global _prepared
     with _prepare_lock:
-        if _prepared or xla_bridge.backends_are_initialized():
+        if _prepared or backends_are_initialized():
             _prepared = True
             return
         add_xla_defaults()

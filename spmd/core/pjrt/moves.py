@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..jax_private import device_order
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
 from ..sharding.value import DEVICE, Sharding
@@ -100,7 +101,7 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
     """The same pieces on other devices: a mesh's one by one, or the copies of a piece that stand side by side in the
     larger mesh to or from one device of the other."""
     pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
-    old, new = list(source.jax._device_assignment), list(target.jax._device_assignment)
+    old, new = list(device_order(source.jax)), list(device_order(target.jax))
     num_old, num_new = len(old), len(new)
     parts = []
     for place, device in enumerate(new):
@@ -114,5 +115,5 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
 def respelled(buffer: jax.Array, lies: jax.sharding.Sharding) -> jax.Array:
     """The same pieces on the same devices, under an equal sharding of another name or order of devices."""
     pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
-    order = [device for device in lies._device_assignment if device in pieces]
+    order = [device for device in device_order(lies) if device in pieces]
     return jax.make_array_from_single_device_arrays(buffer.shape, lies, [pieces[device] for device in order])

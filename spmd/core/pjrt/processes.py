@@ -6,30 +6,30 @@ import socket
 from typing import Any, NamedTuple
 
 import jax
-from jax._src import clusters, distributed  # launchers, and what was found of the others: jax has no public name for it
 from torch.distributed import PrefixStore, TCPStore
 
 from ..config import launched
+from ..jax_private import ClusterEnv, distributed_state
 
 
 def several() -> bool:
     """Whether this is one process of several; asks no device."""
-    return distributed.global_state.num_processes > 1
+    return distributed_state.num_processes > 1
 
 
 def count() -> int:
     """How many processes there are."""
-    return distributed.global_state.num_processes
+    return distributed_state.num_processes
 
 
 def index() -> int:
     """Which of them this one is."""
-    return distributed.global_state.process_id
+    return distributed_state.process_id
 
 
 def client() -> Any:
     """jax's client of the key-value store that all processes share; None when it has ended."""
-    return distributed.global_state.client
+    return distributed_state.client
 
 
 class Place(NamedTuple):
@@ -53,7 +53,7 @@ def find_place(address: str | None, num_processes: int | None, process_id: int |
     if address is None and told.address is not None and None not in (num_processes, process_id):
         address = told.address if told.restart is None else _port_from_store(told.address, told.restart, process_id)
     if address is None or num_processes is None or process_id is None:
-        address, num_processes, process_id, local = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+        address, num_processes, process_id, local = ClusterEnv.auto_detect_unset_distributed_params(
             address, num_processes, process_id, None, None, _DETECTION_SECONDS
         )
     values = {"coordinator_address": address, "num_processes": num_processes, "process_id": process_id}

@@ -10,12 +10,12 @@ import jax
 import ml_dtypes
 import numpy as np
 import torch
-from jax._src.sharding_impls import local_to_global_shape  # which jax's own upload of parts asks, too
 
 from .. import forking
 from ..dtypes import to_numpy_dtype, to_torch_dtype
 from ..ir.errors import AbstractError
 from ..ir.source import user_line
+from ..jax_private import device_order, local_to_global_shape
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import Sharding
 from . import agreement, moves, processes
@@ -126,7 +126,7 @@ def upload_piece(array: np.ndarray, piece: Piece, shape: tuple[int, ...], shardi
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
     """The array of this shape whose parts this process's devices hold already."""
     here = {next(iter(part.devices())): part for part in parts}
-    order = [device for device in sharding.jax._device_assignment if device in here]
+    order = [device for device in device_order(sharding.jax) if device in here]
     return jax.make_array_from_single_device_arrays(
         sharding.padded_shape(shape), sharding.jax, [here[device] for device in order]
     )

@@ -1,25 +1,21 @@
 """How the partitioner is set and asked: the context of our own tracing, and its report of what it chose."""
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax._src import config as jax_config  # the partitioner as a context: the public switch is process-wide
-from jax._src.lib import xla_client  # the partitioner's own report of what it chose (see `report_sharding`)
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import hlo
-from jax._src.sharding_impls import GSPMDSharding
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..config import config
+from ..config import config, log_level
+from ..forking import survives_fork
+from ..jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
 from .topology import grid, stand_in
 from .value import Sharding
 
-# None in a jax that knows one partitioner only, which is Shardy.
-_SWITCH = getattr(jax_config, "use_shardy_partitioner", None)
-if _SWITCH is None:
+if use_shardy_partitioner is None:
     config.partitioner = "shardy"
 
 
@@ -28,15 +24,44 @@ def compiler_context() -> Iterator[None]:
     """What our own tracing needs, whatever is set for the user's own JAX code: 64-bit types, the chosen partitioner,
     operands of different ranks and dtypes."""
     is_shardy = config.partitioner == "shardy"
-    if _SWITCH is None and not is_shardy:
+    if use_shardy_partitioner is None and not is_shardy:
         raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
     with (
         jax.enable_x64(True),
         jax.numpy_rank_promotion("allow"),
         jax.numpy_dtype_promotion("standard"),
-        contextlib.nullcontext() if _SWITCH is None else _SWITCH(is_shardy),
+        contextlib.nullcontext() if use_shardy_partitioner is None else use_shardy_partitioner(is_shardy),
+        contextlib.nullcontext() if is_shardy else _without_notice(),
     ):
         yield
+
+
+_quiet_lock = survives_fork(threading.Lock())
+_num_quiet = 0
+
+
+@contextlib.contextmanager
+def _without_notice() -> Iterator[None]:
+    """Hides XLA's warning that GSPMD's propagation will go away, which jax 0.10 logs at each compile and later ones once.
+
+    XLA has one level for all of its log, which is lifted over warnings while a context of any thread is open. A user who
+    has asked for a level keeps it.
+    """
+    global _num_quiet
+    if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):
+        yield
+        return
+    with _quiet_lock:
+        _num_quiet += 1
+        if _num_quiet == 1:
+            set_log_level(2)
+    try:
+        yield
+    finally:
+        with _quiet_lock:
+            _num_quiet -= 1
+            if not _num_quiet:
+                set_log_level(1)
 
 
 # --- what the partitioner chose ---------------------------------------------------------------------------------------
@@ -58,15 +83,7 @@ def report_sharding(value: jax.Array, tell: Callable[[Any], None]) -> jax.Array:
 def _lower_report(context: Any, value: Any, *, tell: Callable[[Any], None]) -> list[Any]:
     key = xla_client.encode_inspect_sharding_callback(tell)
     context.module_context.add_keepalive(tell)  # as long as the program, which has only its address
-    hlo.CustomCallOp(
-        [value.type],
-        [value],
-        call_target_name=ir.StringAttr.get("InspectSharding"),
-        has_side_effect=ir.BoolAttr.get(True),
-        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
-        called_computations=ir.ArrayAttr.get([]),
-        backend_config=ir.StringAttr.get(key),
-    )
+    _custom_call("InspectSharding", value, backend_config=ir.StringAttr.get(key))
     return [value]
 
 
@@ -76,3 +93,53 @@ mlir.register_lowering(_report_p, _lower_report)
 def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
     """What the partitioner reported of a value in a program over this mesh."""
     return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)
+
+
+# --- two values of one layout -----------------------------------------------------------------------------------------
+
+_alike_p = Primitive("spmd_shard_alike")
+_alike_p.multiple_results = True
+_alike_p.def_impl(lambda one, other: [one, other])
+_alike_p.def_abstract_eval(lambda one, other: [one, other])
+_GROUP = object()
+
+
+def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The values themselves, of the same shape; the partitioner gives both the same layout."""
+    made = _alike_p.bind(one, other)
+    return made[0], made[1]
+
+
+def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
+    # Counted by module, so that all processes lower the same text: of what jax knows of a module, this list is shared by
+    # all its functions.
+    group = sum(kept is _GROUP for kept in context.module_context.keepalives)
+    context.module_context.add_keepalive(_GROUP)
+    if config.partitioner == "shardy":
+        for value in (one, other):
+            sdy.sharding_group(value, group)
+        return [one, other]
+    # XLA's own text of an `OpSharding` of type UNKNOWN that is of a shard group. Without the side effect the call goes
+    # before the partitioner has seen it.
+    text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
+    made = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
+    for call in made:
+        call.attributes["mhlo.sharding"] = text
+    return [call.results[0] for call in made]
+
+
+# Not cached: equal calls would become one function of the module, so that all their pairs were one group.
+mlir.register_lowering(_alike_p, _lower_alike, cacheable=False)
+
+
+def _custom_call(target: str, value: Any, *, backend_config: Any) -> Any:
+    """A call of one of XLA's own targets with a side effect, whose result has the operand's type."""
+    return hlo.CustomCallOp(
+        [value.type],
+        [value],
+        call_target_name=ir.StringAttr.get(target),
+        has_side_effect=ir.BoolAttr.get(True),
+        api_version=ir.IntegerAttr.get(ir.IntegerType.get_signless(32), 1),
+        called_computations=ir.ArrayAttr.get([]),
+        backend_config=backend_config,
+    )

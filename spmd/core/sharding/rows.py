@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..jax_private import device_order
 from .partitioner import compiler_context
 from .value import DEVICE, Sharding
 
@@ -65,7 +66,7 @@ def _run(
             return _program(body, named.mesh, specs, named.spec, len(numbers))(*arrays, *numbers)
         # A program over the devices of this process alone, which another process need not run at the same time.
         pieces = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
-        devices = tuple(device for device in named._device_assignment if device in pieces[0])
+        devices = tuple(device for device in device_order(named) if device in pieces[0])
         beside = [_side_by_side([here[device] for device in devices], devices) for here in pieces]
         specs = tuple(_cut(len(array.shape)) for array in arrays)
         made = _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers))(*beside, *numbers)

@@ -17,11 +17,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import hardware_utils  # whether a TPU is here, without starting jax's backend
-from jax._src.lib import xla_client  # devices beside those that jax.devices() has: jax has no public name for them
 from jax.experimental import topologies
 
 from ..config import config, prepare_libtpu
+from ..jax_private import num_tpu_chips, xla_client
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
@@ -60,7 +59,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
     if is_simulated(target):
         client: Any = xla_client.make_cpu_client(num_devices=num_devices(target))
         return client.devices()
-    prepare_libtpu(has_tpu=hardware_utils.num_available_tpu_chips_and_device_id()[0] > 0)
+    prepare_libtpu(has_tpu=num_tpu_chips() > 0)
     count, name = _slices_and_name(target)
     try:
         return topologies.get_topology_desc(name, "tpu", num_slices=count, **_options(name)).devices

@@ -8,9 +8,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src.lib import xla_client
 from jax.sharding import AxisType, NamedSharding
 
+from ..jax_private import device_order, hlo_sharding, is_reordered, xla_client
 from ..tables import Interned
 from .spec import Dim, Spec, jax_spec
 from .text import Tiling, spell
@@ -119,8 +119,8 @@ class Sharding:
         if isinstance(chosen, jax.sharding.SingleDeviceSharding):
             (device,) = chosen.device_set
             return Sharding.single(ordinal(device, there), memory, target)
-        order = tuple(ordinal(device, there) for device in chosen._device_assignment)
-        tiling = chosen._to_xla_hlo_sharding(rank)
+        order = tuple(ordinal(device, there) for device in device_order(chosen))
+        tiling = hlo_sharding(chosen, rank)
         if tiling.is_replicated():
             return (known or Sharding.of(order, (len(order),), ("devices",))).with_spec(Spec(), memory)
         tiles, sums, copies, numbers = _tiles_of(tiling, rank, len(order))
@@ -244,7 +244,7 @@ class Sharding:
         if (order := program.order) is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         there = self.replicated().over(order)
-        if there._logical_device_ids is not None:
+        if is_reordered(there):
             why = f"{self!r}: a manual region in a program whose first mesh has another order of the devices, {order}"
             raise NotImplementedError(f"{why}; give both meshes one order, or call spmd.sync() between them")
         return there.mesh, self._factors()[2]
@@ -360,8 +360,8 @@ def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...]
 
 def _pieces(lies: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[Any, tuple[int, ...]]:
     """Which piece of each of these dims each device has, and of how many."""
-    order = lies._device_assignment
-    tiling = lies._to_xla_hlo_sharding(rank)
+    order = device_order(lies)
+    tiling = hlo_sharding(lies, rank)
     if tiling.is_replicated():
         return dict.fromkeys(order, (0, 1) * len(dims))
     tiles, *_, numbers = _tiles_of(tiling, rank, len(order))
@@ -378,7 +378,7 @@ _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
 
 def memory_of(chosen: jax.sharding.Sharding) -> str:
     """In which memory jax says that an array lies: what it calls a device's default is "device" everywhere."""
-    device: Any = chosen._device_assignment[0]
+    device: Any = device_order(chosen)[0]
     kind = chosen.memory_kind
     return DEVICE if kind is None or kind == device.default_memory().kind else kind
 

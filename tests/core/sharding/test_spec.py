@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
+from spmd.core.jax_private import use_shardy_partitioner
 from spmd.core.sharding.spec import OPEN, UNCONSTRAINED, WHOLE, Dim, Spec
 from spmd.core.sharding.value import Sharding
 
@@ -59,9 +60,9 @@ class TestText:
     def test_what_is_left_open_is_what_jax_writes(self) -> None:
         lies = over_all(Spec((Dim(("data",)), OPEN)))
         program = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, lies.jax))
-        with jax._src.config.use_shardy_partitioner(False):
+        with use_shardy_partitioner(False):
             assert 'backend_config = "unspecified_dims=[1]"' in program.lower(jax.numpy.ones((4, 4))).as_text()
-        with jax._src.config.use_shardy_partitioner(True):
+        with use_shardy_partitioner(True):
             assert '[{"data"}, {?}]' in program.lower(jax.numpy.ones((4, 4))).as_text()
 
 

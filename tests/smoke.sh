@@ -1,0 +1,19 @@
+#!/usr/bin/env bash
+# The short form of the tests, for an environment beside the usual one: import, tour, the main job for 20 steps, its plan
+# for a TPU slice, and two processes.
+#
+#     PYTHON=.venv-newest/bin/python tests/smoke.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-.venv/bin/python}
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+export SPMD_PROGRAM_CACHE=0
+"$python" -W error -c 'import spmd, fsdp'
+for partitioner in gspmd shardy; do
+    SPMD_PARTITIONER=$partitioner "$python" -m pytest -q -p no:cacheprovider tests/test_tour.py
+    "$python" recipes/train_gpt.py --partitioner "$partitioner" --steps 20 --sample 20 --out "$out"
+done
+"$python" recipes/train_gpt.py --target v5e:2x4 --out "$out"
+"$python" -m pytest -q -p no:cacheprovider tests/processes/test_processes.py -k "TestTraining and test_losses"
