@@ -9,6 +9,7 @@ from .. import metrics
 from ..engine.reads import host_value
 from ..ir.graph import Leaf
 from ..lazy.cell import LOCK
+from ..lazy.constraints import laid_out, lies_now
 from ..lazy.overlap import check_target
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import shown, write
@@ -61,9 +62,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
-        # A state dict that was loaded in place is loaded into what it is of.
-        itself = source._cell is target._cell and source._view is target._view is None and source._meta is target._meta
-        return target if itself else NotImplemented
+        return _copy_on_device(target, source, args, kwargs)
     source = source if isinstance(source, torch.Tensor) else _number(source)
     refuse_tensor(source)
     if source.is_meta:
@@ -76,6 +75,37 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     with LOCK:
         write(target, Leaf(_dense(target), host=host_array(snapshot)))
     return target
+
+
+def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`copy_` between tensors of the device: the target keeps its layout, wherever the source lies."""
+    cell, lies = target._cell, target._cell.sharding
+    if source._view is target._view is None and source._meta is target._meta:
+        if source._cell is cell:  # a state dict that was loaded in place is loaded into what it is of
+            return target
+        with LOCK:
+            data = source._cell.value
+            if type(data) is Leaf and data.host is not None:  # it has lain nowhere: no program is needed to take it
+                write(target, Leaf(data.meta, host=data.host))
+                return target
+    met = None if lies is None else lies_now(source)
+    if lies is None or met is None or met.devices == lies.devices:
+        return NotImplemented
+    is_same = target._view is None and source.shape == target.shape
+    return target.copy_(laid_out(source, lies if is_same else lies.replicated()), *args[2:], **kwargs)
+
+
+def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The list op, but pair by pair where a value comes from other devices than those of its target."""
+    targets, sources = args[:2]
+    for target, source in zip(targets, sources, strict=True):
+        lies = target._cell.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        met = None if lies is None else lies_now(source)
+        if met is not None and met.devices != lies.devices:  # type: ignore[union-attr]  # there is one with `met`
+            for pair in zip(targets, sources, strict=True):
+                aten.copy_.default(*pair, *args[2:], **kwargs)
+            return None
+    return NotImplemented
 
 
 def _number(value: complex) -> torch.Tensor:
@@ -148,6 +178,7 @@ def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 HANDLERS: dict[Any, Any] = {
     aten.copy_.default: _copy_,
+    aten._foreach_copy_.default: _foreach_copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _item,
     aten.item.default: _item,  # what `.item()` is below autograd, inside another handler
