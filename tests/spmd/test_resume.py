@@ -83,7 +83,8 @@ class Run:
         return found
 
     def moments(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        return [(p, self.optimizer.state[p][name]) for p in self.model.parameters() for name in ("exp_avg", "exp_avg_sq")]
+        state = self.optimizer.state
+        return [(p, state[p][name]) for p in self.model.parameters() for name in ("exp_avg", "exp_avg_sq")]
 
 
 class TestAnotherMesh:
@@ -197,7 +198,8 @@ def test_fewer_devices(tmp_path: Any) -> None:
         import spmd, fsdp
         spmd.simulate(4)
         warnings.simplefilter("ignore")
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.BatchNorm1d(16), torch.nn.Linear(16, 8))
+        nn = torch.nn
+        model = nn.Sequential(nn.Linear(8, 16, bias=False), nn.BatchNorm1d(16), nn.Linear(16, 8))
         model = fsdp.FullyShardedDataParallel(model, spmd.Mesh(range(4), (4,), ("fsdp",)))
         optimizer = torch.optim.Adam(model.parameters(), 0.05)
         found = torch.load({str(tmp_path / "run.pt")!r})

@@ -8,6 +8,7 @@ from torch.utils._pytree import tree_map_only
 from .. import metrics
 from ..engine.reads import host_value
 from ..ir.graph import Leaf
+from ..ir.source import user_frame
 from ..lazy.cell import LOCK
 from ..lazy.constraints import laid_out, lies_now
 from ..lazy.overlap import check_target
@@ -73,7 +74,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
-        write(target, Leaf(_dense(target), host=host_array(snapshot)))
+        write(target, Leaf(_dense(target), host=host_array(snapshot), source=user_frame()))
     return target
 
 
@@ -86,7 +87,7 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...],
         with LOCK:
             data = source._cell.value
             if type(data) is Leaf and data.host is not None:  # it has lain nowhere: no program is needed to take it
-                write(target, Leaf(data.meta, host=data.host))
+                write(target, Leaf(data.meta, host=data.host, source=data.source))
                 return target
     met = None if lies is None else lies_now(source)
     if lies is None or met is None or met.devices == lies.devices:

@@ -101,9 +101,10 @@ def moved(leaf: Leaf, target: Sharding) -> Leaf:
         return Leaf(leaf.meta, sharding=target, is_abstract=True)
     leaf.check()
     if leaf.host is not None:
-        return Leaf(leaf.meta, host=leaf.host, sharding=target)
+        return Leaf(leaf.meta, host=leaf.host, sharding=target, source=leaf.source)
     buffer, lies = leaf.placed()
-    return Leaf(leaf.meta, buffer=transfer.move(buffer, leaf.meta.shape, lies, target), sharding=target)
+    buffer = transfer.move(buffer, leaf.meta.shape, lies, target)
+    return Leaf(leaf.meta, buffer=buffer, sharding=target, maker=leaf.maker, source=leaf.source)
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
@@ -123,7 +124,9 @@ def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
         return made
     with LOCK:
         leaf = tensor._cell.value
-        data = moved(leaf, lies) if leaf.host is None else Leaf(leaf.meta, host=leaf.host, sharding=asked)
+        data = moved(leaf, lies)
+        if data.host is not None:
+            data.sharding = asked
         return wrap(tensor._meta, Cell(data, tensor._cell.meta, asked))
 
 
