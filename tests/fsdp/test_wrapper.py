@@ -83,7 +83,7 @@ class TestModule:
 
     @pytest.mark.parametrize("api", ["wrapper", "fully_shard"])
     def test_names_of_another_wrapper(self, api: str, mesh8: spmd.Mesh) -> None:
-        """What PyTorch/XLA's FSDPv2 has saved loads, its inner wrappers' names too."""
+        """State dicts of PyTorch/XLA's FSDPv2 load, with the names of its inner wrappers."""
         source, model = (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2))
         if api == "wrapper":
             model = fsdp.FullyShardedDataParallel(model, mesh8, auto_wrap_policy={nn.Linear})

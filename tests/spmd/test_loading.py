@@ -251,7 +251,7 @@ class TestLoadCheckpoint:
             spmd.load_checkpoint(model, tmp_path, rename=lambda name: "x")
 
     def test_names_of_wrappers(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
-        """What PyTorch/XLA's FSDPv2 and torch.compile put into names is no part of the model's."""
+        """Names of PyTorch/XLA's FSDPv2 and of torch.compile load without what these put in."""
         source = Net()
         state = {f"_orig_module.{name}": value for name, value in source.state_dict().items()}
         state = {name.replace("layers.1.", "layers.1._orig_mod."): value for name, value in state.items()}

@@ -108,7 +108,7 @@ class Cell:
         self.lie(leaf.sharding)
 
     def go_back(self, value: Value) -> None:
-        """Holds again what it began with, which is still to be run."""
+        """Takes its initial value back, which is still to be run."""
         self.stamp += 1
         self.value = value
         self.past = self.data = None

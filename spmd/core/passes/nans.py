@@ -94,12 +94,12 @@ _KEPT = ". Nothing that was stored is overwritten: tensors that had data before 
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """What each value of a program holds, by its name."""
+    """The flags of each value of a program, by its name."""
 
     flags: dict[Any, int]
 
     def of(self, values: Iterable[Value]) -> int:
-        """What any of these holds."""
+        """The flags of these values together."""
         return functools.reduce(operator.or_, (self.flags.get(value_name(value), 0) for value in values), 0)
 
     def path(self, node: Node, kind: int) -> tuple[list[Node], Node | Leaf]:
@@ -115,7 +115,7 @@ class _Held:
             nodes.append(origin(value))  # type: ignore[arg-type]  # only a leaf has none
 
     def origin(self, node: Node, kind: int) -> str:
-        """Where a NaN or an infinity that reached an op came from, in words."""
+        """The origin of a NaN or an infinity that reached an op, in words."""
         return f"; {_NAMES[kind]} reached it from {_brought(self.path(node, kind)[1])}"
 
 
@@ -137,7 +137,7 @@ def _blame_what_came_in(node: Node, held: _Held, kinds: int, target: Any = None)
 
 
 def _is_trained(target: Any, path: Sequence[Node]) -> bool:
-    """Whether a value is overwritten that training changes: a parameter, or what a gradient has reached."""
+    """True for a value that is overwritten and that training changes: a parameter, or one that a gradient reached."""
     is_overwritten = target.data is not None or bool(target.past)
     return is_overwritten and (target.is_parameter or any(node.sequence >= 0 for node in path))
 
@@ -147,7 +147,7 @@ def _made(node: Node, kind: str) -> str:
 
 
 def _brought(source: Node | Leaf) -> str:
-    """What brought a NaN or an infinity, and the user's line."""
+    """The origin of a NaN or an infinity, and its line, in words."""
     if isinstance(source, Node):
         return f"a number in {describe(source)}"
     cell = source.holder() if source.holder is not None else None

@@ -149,7 +149,7 @@ class TestNanGuard:
     @pytest.mark.parametrize("kind", [float("nan"), float("inf")])
     @pytest.mark.parametrize("where", ["batch", "parameter", "number", "moment", "rate"])
     def test_what_comes_in(self, where, kind):
-        """What brings a NaN or an infinity into a step is named with its line; nothing is overwritten."""
+        """The origin of a NaN or an infinity in a step is named with its line; nothing is overwritten."""
         made = torch.ones(3, 2)
         weight = nn.Parameter(made.fill_(kind).to("xla") if where == "parameter" else made.to("xla"))
         optimizer = torch.optim.SGD([weight], lr=kind if where == "rate" else 0.1, momentum=0.9)
@@ -193,7 +193,7 @@ class TestNanGuard:
             assert "a NaN came in" in str(caught.value) and words in str(caught.value)
 
     def test_the_first_step(self):
-        """What was made in the same barrier holds what it began with."""
+        """Parameters and moments of the same barrier hold their initial values."""
         batch = torch.full((4, 3), float("nan")).to("xla")
         with pytest.raises(FloatingPointError, match="by an input"), spmd.nan_guard():
             layer = nn.Linear(3, 2, device="xla")

@@ -175,12 +175,12 @@ class TestRunFails:
             assert step(8, 0) == pytest.approx(step(8))
         check(weights[1], weights[0])
 
-    def test_no_memory_and_what_is_beside(self) -> None:
-        """What shares no op with a program that is too large stays pending; what does, recorded or as before."""
+    def test_no_memory_and_the_unrelated(self) -> None:
+        """Ops that share none with a program that is too large stay pending; the others, recorded or as before."""
         size = int((2 * devices.host_memory() / 4) ** 0.5) // 8 * 8
         weight, count = torch.ones(4, device="xla"), torch.zeros((), device="xla")
         spmd.sync()
-        beside = torch.ones(3, device="xla") + 1
+        unrelated = torch.ones(3, device="xla") + 1
         count.add_(1)
         total = weight.mul_(2).sum()
         large = (torch.ones(size, 1, device="xla") * total * torch.ones(1, size, device="xla")).cumsum(0)
@@ -188,13 +188,13 @@ class TestRunFails:
         with pytest.raises(torch.OutOfMemoryError):
             spmd.sync()
         spmd.sync()  # said once
-        assert beside.sum().item() == 6 and count.item() == 1 and weight.tolist() == [1.0] * 4
+        assert unrelated.sum().item() == 6 and count.item() == 1 and weight.tolist() == [1.0] * 4
         with pytest.raises(torch.OutOfMemoryError):
             large.mean().item()
         assert total.item() == 8 and weight.tolist() == [1.0] * 4
 
     def test_no_memory_for_the_first_step(self) -> None:
-        """Weights and moments that were made for it hold what they began with, and the smaller step goes on."""
+        """Weights and moments hold their initial values, and the smaller step goes on."""
         models = [nn.Linear(4, 1, device=device) for device in ("xla", "cpu")]
         optimizers = [torch.optim.Adam(model.parameters(), 0.1) for model in models]
 
