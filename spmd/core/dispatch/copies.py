@@ -12,11 +12,12 @@ from ..ir.source import user_frame
 from ..lazy.cell import LOCK
 from ..lazy.constraints import laid_out, lies_now
 from ..lazy.overlap import check_target
-from ..lazy.tensor import XlaTensor
+from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import shown, write
 from ..naming import only_device
 from ..pjrt.host import leaving
 from ..pjrt.transfer import host_array, host_tensor
+from ..sharding.value import Sharding
 from .deterministic import filled
 from .layouts import refuse_layout, refuse_tensor
 
@@ -89,11 +90,18 @@ def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...],
             if type(data) is Leaf and data.host is not None:  # it has lain nowhere: no program is needed to take it
                 write(target, Leaf(data.meta, host=data.host, source=data.source))
                 return target
-    met = None if lies is None else lies_now(source)
+    met = None if lies is None else _lies_of(source)
     if lies is None or met is None or met.devices == lies.devices:
         return NotImplemented
     is_same = target._view is None and source.shape == target.shape
     return target.copy_(laid_out(source, lies if is_same else lies.replicated()), *args[2:], **kwargs)
+
+
+def _lies_of(source: XlaTensor) -> Sharding | None:
+    """The layout of a tensor, else of the base of a view: reading a view here would record it too early."""
+    if source._view is None:
+        return lies_now(source)
+    return source._view.sharding or lies_now(wrap(source._cell.meta, source._cell))
 
 
 def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -101,7 +109,7 @@ def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     targets, sources = args[:2]
     for target, source in zip(targets, sources, strict=True):
         lies = target._cell.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
-        met = None if lies is None else lies_now(source)
+        met = None if lies is None else _lies_of(source)
         if met is not None and met.devices != lies.devices:  # type: ignore[union-attr]  # there is one with `met`
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
