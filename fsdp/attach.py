@@ -10,6 +10,7 @@ from torch import nn
 import spmd
 
 from .api import Settings
+from .convert import bare
 from .outputs import BatchSplit
 from .units import ATTRIBUTE, Unit, slots, unit_of, units_in
 
@@ -55,6 +56,7 @@ def attach(
     _OWNERS.update((id(parameter), unit) for parameter in (*unit.parameters, *unit.ignored))
     for module in modules:
         module.__dict__[ATTRIBUTE] = unit
+        module.register_load_state_dict_pre_hook(_take_wrapped_names)
         module.register_load_state_dict_post_hook(_Loaded(unit, module))
         module.register_forward_pre_hook(_Enter(unit), with_kwargs=True)
         module.register_forward_hook(_Exit(unit), always_call=True)
@@ -95,6 +97,18 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
         if not below.isdisjoint(modules):
             found.append(owner)
     return found
+
+
+def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """The hook before `load_state_dict`: names that other wrappers of the module have saved, PyTorch/XLA's FSDPv2 say,
+    as the module's own."""
+    names = {key: prefix + bare(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
+    if all(old == new for old, new in names.items()):
+        return
+    own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
+    for old, new in names.items():
+        if old != new and new not in state and old.removeprefix(prefix) not in own:
+            state[new] = state.pop(old)
 
 
 class _Loaded:

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from .library import PartitionSpec
-from .policies import AnyPolicy, Policy, or_policy, resolve
+from .policies import AnyPolicy, Policy, or_policy, refuse_absent, resolve
 
 # What a rule answers for a parameter: a PartitionSpec, the dim to split as a number or as torch's `Shard(dim)`, torch's
 # `Replicate()`, or None for the dim that `parameter_spec` chooses.
@@ -35,6 +35,8 @@ def plan_overrides(
 
     Modules of the classes `alone` are units, too.
     """
+    if policy is not None:
+        refuse_absent(policy, module)
     policy = tuple(alone) or None if policy is None else policy
     if policy is None:
         return []

@@ -7,6 +7,7 @@ classes, torch's `ModuleWrapPolicy` and `CustomPolicy`, and what `policy_from_co
 `torch.distributed.fsdp.wrap`, `torch_xla.distributed.fsdp.wrap`.
 """
 
+import difflib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -110,6 +111,21 @@ def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) 
     return is_chosen, chosen
 
 
+def refuse_absent(policy: AnyPolicy, root: nn.Module) -> None:
+    """Raises ValueError for a policy of module classes of which a model has none: only the root would be a unit."""
+    if isinstance(policy, partial) and policy.func is transformer_auto_wrap_policy:
+        given = policy.keywords.get("transformer_layer_cls", ())
+    else:
+        given = policy if isinstance(policy, (set, frozenset, list, tuple)) else getattr(policy, "_module_classes", ())
+    classes = tuple(one for one in given if isinstance(one, type))
+    if classes and not any(isinstance(module, classes) for module in root.modules()):
+        names = ", ".join(sorted(one.__name__ for one in classes))
+        there = ", ".join(sorted({type(module).__name__ for module in root.modules()}))
+        raise ValueError(
+            f"auto_wrap_policy: no module of the class(es) {names} in {type(root).__name__}; its classes are {there}"
+        )
+
+
 def _callable(policy: AnyPolicy) -> Policy:
     if isinstance(policy, (set, frozenset, list, tuple)):
         return partial(transformer_auto_wrap_policy, transformer_layer_cls=policy)
@@ -152,11 +168,16 @@ def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
     """The policy that a Hugging Face `fsdp_config` describes; None where it describes none.
 
     Read are `transformer_layer_cls_to_wrap` (names of classes: a list, or text with commas) and `min_num_params`, each
-    also with the prefix `fsdp_`; the other keys are about something else. Raises ValueError where both are given.
+    also with the prefix `fsdp_`; the other keys are about something else. Raises ValueError where both are given, and
+    for a key that is nearly one of these.
 
     >>> policy_from_config({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"})
     ClassNamePolicy(names=('GPT2Block',))
     """
+    for key in config:
+        close = difflib.get_close_matches(key, (*_LAYERS, *_LEAST), n=1, cutoff=0.8)
+        if close and key not in (*_LAYERS, *_LEAST):
+            raise ValueError(f"policy_from_config: got the key {key!r}; did you mean {close[0]!r}?")
     given = [config[key] for key in _LAYERS if config.get(key)]
     least = [config[key] for key in _LEAST if config.get(key)]
     if given and least:

@@ -1,6 +1,9 @@
 """show: the units of a model, what each gathers and what each device keeps."""
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,7 +43,7 @@ class ShownUnit:
 
 @dataclass(frozen=True)
 class Shown:
-    """The units of a model, parents first; printed as a table."""
+    """The units of a model, parents first; printed as a table, in which neighbours that are alike stand once."""
 
     units: tuple[ShownUnit, ...]
 
@@ -48,11 +51,15 @@ class Shown:
         rows: list[tuple[str, ...]] = [
             ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
         ]
-        for unit in self.units:
+        for alike in _alike(self.units):
+            unit = alike[0]
             notes = "" if unit.reshards is True else "kept after forward"
             notes += f", split over {unit.reshards}" if unit.reshards and notes else ""
             sizes = (_size(unit.gathered_bytes), _size(unit.kept_bytes))
-            rows.append((f"{unit.name or '(root)'}: {unit.kind}", "", "", "", *sizes, notes))
+            title = f"{unit.name or '(root)'}: {unit.kind}"
+            if len(alike) > 1:
+                title = f"{unit.name} to {alike[-1].name}: {unit.kind}, {len(alike)} alike"
+            rows.append((title, "", "", "", *sizes, notes))
             rows += [_row(parameter) for parameter in unit.parameters]
         gathered, kept = (sum(getattr(unit, f"{name}_bytes") for unit in self.units) for name in ("gathered", "kept"))
         rows.append(("total", "", "", "", _size(gathered), _size(kept), ""))
@@ -125,6 +132,19 @@ def _parameter(
         kept_bytes=0 if is_above else torch.Size(shard).numel() * parameter.element_size(),
         notes=said if sharding is None or sharding.memory == "device" else (*said, "on the host"),
     )
+
+
+def _alike(units: Sequence[ShownUnit]) -> list[list[ShownUnit]]:
+    """The units in order, those together that follow each other and differ in their names alone."""
+    return [list(group) for _, group in itertools.groupby(units, key=_look)]
+
+
+def _look(unit: ShownUnit) -> tuple[Any, ...]:
+    """All that is printed of a unit but its name, the names of parameters from there on."""
+    parameters = tuple(
+        (tuple(name.removeprefix(unit.name) for name in one.names), *_row(one)[1:]) for one in unit.parameters
+    )
+    return unit.kind, unit.reshards, unit.gathered_bytes, unit.kept_bytes, parameters
 
 
 def _row(parameter: ShownParameter) -> tuple[str, ...]:

@@ -67,7 +67,8 @@ class FullyShardedDataParallel(nn.Module):
     A parameter that is marked over other axes of the mesh (tensor parallel) stays split over them, and is gathered over
     `shard_axis` alone.
 
-    Raises ValueError for an axis that is not in the mesh, TypeError for a wrong argument type.
+    Raises ValueError for an axis that is not in the mesh, a module that is wrapped already and a policy of classes that
+    no module has, TypeError for a wrong argument type.
     Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of PyTorch/XLA.
 
     >>> import torch, spmd, fsdp
@@ -105,6 +106,11 @@ class FullyShardedDataParallel(nn.Module):
         caller = type(self).__name__
         if not isinstance(module, nn.Module):
             raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(module).__name__}")
+        if isinstance(module, FullyShardedDataParallel):
+            raise ValueError(
+                f"{caller}: the {type(module.module).__name__} is wrapped already, over {module.mesh!r}; wrap a module "
+                "once (its `.module` is the module itself)"
+            )
         mesh, axis, batch_axes = axes_of(caller, mesh, shard_axis, extra_data_axis)
         settings = Settings(
             caller, mesh, axis, batch_axes,

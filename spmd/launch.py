@@ -10,7 +10,7 @@ from .core.dispatch.copies import host_copy
 from .core.engine.abstract import recording
 from .core.ir.graph import Leaf
 from .core.ir.meta import dense_meta
-from .core.ir.source import user_line
+from .core.ir.source import user_frame, user_line
 from .core.lazy.cell import Cell
 from .core.lazy.tensor import XlaTensor, abstract, wrap
 from .core.pjrt import agreement, devices, processes, transfer
@@ -111,7 +111,7 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     if recording() is not None:
         return abstract(meta, sharding)
     buffer = transfer.upload_part(transfer.host_array(data), meta.shape, sharding)
-    return wrap(meta, Cell(Leaf(meta, buffer=buffer, sharding=sharding), meta, sharding))
+    return wrap(meta, Cell(Leaf(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
 """PyTorch/XLA's sharded tensor without a wrapper: what it could be asked, a tensor on xla answers itself."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -39,7 +40,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
         sharding_spec: the layout as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or None.
         reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
 
-    Called, it gives back what it is given. Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
+    Called, it gives back what it is given, with PyTorch/XLA's `mesh_shape` and `partition_spec`, which change nothing.
+    Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
     >>> x = torch.ones(8, device="xla")
@@ -50,7 +52,11 @@ class XLAShardedTensor(metaclass=_ShardedType):
     (True, ('data',), 8)
     """
 
-    def __new__(cls, elem: torch.Tensor, *_: Any, **__: Any) -> Any:
+    def __new__(cls, elem: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any) -> Any:
+        for name in unknown:
+            close = difflib.get_close_matches(name, ("mesh_shape", "partition_spec"), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "expected mesh_shape or partition_spec"
+            raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
         if not isinstance(elem, XlaTensor):
             where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
             raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
@@ -68,15 +74,18 @@ def wrap_if_sharded(x: Any) -> Any:
     return x
 
 
-def wrap_as_sharded_tensor(t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None) -> torch.Tensor:
-    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla.
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
+) -> torch.Tensor:
+    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for keywords that are
+    not PyTorch/XLA's.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
     >>> spmd.wrap_as_sharded_tensor(x) is x
     True
     """
-    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec)
+    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
     return made
 
 

@@ -14,7 +14,7 @@ from .core.engine.abstract import recording
 from .core.engine.filling import Filling, can_fill
 from .core.ir.graph import Leaf
 from .core.ir.meta import dense_meta
-from .core.ir.source import user_line
+from .core.ir.source import user_frame, user_line
 from .core.lazy.annotate import current_sharding
 from .core.lazy.cell import Cell
 from .core.lazy.tensor import abstract, wrap
@@ -143,7 +143,8 @@ def from_local_shards(
         return wrap(meta, Cell(Leaf(meta, host=host_array(torch.empty(whole, dtype=dtype, device="cpu"))), meta))
     parts = [part for piece, data in placed for part in transfer.upload_piece(host_array(data), piece, whole, sharding)]
     buffer = transfer.joined(parts, whole, sharding)
-    return wrap(meta, Cell(Leaf(meta, buffer=buffer, sharding=sharding), meta, sharding))
+    leaf = Leaf(meta, buffer=buffer, sharding=sharding, source=user_frame())
+    return wrap(meta, Cell(leaf, meta, sharding))
 
 
 def _whole_shape(piece: tuple[int, ...], sharding: Sharding, shape: Sequence[int] | None) -> tuple[int, ...]:

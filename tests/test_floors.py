@@ -38,8 +38,8 @@ PLANNING = (
 
 # Those of `fsdp` from the ground up.
 FSDP = (
-    "library", "notices", "policies", "plan", "api", "outputs", "gradients", "units", "attach", "whole", "shown",
-    "accumulation", "activation", "keywords", "fully_shard", "wrapper", "recursive", "aliases", "state_dict", "convert",
+    "library", "notices", "policies", "plan", "api", "outputs", "gradients", "convert", "units", "attach", "whole",
+    "shown", "accumulation", "activation", "keywords", "fully_shard", "wrapper", "recursive", "aliases", "state_dict",
     "consolidate_sharded_ckpts",
 )  # fmt: skip
 

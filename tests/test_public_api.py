@@ -129,7 +129,7 @@ SIGNATURES = {
     spmd.residence: "(tensor)",
     spmd.shard_as: "(a, b)",
     spmd.unwrap_sharded_tensor: "(t)",
-    spmd.wrap_as_sharded_tensor: "(t, mesh_shape=None, partition_spec=None)",
+    spmd.wrap_as_sharded_tensor: "(t, mesh_shape=None, partition_spec=None, **unknown)",
     spmd.wrap_if_sharded: "(x)",
     spmd.offload_optimizer: "(optimizer)",
     spmd.place_to_device: "(tensor)",

@@ -99,7 +99,10 @@ def _folder(path: Path, key: str | None) -> Contents:
 
 def _indexed(path: Path, key: str | None) -> Contents:
     """The tensors that an index names, each from the file it names."""
-    places: Mapping[str, str] = json.loads(path.read_text())["weight_map"]
+    try:
+        places: Mapping[str, str] = json.loads(path.read_text())["weight_map"]
+    except (json.JSONDecodeError, KeyError) as error:
+        raise _cut_short(path, f"it has no table of names and files ({error!r})") from error
     files = {name: open_checkpoint(path.parent / name, key) for name in sorted({*places.values()})}
     lost = [name for name, file in places.items() if name not in files[file]]
     if lost:
@@ -116,7 +119,10 @@ def _safetensors(path: Path) -> Contents:
     """The header of a safetensors file: eight bytes of its length, and a table in JSON."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
-        table = json.loads(file.read(length))
+        try:
+            table = json.loads(file.read(length))
+        except ValueError as error:
+            raise _cut_short(path, f"its header is no JSON of {length:,} bytes") from error
     table.pop("__metadata__", None)
     end = 8 + length + max((entry["data_offsets"][1] for entry in table.values()), default=0)
     if end > path.stat().st_size:
@@ -153,7 +159,10 @@ def _torch_file(path: Path, key: str | None) -> Contents:
                 f"load_checkpoint: {path} is neither a safetensors file nor one that torch.save writes since torch "
                 "1.6, of which pieces can be read; read it with torch.load and save it again"
             )
-    loaded = torch.load(path, map_location="meta", weights_only=True)
+    try:
+        loaded = torch.load(path, map_location="meta", weights_only=True)
+    except (OSError, RuntimeError) as error:  # the table of a zip file stands at its end
+        raise _cut_short(path, f"torch cannot read it ({error})") from error
     if key is not None:
         if not isinstance(loaded, Mapping) or key not in loaded:
             raise ValueError(f"load_checkpoint: {path} has no {key!r}; it has {_shown(loaded)}")
@@ -163,6 +172,11 @@ def _torch_file(path: Path, key: str | None) -> Contents:
         say = f"; say which one is meant by key={inner[0]!r}" if inner else ""
         raise ValueError(f"load_checkpoint: expected a state dict in {path}, got {_shown(loaded)}{say}")
     return {name: _stored(path, value) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()}
+
+
+def _cut_short(path: Path, why: str) -> ValueError:
+    size = path.stat().st_size
+    return ValueError(f"load_checkpoint: {path}, of {size:,} bytes, is cut short or damaged: {why}; fetch it again")
 
 
 def _stored(path: Path, value: torch.Tensor) -> Stored:

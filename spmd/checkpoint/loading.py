@@ -1,6 +1,7 @@
 """A model's data from a checkpoint's files, each piece straight to the devices that hold it."""
 
 import difflib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,7 +47,8 @@ def load_checkpoint(
         strict: raise where names are missing or left over.
         dtype: what floating-point parameters and buffers become first; None: what they are, as `load_state_dict` does.
         key: where the state dict lies in a file of `torch.save`, such as "model".
-        rename: called with each name in the files; gives the model's, or None for what is not wanted.
+        rename: called with each name in the files; gives the model's, or None for what is not wanted. Names lose what a
+            wrapper has put in by themselves: `_orig_module.` of PyTorch/XLA's FSDPv2, `_orig_mod.` of torch.compile.
 
     Returns (missing_keys, unexpected_keys). Raises ValueError for names or shapes that do not fit and for a model on
     meta (nothing is loaded then, unless a module that loads itself says so), FileNotFoundError.
@@ -65,6 +67,7 @@ def load_checkpoint(
     if dtype is not None:
         module.to(dtype)
     state = module.state_dict(keep_vars=True)  # tied weights are one object
+    contents = _unwrapped(contents, state)
     selves = _loading_themselves(module, state, contents)
     for owner in selves:
         for name in owner.names:
@@ -141,6 +144,16 @@ def _renamed(contents: Contents, rename: Rename | None) -> Contents:
         if new is not None:
             made[new] = value
     return made
+
+
+# What wrappers of other libraries put into the names of what they wrap: PyTorch/XLA's FSDPs, torch.compile.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module)\.")
+
+
+def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
+    """What the files hold, by the model's own names where the files have those of a wrapper."""
+    names = {name: name if name in state else _WRAPPERS.sub("", name) for name in contents}
+    return {(new if new not in contents else old): contents[old] for old, new in names.items()}
 
 
 def _identity(value: Any) -> int:

@@ -1,5 +1,6 @@
 """Patterns of paths: a glob whose `*` stays within one part of a name, or a regular expression behind `re:`."""
 
+import difflib
 import functools
 import re
 from typing import NamedTuple
@@ -29,6 +30,13 @@ def site_of(pattern: str) -> Site | None:
         return None
     steps = re.findall(r"\[([^\[\]]*)\]", found["at"])
     return Site(found["path"], found["side"], tuple(int(step) if step.isdigit() else step for step in steps))
+
+
+def near_site(pattern: str) -> str | None:
+    """The site that a misspelt one is nearly; None where a pattern is of parameters."""
+    path, colon, side = pattern.rpartition(":")
+    close = difflib.get_close_matches(side.partition("[")[0], ("input", "output"), n=1) if colon else []
+    return f"{path}:{close[0]}{side[len(side.partition('[')[0]) :]}" if close and f"{path}:" != REGEX else None
 
 
 def matches(pattern: str, path: str) -> bool:

@@ -15,7 +15,7 @@ from ..core.ir.source import user_line
 from ..mesh import Mesh
 from ..partition_spec import PartitionSpec
 from .applied import Applied, apply
-from .patterns import REGEX, Site, check, matches, site_of
+from .patterns import REGEX, Site, check, matches, near_site, site_of
 
 Specs = Mapping[Any, Sequence[Any]] | Iterable[tuple[Any, Sequence[Any]]]
 
@@ -294,6 +294,9 @@ def _rule(pair: Any) -> tuple[str, PartitionSpec]:
     if isinstance(spec, str) or not isinstance(spec, Sequence):
         raise TypeError(f"ShardingRules: expected the spec of {pattern!r} with one entry per dim, got {spec!r}")
     site = site_of(pattern)
+    near = near_site(pattern) if site is None else None
+    if near is not None:
+        raise ValueError(f"ShardingRules: {pattern!r} names neither an input nor an output; did you mean {near!r}?")
     check(pattern if site is None else site.path)
     # An empty tuple of axes and None say the same; a table has one spelling of it.
     return pattern, PartitionSpec(*(None if entry == () else entry for entry in spec))

@@ -244,6 +244,19 @@ class TestFromConfig:
             chosen(fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Block"]}))
         with pytest.raises(ValueError, match="expected either transformer_layer_cls_to_wrap or min_num_params"):
             fsdp.policy_from_config({"transformer_layer_cls_to_wrap": ["Conv2d"], "min_num_params": 10})
+        with pytest.raises(ValueError, match="got the key 'min_num_parms'; did you mean 'min_num_params'"):
+            fsdp.policy_from_config({"min_num_parms": 10})
+        with pytest.raises(ValueError, match="got the key 'fsdp_transformer_layer_cls_wrap'; did you mean 'fsdp_tr"):
+            fsdp.policy_from_config({"fsdp_transformer_layer_cls_wrap": "Conv2d"})
+        assert fsdp.policy_from_config({"fsdp_offload_params": True, "fsdp_auto_wrap_policy": "NO_WRAP"}) is None
+
+    def test_classes_that_are_nowhere(self) -> None:
+        """Only the root would be a unit; one class of several is enough, as scripts share their lists."""
+        bound = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.LSTM})
+        for policy in ({nn.LSTM}, [nn.LSTM], bound, ModuleWrapPolicy({nn.LSTM})):
+            with pytest.raises(ValueError, match=r"no module of the class\(es\) LSTM in Convs; its classes are Conv2d"):
+                chosen(policy)
+        assert chosen({nn.LSTM, nn.Conv2d}) == chosen({nn.Conv2d})
 
 
 class TestRecursion:

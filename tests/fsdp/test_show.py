@@ -60,8 +60,13 @@ class TestShow:
         text = str(fsdp.show(FSDP(Net(), mesh8, auto_wrap_policy={Layer})))
         lines = text.splitlines()
         assert lines[1].startswith("(root): Net") and lines[1].endswith("kept after forward")
-        assert any(line.split() == ["blocks.0:", "Layer", "4.31", "KiB", "552", "B"] for line in lines)
-        assert any(line.split()[:1] == ["blocks.1.up.weight"] and "P('fsdp', None)" in line for line in lines)
+        # Equal blocks stand once, those that differ apart; the total counts each.
+        assert any(line.split() == "blocks.0 to blocks.1: Layer, 2 alike 4.31 KiB 552 B".split() for line in lines)
+        assert any(line.split()[:1] == ["blocks.0.up.weight"] and "P('fsdp', None)" in line for line in lines)
+        assert not any("blocks.1.up" in line for line in lines) and " 9.16 KiB" in lines[-1]
+        other = Net()
+        other.blocks[1].requires_grad_(False)
+        assert "blocks.1.up.weight" in str(fsdp.show(FSDP(other, mesh8, auto_wrap_policy={Layer})))
         assert lines[-1].split() == ["total", "9.16", "KiB", "1.14", "KiB"]
 
     def test_a_plain_model(self) -> None:

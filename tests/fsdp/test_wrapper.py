@@ -76,6 +76,27 @@ class TestModule:
         assert [tuple(shard.data.shape) for shard in shards] == [(7, 2)] * 8
         assert [tuple(shard.unpadded_data.shape) for shard in shards] == [(7, 2)] * 5 + [(7, 0)] * 3
 
+    def test_wrapped_twice(self, mesh8: spmd.Mesh) -> None:
+        model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh8)
+        with pytest.raises(ValueError, match="the Linear is wrapped already, over .*; wrap a module once"):
+            fsdp.FullyShardedDataParallel(model, mesh8)
+
+    @pytest.mark.parametrize("api", ["wrapper", "fully_shard"])
+    def test_names_of_another_wrapper(self, api: str, mesh8: spmd.Mesh) -> None:
+        """State dicts of PyTorch/XLA's FSDPv2 load, with the names of its inner wrappers."""
+        source, model = (nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)) for _ in range(2))
+        if api == "wrapper":
+            model = fsdp.FullyShardedDataParallel(model, mesh8, auto_wrap_policy={nn.Linear})
+        else:
+            fsdp.fully_shard(model[0], mesh=mesh8)
+            fsdp.fully_shard(model, mesh=mesh8)
+        names = {name: f"_orig_module.{name}".replace("0.", "0._orig_module.") for name in source.state_dict()}
+        model.load_state_dict({names[name]: value for name, value in source.state_dict().items()})
+        for name, value in model.state_dict().items():
+            assert torch.equal(value.cpu(), source.state_dict()[name])
+        with pytest.raises(RuntimeError, match="_orig_module.2.weight|2.weight"):
+            model.load_state_dict({names[name]: 0 for name in names} | {"_orig_module.2.weight": torch.ones(1)})
+
     def test_not_a_module(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match=r"expected a torch.nn.Module, got list"):
             FSDP([nn.Linear(2, 2)], mesh=mesh8)  # type: ignore[arg-type]

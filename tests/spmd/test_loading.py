@@ -250,6 +250,17 @@ class TestLoadCheckpoint:
         with pytest.raises(ValueError, match="rename gives 'x'"):
             spmd.load_checkpoint(model, tmp_path, rename=lambda name: "x")
 
+    def test_names_of_wrappers(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
+        """Names of PyTorch/XLA's FSDPv2 and of torch.compile load without what these put in."""
+        source = Net()
+        state = {f"_orig_module.{name}": value for name, value in source.state_dict().items()}
+        state = {name.replace("layers.1.", "layers.1._orig_mod."): value for name, value in state.items()}
+        torch.save(state, tmp_path / "x.pt")
+        model = on_device(mesh8)
+        assert spmd.load_checkpoint(model, tmp_path / "x.pt") == ([], [])
+        assert torch.equal(model.layers[1].weight.detach().cpu(), source.layers[1].weight)
+        assert torch.equal(model.norm.running_var.cpu(), source.norm.running_var)
+
     def test_extra_state(self, tmp_path: Path) -> None:
         class Counting(nn.Linear):
             count = 0
@@ -326,6 +337,18 @@ class TestRefused:
         torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
         with pytest.raises(ValueError, match=r"neither a safetensors file nor one that torch.save writes since"):
             spmd.load_checkpoint(model, tmp_path / "old.pt")
+        torch.save(model.state_dict(), tmp_path / "whole.pt")
+        data = (tmp_path / "whole.pt").read_bytes()
+        for length in (len(data) - 100, len(data) // 2, 40):
+            (tmp_path / "cut.pt").write_bytes(data[:length])
+            with pytest.raises(ValueError, match=r"cut.pt, of [\d,]+ bytes, is cut short or damaged: torch cannot"):
+                spmd.load_checkpoint(model, tmp_path / "cut.pt")
+        (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {')
+        with pytest.raises(ValueError, match=r"index.json, of 16 bytes, is cut short or damaged: it has no table"):
+            spmd.load_checkpoint(model, tmp_path / "model.safetensors.index.json")
+        (tmp_path / "header.safetensors").write_bytes((500).to_bytes(8, "little") + b'{"weight": {')
+        with pytest.raises(ValueError, match=r"is cut short or damaged: its header is no JSON of 500 bytes"):
+            spmd.load_checkpoint(model, tmp_path / "header.safetensors")
         torch.save([1, 2], tmp_path / "list.pt")
         with pytest.raises(ValueError, match=r"expected a state dict.*got a list"):
             spmd.load_checkpoint(model, tmp_path / "list.pt")

@@ -83,6 +83,12 @@ class TestPatterns:
     def test_matches(self, pattern: str, path: str, does: bool) -> None:
         assert matches(pattern, path) is does
 
+    def test_a_misspelt_site(self) -> None:
+        for pattern, meant in (("0:outptu", "0:output"), ("a.*:inputs[0]", "a.*:input[0]")):
+            with pytest.raises(ValueError, match=re.escape(f"neither an input nor an output; did you mean {meant!r}")):
+                spmd.ShardingRules({pattern: P(None)})
+        assert list(spmd.ShardingRules({"a:b.weight": P(None)})) == ["a:b.weight"]
+
     def test_sites(self) -> None:
         site = site_of("layers.*:output[0][hidden]")
         assert site is not None and site == ("layers.*", "output", (0, "hidden"))

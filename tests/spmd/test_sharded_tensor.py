@@ -44,6 +44,15 @@ class TestInstance:
             spmd.wrap_as_sharded_tensor(torch.ones(2))
         with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got list"):
             XLAShardedTensor([1])
+        x = torch.ones(2, device="xla")
+        assert XLAShardedTensor(x, (8,), partition_spec=(None,)) is x
+        for make in (XLAShardedTensor, spmd.wrap_as_sharded_tensor):
+            with pytest.raises(TypeError, match="argument 'partition_spek'; did you mean 'partition_spec'"):
+                make(x, partition_spek=(0,))
+            with pytest.raises(TypeError, match="argument 'device'; expected mesh_shape or partition_spec"):
+                make(x, device="xla")
+            with pytest.raises(TypeError, match="positional argument"):
+                make(x, (8,), (0,), "more")
 
 
 class TestAttributes:

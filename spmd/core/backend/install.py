@@ -11,8 +11,8 @@ from torch.utils import _foreach_utils
 from .. import interrupt, seed
 from ..dispatch.call import dispatch
 from ..dispatch.layouts import register_refusals
+from ..engine.placement import placed_like
 from ..forking import watch_forks
-from ..lazy.annotate import annotate
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from .autocast import NAME, register_autocast
@@ -82,16 +82,14 @@ def _join_foreach() -> None:
 
 
 def _split_loaded_state() -> None:
-    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, on whose device it puts it."""
+    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, on whose device it puts it,
+    whatever the mesh of the file: the tensors that it is given stay as they are."""
     process = optimizer.Optimizer._process_value_according_to_param_policy
 
     def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = process(param, value, *args, **kwargs)
-        if type(made) is XlaTensor and type(param) is XlaTensor and made.shape == param.shape:
-            sharding = param._cell.sharding
-            if sharding is not None and made._view is None and made._cell.sharding is None:
-                annotate(made, sharding)
-        return made
+        is_split = type(made) is XlaTensor and type(param) is XlaTensor and param._view is None
+        return placed_like(made, param) if is_split else made
 
     optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)  # type: ignore[method-assign]
 

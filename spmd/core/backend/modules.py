@@ -180,17 +180,18 @@ def keep_identity() -> None:
 
 
 def keep_annotations() -> None:
-    """Wraps `Module._load_from_state_dict`: what `load_state_dict(assign=True)` puts on the device in the place of an
-    annotated tensor, and nobody has annotated, lies like it."""
+    """Wraps `Module._load_from_state_dict`: what `load_state_dict(assign=True)` puts on the device in the place of a
+    tensor with a layout, here or to come, takes that layout, whatever the file says."""
     original = nn.Module._load_from_state_dict
 
     def _load_from_state_dict(self: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
-        before = _annotated(self) if local_metadata.get("assign_to_params_buffers") else {}
+        before = _layouts(self) if local_metadata.get("assign_to_params_buffers") else {}
         original(self, state_dict, prefix, local_metadata, *args)
-        for name, old in before.items():
+        for name, sharding in before.items():
             new = _own(self).get(name)
-            if type(new) is XlaTensor and new._view is None and new._cell.sharding is None and new.dim() == old.dim():
-                annotate(new, old._cell.sharding)  # type: ignore[arg-type]  # it is annotated
+            if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
+                if new._cell.sharding is not sharding:
+                    annotate(new, sharding)
                 gradients.follow(new)
 
     nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign,assignment]
@@ -201,9 +202,12 @@ def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
     return {**module._parameters, **module._buffers}
 
 
-def _annotated(module: nn.Module) -> dict[str, XlaTensor]:
-    return {
-        name: tensor
-        for name, tensor in _own(module).items()
-        if type(tensor) is XlaTensor and tensor._view is None and tensor._cell.sharding is not None
-    }
+def _layouts(module: nn.Module) -> dict[str, Sharding]:
+    """How a module's own tensors lie, or will once they are on the device; none of those without an annotation."""
+    found = {}
+    for name, tensor in _own(module).items():
+        if type(tensor) is XlaTensor and tensor._view is None:
+            found[name] = tensor._cell.sharding
+        elif tensor is not None and not _is_ours(tensor):
+            found[name] = to_come(tensor)
+    return {name: sharding for name, sharding in found.items() if sharding is not None}

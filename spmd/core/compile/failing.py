@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import jax
 import torch
 
-from ..ir.graph import Graph
+from ..ir.graph import Graph, Node, walk
 from ..ir.source import node_line
 from ..pjrt import devices, runs
 from .lower import LoweringError
@@ -35,11 +35,27 @@ def explain(program: Program, error: Exception) -> RuntimeError:
     return RunError(f"XLA failed in {_place(program, text)}: {text}")
 
 
+def about(graph: Graph, program: Program, error: RuntimeError) -> RuntimeError:
+    """An error that says what it is of: `node`, the op that failed (None: unknown), and `nodes`, those that may have.
+
+    XLA does not say which callback raised: any op that may have one.
+    """
+    index = _index(program, str(error))
+    calling = [node for node in graph.nodes if _may_call_python(node)] if program.calls_host else []
+    error.nodes = calling or graph.nodes  # type: ignore[attr-defined]
+    error.node = None if index is None else graph.nodes[index]  # type: ignore[attr-defined]
+    return error
+
+
+def _may_call_python(node: Node) -> bool:
+    return any(one.entry.name.startswith("spmd.call_jax") for one in walk([node]))
+
+
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
-    """The same for XLA's error while it compiled."""
+    """The same as `explain` for XLA's error while it compiled."""
     text = str(error)
     if _NO_MEMORY.search(text):
-        return _out_of_memory(program, _place(program, text), text)
+        return about(graph, program, _out_of_memory(program, _place(program, text), text))
     index = _index(program, text)
     node = None if index is None else graph.nodes[index]
     return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
@@ -84,7 +100,7 @@ def _largest(program: Program) -> Iterator[str]:
             return
 
 
-def check_memory(program: Program) -> None:
+def check_memory(program: Program, graph: Graph) -> None:
     """Raises OutOfMemoryError for a program that this machine cannot hold, before it runs and takes its inputs along.
 
     XLA's CPU client finds out only after its inputs were given up; and where the system promises more memory than it
@@ -94,12 +110,11 @@ def check_memory(program: Program) -> None:
         return
     limit = devices.host_memory()
     if limit is not None and program.bytes_needed > limit:
-        raise _out_of_memory(
-            program,
-            f"the program run at {program.line}",
+        what = (
             f"it needs {program.bytes_needed / 2**30:,.2f} GiB on the devices of this process beside its inputs, which "
-            f"share {limit / 2**30:,.2f} GiB of memory",
+            f"share {limit / 2**30:,.2f} GiB of memory"
         )
+        raise about(graph, program, _out_of_memory(program, f"the program run at {program.line}", what))
 
 
 def late(program: Program | None, error: Exception) -> RuntimeError:

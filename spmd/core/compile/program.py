@@ -3,7 +3,7 @@
 from typing import Any
 
 from .. import metrics
-from ..ir.graph import Graph, Port
+from ..ir.graph import Graph, Port, origin
 from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
 
@@ -18,13 +18,15 @@ class Program:
     whose mesh has the devices in another order than the program, and how they lie in it; respelled: the outputs of
     which that is so, and how they are named. calls_host: whether a run calls Python, which may raise. smallest: which
     output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
+    made_by: of each result the place of its op among `entries` and `lines`.
     fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each. asked: what the
     graph was, for the words of what changes later (see `difference.Asked`).
     """
 
     __slots__ = (
         "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint",
-        "foreign", "inputs", "line", "lines", "loops", "name", "outputs", "record", "respelled", "results", "smallest",
+        "foreign", "inputs", "line", "lines", "loops", "made_by", "name", "outputs", "record", "respelled",
+        "results", "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -34,6 +36,8 @@ class Program:
         self.results = results
         self.entries = [node.entry for node in graph.nodes]
         self.lines = [node_line(node) for node in graph.nodes]
+        places: dict[Any, int] = {node: place for place, node in enumerate(graph.nodes)}
+        self.made_by = [places.get(origin(root), -1) for root in graph.roots]
         self.donated = graph.donated
         self.asked: Any = None
         self.inputs = graph.inputs()

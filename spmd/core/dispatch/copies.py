@@ -8,13 +8,16 @@ from torch.utils._pytree import tree_map_only
 from .. import metrics
 from ..engine.reads import host_value
 from ..ir.graph import Leaf
+from ..ir.source import user_frame
 from ..lazy.cell import LOCK
+from ..lazy.constraints import laid_out, lies_now
 from ..lazy.overlap import check_target
-from ..lazy.tensor import XlaTensor
+from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import shown, write
 from ..naming import only_device
 from ..pjrt.host import leaving
 from ..pjrt.transfer import host_array, host_tensor
+from ..sharding.value import Sharding
 from .deterministic import filled
 from .layouts import refuse_layout, refuse_tensor
 
@@ -61,9 +64,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if type(target) is not XlaTensor:
         return target.copy_(host_copy(source, "copy_ into a CPU tensor"))
     if isinstance(source, XlaTensor):
-        # A state dict that was loaded in place is loaded into what it is of.
-        itself = source._cell is target._cell and source._view is target._view is None and source._meta is target._meta
-        return target if itself else NotImplemented
+        return _copy_on_device(target, source, args, kwargs)
     source = source if isinstance(source, torch.Tensor) else _number(source)
     refuse_tensor(source)
     if source.is_meta:
@@ -74,8 +75,46 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
-        write(target, Leaf(_dense(target), host=host_array(snapshot)))
+        write(target, Leaf(_dense(target), host=host_array(snapshot), source=user_frame()))
     return target
+
+
+def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """`copy_` between tensors of the device: the target keeps its layout, wherever the source lies."""
+    cell, lies = target._cell, target._cell.sharding
+    if source._view is target._view is None and source._meta is target._meta:
+        if source._cell is cell:  # a state dict that was loaded in place is loaded into what it is of
+            return target
+        with LOCK:
+            data = source._cell.value
+            if type(data) is Leaf and data.host is not None:  # it has lain nowhere: no program is needed to take it
+                write(target, Leaf(data.meta, host=data.host, source=data.source))
+                return target
+    met = None if lies is None else _lies_of(source)
+    if lies is None or met is None or met.devices == lies.devices:
+        return NotImplemented
+    is_same = target._view is None and source.shape == target.shape
+    return target.copy_(laid_out(source, lies if is_same else lies.replicated()), *args[2:], **kwargs)
+
+
+def _lies_of(source: XlaTensor) -> Sharding | None:
+    """The layout of a tensor, else of the base of a view: reading a view here would record it too early."""
+    if source._view is None:
+        return lies_now(source)
+    return source._view.sharding or lies_now(wrap(source._cell.meta, source._cell))
+
+
+def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The list op, but pair by pair where a value comes from other devices than those of its target."""
+    targets, sources = args[:2]
+    for target, source in zip(targets, sources, strict=True):
+        lies = target._cell.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        met = None if lies is None else _lies_of(source)
+        if met is not None and met.devices != lies.devices:  # type: ignore[union-attr]  # there is one with `met`
+            for pair in zip(targets, sources, strict=True):
+                aten.copy_.default(*pair, *args[2:], **kwargs)
+            return None
+    return NotImplemented
 
 
 def _number(value: complex) -> torch.Tensor:
@@ -148,6 +187,7 @@ def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 HANDLERS: dict[Any, Any] = {
     aten.copy_.default: _copy_,
+    aten._foreach_copy_.default: _foreach_copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _item,
     aten.item.default: _item,  # what `.item()` is below autograd, inside another handler

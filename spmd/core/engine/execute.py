@@ -202,7 +202,7 @@ def _run_watched(piece: Piece, roots: list[Root], flow: Flow, line: Line, kinds:
     bring(graph.leaves, graph.lies)
     leaves = launch.run(program, watched)
     if values:
-        nans.blame(graph, values, np.asarray(leaves.pop().placed()[0]), kinds)
+        nans.blame(graph, values, np.asarray(leaves.pop().placed()[0]), kinds, [cell for _, cell in roots])
     _take_all(roots, leaves, flow)
 
 

@@ -10,7 +10,7 @@ import torch
 from ..ir.errors import AbstractError
 from ..ir.graph import Leaf
 from ..ir.meta import dense_meta
-from ..ir.source import user_line
+from ..ir.source import user_frame, user_line
 from ..lazy.annotate import current_sharding
 from ..lazy.cell import LOCK
 from ..lazy.tensor import XlaTensor
@@ -54,7 +54,7 @@ class Filling:
         buffer = transfer.joined(self._parts, self.shape, self.sharding)
         torch.autograd.graph.increment_version(self.tensor)
         with LOCK:
-            self.tensor._cell.write(Leaf(self.tensor._meta, buffer=buffer, sharding=self.sharding))
+            self.tensor._cell.write(Leaf(self.tensor._meta, buffer=buffer, sharding=self.sharding, source=user_frame()))
             self.tensor._cell.home = self.sharding
         self._when_done()
 

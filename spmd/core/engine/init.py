@@ -3,6 +3,7 @@
 import math
 import weakref
 from collections.abc import Sequence
+from types import CodeType
 from typing import Any
 
 from ..compile import cache
@@ -27,24 +28,10 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
     for_read: the barrier is there to read a value, perhaps in the middle of a step. New constants that nothing reads
     yet are born, too: the state that an optimizer makes at its first step and reads numbers before it writes it.
     """
-    born: dict[Value, Leaf] = {}
-    known: dict[Value, bool] = {}
-    fixed: dict[Cell, list[Value]] = {cell: [cell.value] for cell in (_unused(cells) if for_read else ())}
-    for cell in cells:
-        history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
-        for value in history:
-            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and is_pure(value, known))):
-                fixed.setdefault(cell, []).append(value)
-    if not fixed:
+    initial = initial_values(cells, _unused(cells) if for_read else ())
+    if not initial:
         return False
-    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
-    # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
-    read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
-    begins = _first_impure(cells, known)
-    initial = {}
-    for cell, values in fixed.items():
-        before = [value for value in values if _serial(value) < begins]
-        initial[cell] = next((value for value in values if value in read), (before or values)[-1])
+    born: dict[Value, Leaf] = {}
     abstractly = recording()
     for mesh, here in _by_mesh(initial, cells):
         check_here(mesh)
@@ -59,7 +46,7 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
                 born[node] = Leaf(node.meta, sharding=sharding, is_abstract=True)
                 continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
-            born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding)
+            born[node] = Leaf(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
         if rest and abstractly is not None:
             born |= zip([node for _, node in rest], abstractly.run(_graph_of(rest, mesh)), strict=True)
         for part in _programs(rest, mesh) if abstractly is None else ():
@@ -77,8 +64,38 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
         if cell.value is node:
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
+        elif cell.data is None:
+            cell.data = leaf  # the step that has overwritten it may fail
         leaf.holder = weakref.ref(cell)
     return True
+
+
+def initial_values(cells: list[Cell], unused: Sequence[Cell] = ()) -> dict[Cell, Value]:
+    """Of each cell that was made since the last barrier, the value with which it begins: a constant or, of parameters
+    and buffers, what depends on constants and random keys alone. unused: cells whose value is one, as it is."""
+    known: dict[Value, bool] = {}
+    fixed: dict[Cell, list[Value]] = {cell: [cell.value] for cell in unused}
+    for cell in cells:
+        history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
+        for value in history:
+            if type(value) is not Leaf and (_constant(value) is not None or (cell.is_state and is_pure(value, known))):
+                fixed.setdefault(cell, []).append(value)
+    if not fixed:
+        return {}
+    # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
+    # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
+    read = _first_read(cells, {value for values in fixed.values() for value in values}, known)
+    begins = _first_impure(cells, known)
+    initial = {}
+    for cell, values in fixed.items():
+        before = [value for value in values if _serial(value) < begins]
+        initial[cell] = next((value for value in values if value in read), (before or values)[-1])
+    return initial
+
+
+def _source(value: Value) -> tuple[CodeType | None, int] | None:
+    maker = origin(value)
+    return None if maker is None else (maker.code, maker.instruction)
 
 
 def _unused(cells: Sequence[Cell]) -> list[Cell]:

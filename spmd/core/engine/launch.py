@@ -45,7 +45,7 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
     gone; their leaves then say so at the next use.
     """
     started = metrics.now()
-    failing.check_memory(program)
+    failing.check_memory(program, graph)
     floats, integers = pack_numbers(graph.nodes)
     vectors = (np.array(floats, np.float64), np.array(integers, np.int64))
     if processes.several():
@@ -62,7 +62,7 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
         if program.calls_host:
             jax.block_until_ready(made)
     except jax.errors.JaxRuntimeError as error:
-        raise failing.explain(program, error) from error
+        raise failing.about(graph, program, failing.explain(program, error)) from error
     made = list(made)
     for i, lies in program.respelled:
         made[i] = transfer.respelled(made[i], lies)

@@ -5,7 +5,10 @@ from collections.abc import Iterable
 from ..ir.errors import AbstractError
 from ..ir.graph import Leaf, Node, Value, origin
 from ..ir.source import describe, user_line
-from ..lazy.cell import Cell
+from ..lazy.annotate import current_sharding
+from ..lazy.cell import LOCK, Cell
+from ..lazy.constraints import laid_out
+from ..lazy.tensor import XlaTensor, wrap
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.spec import Spec
 from ..sharding.value import DEVICE, Sharding
@@ -98,9 +101,33 @@ def moved(leaf: Leaf, target: Sharding) -> Leaf:
         return Leaf(leaf.meta, sharding=target, is_abstract=True)
     leaf.check()
     if leaf.host is not None:
-        return Leaf(leaf.meta, host=leaf.host, sharding=target)
+        return Leaf(leaf.meta, host=leaf.host, sharding=target, source=leaf.source)
     buffer, lies = leaf.placed()
-    return Leaf(leaf.meta, buffer=transfer.move(buffer, leaf.meta.shape, lies, target), sharding=target)
+    buffer = transfer.move(buffer, leaf.meta.shape, lies, target)
+    return Leaf(leaf.meta, buffer=buffer, sharding=target, maker=leaf.maker, source=leaf.source)
+
+
+def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
+    """A tensor of the same value on the devices of another one: split as that is where the shapes are equal, else
+    replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
+    asked, here = target._cell.sharding, tensor._cell.sharding
+    lies = asked or current_sharding(target) or devices.default_sharding()
+    if tensor.shape != target.shape:
+        if here is None or here.devices == lies.devices:
+            return tensor
+        lies, asked = lies.replicated(), asked and asked.replicated()
+    if here is asked or not tensor.numel():
+        return tensor
+    if tensor._view is not None or type(tensor._cell.value) is not Leaf:
+        made = laid_out(tensor, lies)
+        made._cell.sharding = asked
+        return made
+    with LOCK:
+        leaf = tensor._cell.value
+        data = moved(leaf, lies)
+        if data.host is not None:
+            data.sharding = asked
+        return wrap(tensor._meta, Cell(data, tensor._cell.meta, asked))
 
 
 def wanted(leaf: Leaf) -> Sharding | None:

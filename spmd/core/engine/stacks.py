@@ -55,8 +55,9 @@ def given(program: Program, graph: Graph, made: Sequence[jax.Array], maker: Any)
     leaves: list[Leaf | None] = [None] * len(graph.roots)
     for port, buffer in zip(program.outputs, made, strict=True):
         if isinstance(port.places, int):
-            sharding = program.results[port.places]
-            leaves[port.places] = Leaf(graph.roots[port.places].meta, buffer=buffer, sharding=sharding, maker=maker)
+            place = port.places
+            meta, sharding = graph.roots[place].meta, program.results[place]
+            leaves[place] = Leaf(meta, buffer=buffer, sharding=sharding, maker=maker, source=place)
             continue
         sharding = program.results[max(port.places)]
         members = []
@@ -64,7 +65,7 @@ def given(program: Program, graph: Graph, made: Sequence[jax.Array], maker: Any)
             if place < 0:
                 members.append(graph.leaves[~place])
             else:
-                members.append(Leaf(graph.roots[place].meta, sharding=sharding, maker=maker))
+                members.append(Leaf(graph.roots[place].meta, sharding=sharding, maker=maker, source=place))
                 leaves[place] = members[-1]
         Store(buffer, sharding, members)
     return leaves  # type: ignore[return-value]  # every root is in one output

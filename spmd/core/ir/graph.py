@@ -26,12 +26,12 @@ class Leaf:
 
     `sharding` says how the buffer lies (or will lie); `gone` says why a buffer is no longer there; `shared` is set when
     someone outside the graph holds the buffer, which then is never donated. Instead of a buffer of its own it may have
-    a `row` of a `store`.
+    a `row` of a `store`. `source`: the user's (code, last instruction), or which result of its `maker` it is.
     """
 
     __slots__ = (
         "__weakref__", "buffer", "gone", "holder", "host", "is_abstract", "maker", "meta", "row", "serial", "sharding",
-        "shared", "store",
+        "shared", "source", "store",
     )  # fmt: skip
 
     def __init__(
@@ -42,6 +42,7 @@ class Leaf:
         host: np.ndarray | None = None,
         sharding: Sharding | None = None,
         maker: Any = None,
+        source: tuple[CodeType | None, int] | int | None = None,
         is_abstract: bool = False,
     ):
         self.meta = meta
@@ -55,6 +56,7 @@ class Leaf:
         self.gone: str | None = None
         self.serial = next(_serials)  # counts on with the nodes'
         self.holder: Any = None  # weak reference to the cell whose value this is
+        self.source = source
         self.maker = maker  # weak reference to the program whose result this is
 
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:

@@ -44,15 +44,15 @@ class Cell:
 
     sharding: asked for by the user, kept through in-place writes. reads: how ops read the value, where that
     differs from how it is stored (`lazy.reads.Reads`). home: where the last run left the value.
-    is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the
-    values it held since the last barrier, from which that initial value is found. data: what it held when the first of
-    these was recorded, which it takes back should they fail. ref: a weak reference to it. views: its tensors that are
-    views and that autograd knows (see `lazy.rebased`).
+    is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own;
+    is_parameter: as a Parameter. past: the values it held since the last barrier, from which that initial value is
+    found. data: what it held when the first of these was recorded, which it takes back should they fail. ref: a weak
+    reference to it. views: its tensors that are views and that autograd knows (see `lazy.rebased`).
     """
 
     __slots__ = (
-        "__weakref__", "data", "home", "is_state", "listed", "meta", "past", "reads", "ref", "sharding", "stamp",
-        "value", "views",
+        "__weakref__", "data", "home", "is_parameter", "is_state", "listed", "meta", "past", "reads", "ref", "sharding",
+        "stamp", "value", "views",
     )  # fmt: skip
 
     def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
@@ -62,7 +62,7 @@ class Cell:
         self.sharding = sharding
         self.home: Sharding | None = None
         self.reads: Any = None
-        self.is_state = False
+        self.is_state = self.is_parameter = False
         self.past: list[Value] | None = None
         self.data: Leaf | None = None
         self.listed = False
@@ -106,6 +106,12 @@ class Cell:
         self.value = leaf
         self.past = self.data = None
         self.lie(leaf.sharding)
+
+    def go_back(self, value: Value) -> None:
+        """Takes its initial value back, which is still to be run."""
+        self.stamp += 1
+        self.value = value
+        self.past = self.data = None
 
     def rest(self, shown: Node, sharding: Sharding | None) -> None:
         """Takes what is shown of a result that has padding: no barrier waits for it."""

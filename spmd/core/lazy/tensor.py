@@ -49,7 +49,7 @@ class XlaTensor(torch.Tensor):
     def _is_param(self, value: bool) -> None:
         # nn.Parameter marks a subclass instance with this attribute; it is how a cell learns that a module holds it.
         self.__dict__["_is_param"] = value
-        self._cell.is_state = value
+        self._cell.is_state = self._cell.is_parameter = value
         if value and self._cell.sharding is not None:
             for told in WHEN_PARAMETER:
                 told(self)
@@ -75,6 +75,7 @@ class XlaTensor(torch.Tensor):
         kept, before = self._cell.sharding if self._view is None else None, self._cell
         self._cell, self._view, self._meta = new._cell, new._view, new._meta
         self._cell.is_state |= before.is_state
+        self._cell.is_parameter |= before.is_parameter
         if before.reads is not None and self._view is None:
             before.reads.move(before, self._cell)
         unmarked = self._view is None and self._cell.sharding is None

@@ -1,20 +1,25 @@
-"""The first NaN of a program: one more result flags the values that hold NaN or infinity; the op is found from it."""
+"""The first NaN of a program: one more result flags the values that hold NaN or infinity. The op that made one is found
+from it, or what brought one in."""
 
 import dataclasses
+import functools
 import math
+import operator
 import re
 import threading
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 
-from ..ir.graph import Graph, Node, Value, results, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, origin, results, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Entry, Layouts, Lowering
-from ..ir.source import describe
+from ..ir.source import Line, describe
 from ..tables import Interned
 
 NAN, INFINITE = 1, 2
@@ -35,11 +40,12 @@ def look_for(kinds: int) -> None:
 
 
 class NanError(FloatingPointError):
-    """An op made a NaN or an infinity; the message names it and the user's line, `node` is the op."""
+    """An op made a NaN or an infinity, or one came in; the message names it and the user's line. `value`: the op, or
+    the data that held it."""
 
-    def __init__(self, message: str, node: Node):
+    def __init__(self, message: str, value: Node | Leaf):
         super().__init__(message)
-        self.node = node
+        self.value = value
 
 
 def watch(graph: Graph) -> tuple[Graph, list[Value]]:
@@ -60,29 +66,111 @@ def watch(graph: Graph) -> tuple[Graph, list[Value]]:
     )
 
 
-def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int) -> None:
-    """Raises NanError for the first op that made a NaN (or an infinity) from operands and numbers that held none."""
-    held = {value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)}
+def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int, targets: Sequence[Any]) -> None:
+    """Raises NanError for the first op that made a NaN (or an infinity) from operands and numbers that held none.
+
+    Else for what brought one in, where it does harm: a NaN of the data that reaches a result or is cast to an integer;
+    and whatever reaches a trained value that is overwritten, numbers of the user's among it. An infinity does none in
+    other results: masks have them. targets: the cells that take the results.
+    """
+    held = _Held({value_name(value): int(flag) for value, flag in zip(values, flags, strict=True)})
     for node in graph.nodes:
-        found = given = 0
-        for value in results(node):
-            found |= held.get(value_name(value), 0)
-        if not found & kinds:
-            continue
-        for operand in node.operands:
-            given |= held.get(value_name(operand), 0)
-        given |= _written(node)
-        if found & NAN and not given & NAN:
-            raise NanError(_message(node, "NaN"), node)
+        found, given = held.of(results(node)), held.of(node.operands) | _written(node)
+        if found & kinds & NAN and not given & NAN:
+            raise NanError(_made(node, "NaN") + (held.origin(node, INFINITE) if given else "") + _KEPT, node)
         if found & kinds & INFINITE and not given:
-            raise NanError(_message(node, "infinity"), node)
+            raise NanError(_made(node, "infinity") + _KEPT, node)
+        if _is_cast_to_integer(node):
+            _blame_what_came_in(node, held, kinds)
+    for root, cell in zip(graph.roots, targets, strict=True):
+        node = origin(root)
+        found = held.of((root,)) & kinds
+        if node is not None and found:
+            _blame_what_came_in(node, held, found, cell)
 
 
-def _message(node: Node, kind: str) -> str:
-    return (
-        f"nan_guard: the first {kind} was made by {describe(node)}, from operands without one. Nothing that was stored "
-        "is overwritten: tensors that had data before this program still have it."
-    )
+_KEPT = ". Nothing that was stored is overwritten: tensors that had data before this program still have it."
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """The flags of each value of a program, by its name."""
+
+    flags: dict[Any, int]
+
+    def of(self, values: Iterable[Value]) -> int:
+        """The flags of these values together."""
+        return functools.reduce(operator.or_, (self.flags.get(value_name(value), 0) for value in values), 0)
+
+    def path(self, node: Node, kind: int) -> tuple[list[Node], Node | Leaf]:
+        """The ops through which a NaN or an infinity came to an op, the last first, and what brought it: data, or the
+        op whose own numbers have it."""
+        nodes = [node]
+        while True:
+            value = next((value for value in nodes[-1].operands if self.of((value,)) & kind), None)
+            if value is None:
+                return nodes, nodes[-1]
+            if isinstance(value, Leaf):
+                return nodes, value
+            nodes.append(origin(value))  # type: ignore[arg-type]  # only a leaf has none
+
+    def origin(self, node: Node, kind: int) -> str:
+        """The origin of a NaN or an infinity that reached an op, in words."""
+        return f"; {_NAMES[kind]} reached it from {_brought(self.path(node, kind)[1])}"
+
+
+_NAMES = {NAN: "a NaN", INFINITE: "an infinity"}
+
+
+def _blame_what_came_in(node: Node, held: _Held, kinds: int, target: Any = None) -> None:
+    """Raises NanError for what an op has got from data, or from the user's numbers. target: the cell that takes its
+    result; None: the op makes something else of it."""
+    for kind in (NAN, INFINITE):
+        if not kinds & kind or not (target is not None or held.of(node.operands) & kind):
+            continue
+        path, source = held.path(node, kind)
+        is_trained = target is not None and _is_trained(target, path)
+        is_harmful = isinstance(source, Leaf) and (kind is NAN or target is None)
+        if is_trained or is_harmful:
+            said = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {describe(node)}"
+            raise NanError(said + _KEPT, source)
+
+
+def _is_trained(target: Any, path: Sequence[Node]) -> bool:
+    """True for a value that is overwritten and that training changes: a parameter, or one that a gradient reached."""
+    is_overwritten = target.data is not None or bool(target.past)
+    return is_overwritten and (target.is_parameter or any(node.sequence >= 0 for node in path))
+
+
+def _made(node: Node, kind: str) -> str:
+    return f"nan_guard: the first {kind} was made by {describe(node)}, from operands without one"
+
+
+def _brought(source: Node | Leaf) -> str:
+    """The origin of a NaN or an infinity, and its line, in words."""
+    if isinstance(source, Node):
+        return f"a number in {describe(source)}"
+    cell = source.holder() if source.holder is not None else None
+    role = "an input" if cell is None or not cell.is_state else "a parameter" if cell.is_parameter else "a buffer"
+    maker = source.maker() if source.maker is not None else None
+    if isinstance(source.source, tuple):
+        where = f"whose data came at {Line(*source.source)}"
+    elif maker is not None and source.source is not None:
+        place = maker.made_by[source.source]
+        where = f"made by {maker.entries[place].name}, {maker.lines[place]}"
+    else:
+        where = "of an earlier program"
+    return f"{role}, {source.meta!r}, {where}"
+
+
+# What changes the dtype of its operand; a NaN as an integer is any number.
+_CASTS = frozenset({"aten._to_copy", "aten.copy_", "aten.copy"})
+
+
+def _is_cast_to_integer(node: Node) -> bool:
+    dtype = node.entry.metas[0].dtype
+    is_integer = dtype is not torch.bool and not dtype.is_floating_point and not dtype.is_complex
+    return is_integer and node.entry.name in _CASTS
 
 
 def _can_hold(meta: Meta) -> bool:

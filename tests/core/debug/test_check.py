@@ -99,7 +99,7 @@ class TestEager:
 
 
 class TestNanGuard:
-    """The first op that makes a NaN or an infinity is named with its line; inputs are not blamed; data is kept."""
+    """The first op that makes a NaN or an infinity, or what brings one in, is named with its line; data is kept."""
 
     def test_names_op_and_line(self):
         x = torch.tensor([1.0, -2.0]).to("xla")
@@ -127,15 +127,84 @@ class TestNanGuard:
             (y * 0).sum().backward()
         here(str(caught.value), "the backward of", "y = x.sqrt()  # its gradient")
 
-    def test_inputs_are_not_blamed(self):
+    def test_what_is_handled_is_not_blamed(self):
+        """A NaN that reaches no result, and infinities where masks have them."""
         x = torch.tensor([float("nan"), 1.0]).to("xla")
         scores = torch.randn(4, 4).to("xla")
+        uploaded = torch.full((4, 4), float("-inf")).triu(1).to("xla")
+        best = torch.zeros(4, device="xla")
         with spmd.nan_guard():
-            assert torch.isnan(x * 2 + 1).tolist() == [True, False]
+            is_nan, mended = torch.isnan(x * 2 + 1).tolist(), x.nan_to_num(7.0).tolist()
+            assert is_nan == [True, False] and mended == [7, 1]
             mask = torch.ones(4, 4, device="xla").triu(1).bool()
             probabilities = scores.masked_fill(mask, float("-inf")).softmax(-1)
             bias = torch.full((4, 4), float("-inf"), device="xla").triu(1).clamp(min=-1)
-            assert (probabilities + bias).isfinite().all().item()
+            assert (probabilities + bias).isfinite().all().item() and (scores + uploaded).softmax(-1).sum().item() > 3
+            best[1:] = float("-inf")
+            uploaded[0] = 0
+            spmd.sync()
+            best += 1
+            spmd.sync()
+
+    @pytest.mark.parametrize("kind", [float("nan"), float("inf")])
+    @pytest.mark.parametrize("where", ["batch", "parameter", "number", "moment", "rate"])
+    def test_what_comes_in(self, where, kind):
+        """The origin of a NaN or an infinity in a step is named with its line; nothing is overwritten."""
+        made = torch.ones(3, 2)
+        weight = nn.Parameter(made.fill_(kind).to("xla") if where == "parameter" else made.to("xla"))
+        optimizer = torch.optim.SGD([weight], lr=kind if where == "rate" else 0.1, momentum=0.9)
+        state = torch.full((3, 2), kind if where == "moment" else 0.0).to("xla")
+        optimizer.state[weight]["momentum_buffer"] = state
+        count, other = torch.zeros((), device="xla"), torch.ones(2).to("xla")
+        spmd.sync()
+        before, pending = weight.detach().cpu(), other + 1
+        count.add_(1)
+        with pytest.raises(FloatingPointError) as caught, spmd.nan_guard():
+            batch = torch.full((4, 3), kind if where == "batch" else 1.0).to("xla")
+            loss = (batch @ weight * (kind if where == "number" else 1.0)).mean()
+            loss.backward()
+            optimizer.step()
+            spmd.sync()
+        name = "NaN" if kind != kind else "infinity"
+        line = {
+            "batch": "batch = torch.full(", "parameter": "weight = nn.Parameter(", "moment": "state = torch.full(",
+            "number": "loss = (batch @ weight", "rate": "optimizer.step()",
+        }[where]  # fmt: skip
+        assert name in str(caught.value) and line in str(caught.value), caught.value
+        assert torch.equal(weight.detach().cpu().isnan(), before.isnan())
+        assert torch.equal(weight.detach().cpu().nan_to_num(), before.nan_to_num())
+        assert pending.tolist() == [2, 2] and count.item() == 1  # what has no part in it stays recorded
+
+    def test_what_comes_in_elsewhere(self):
+        """Of a buffer, of an earlier program, as an integer."""
+        norm = nn.BatchNorm1d(2).to("xla").eval()
+        norm.running_mean.fill_(float("nan"))
+        earlier = torch.tensor([1.0, -1.0]).to("xla").log()  # made here
+        spmd.sync()
+        x = torch.tensor([[1.0, float("nan")]]).to("xla")
+        for run, words in (
+            (lambda: norm(torch.ones(2, 2).to("xla")).tolist(), "a buffer, float32[2]"),
+            (lambda: earlier.sum().item(), "made by aten.log"),
+            (lambda: x.long().tolist(), "it reached aten._to_copy"),
+            (lambda: x.sum().item(), "by an input, float32[1,2]"),
+        ):
+            with pytest.raises(FloatingPointError) as caught, spmd.nan_guard():
+                run()
+            assert "a NaN came in" in str(caught.value) and words in str(caught.value)
+
+    def test_the_first_step(self):
+        """Parameters and moments of the same barrier hold their initial values."""
+        batch = torch.full((4, 3), float("nan")).to("xla")
+        with pytest.raises(FloatingPointError, match="by an input"), spmd.nan_guard():
+            layer = nn.Linear(3, 2, device="xla")
+            optimizer = torch.optim.AdamW(layer.parameters(), 0.1)
+            layer(batch).sum().backward()
+            optimizer.step()
+            spmd.sync()
+        assert layer.weight.isfinite().all().item() and layer.weight.detach().abs().sum().item() > 0
+        assert optimizer.state[layer.weight]["exp_avg"].tolist() == [[0.0] * 3] * 2
+        with pytest.raises(RuntimeError, match="nan_guard"):
+            layer.weight.grad.tolist()
 
     def test_several_results_and_bf16(self):
         x = torch.tensor([[1e38, 3e38], [1.0, 2.0]]).to("xla")
