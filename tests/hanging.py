@@ -18,7 +18,9 @@ import queue
 import subprocess
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from time import perf_counter
 
@@ -43,11 +45,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def queued(devices: int) -> Callable[[], None]:
     """Each run launches 12 programs, with an array uploaded for each; XLA takes 32 in flight on a device."""
     mesh = spmd.Mesh(range(devices), (devices,), ("x",))
+    kept: deque[torch.Tensor] = deque(maxlen=1)  # what is dropped before its barrier never runs
     rows = [spmd.mark_sharding(torch.zeros(512, 512).to("xla"), mesh, ("x", None)) for _ in range(6)]
 
     def run() -> None:
         for row in rows * 2:
-            (row @ row.t()).sum() + torch.ones(64, 64).to("xla").sum()
+            kept.append((row @ row.t()).sum() + torch.ones(64, 64).to("xla").sum())
             spmd.sync()
 
     return run
@@ -61,8 +64,7 @@ def calling_python(devices: int) -> Callable[[], None]:
         return jax.pure_callback(lambda value: np.asarray(value) * 2, jax.ShapeDtypeStruct(array.shape, "f4"), array)
 
     def run() -> None:
-        spmd.call_jax(double, values)
-        spmd.sync(wait=True)
+        assert spmd.call_jax(double, values).sum().item() == 2 * values.numel()
 
     return run
 
@@ -97,8 +99,7 @@ def mixed(devices: int) -> Callable[[], None]:
     values = spmd.mark_sharding(torch.rand(devices * devices, 64).to("xla"), mesh, (("x", "y"), None))
 
     def run() -> None:
-        spmd.call_jax(program, values)
-        spmd.sync(wait=True)
+        assert spmd.call_jax(program, values).isfinite().all()
 
     return run
 
@@ -130,6 +131,7 @@ def child(args: argparse.Namespace) -> None:
     spmd.simulate(args.devices)
     made = {"queue": queued, "callback": calling_python, "mix": mixed, "step": training}[args.programs[0]]
     run = made(args.devices)
+    print("ready", flush=True)
     for _ in range(args.runs):
         run()
         print("run", flush=True)
@@ -147,9 +149,10 @@ def watch(program: str, partitioner: str, args: argparse.Namespace) -> str:
         environment["PJRT_NPROC"] = str(args.devices)
     process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True, env=environment)
     lines: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=lambda: [lines.put(line) for line in (*process.stdout, "")], daemon=True).start()
+    threading.Thread(target=lambda: [lines.put(line) for line in chain(process.stdout, [""])], daemon=True).start()
     started, count, verdict = perf_counter(), 0, "HUNG"
     try:
+        lines.get(timeout=600)  # imports, and what is on the devices before the first run
         while line := lines.get(timeout=args.patience):
             count += line == "run\n"
             verdict = "ended" if line == "end\n" else verdict
