@@ -500,5 +500,8 @@ class TestNoHang:
             env={**os.environ, "PJRT_NPROC": "64", "XLA_FLAGS": f"{self.SIMPLE} {self.WARNING}"}, cwd=ROOT,
         )  # fmt: skip
         assert done.stdout == "True\n", done.stderr
-        waiting = re.findall(r"\[id=(\d)\] This thread has been waiting for", done.stderr)
-        assert sorted(waiting) == list("1234567")
+        told = re.findall(r"\[id=(\d)\] This thread (has been|is unstuck) waiting for", done.stderr)
+        events = {device: [event for other, event in told if other == device] for device, _ in told}
+        assert events.keys() >= set("1234567")
+        for found in events.values():  # never a second wait before the end of the first
+            assert found == ["has been", "is unstuck"] * (len(found) // 2)
