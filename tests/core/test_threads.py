@@ -2,10 +2,8 @@
 
 import os
 import pickle
-import re
 import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable
 
@@ -444,7 +442,6 @@ class TestNoHang:
     """No program waits for a thread that another one holds (`tests/hanging.py` has more, and more runs)."""
 
     SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    WARNING = "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1"
 
     def hanging(self, *arguments: str) -> list[str]:
         """Runs the command under Shardy; returns how each program ended."""
@@ -463,45 +460,3 @@ class TestNoHang:
         """Without the bound on programs in flight, and without the one thread more, these do not end."""
         found = self.hanging("--programs", program, "--without", without, "--runs", "60", "--patience", "45")
         assert found == ["HUNG"]
-
-    def test_one_collective_at_a_time(self) -> None:
-        """XLA runs the collectives of a program in one order, data or not: each device waits in one of them only, on
-        one thread. That is why the pool's width does not depend on the program."""
-        script = """
-            import time
-            import numpy as np, torch, spmd, jax, jax.numpy as jnp
-            from jax import lax
-            spmd.simulate(8)
-            mesh = spmd.Mesh(range(8), (8,), ("x",))
-            values = spmd.mark_sharding(torch.ones(64, 64).to("xla"), mesh, ("x", None))
-
-            def late(value, device):
-                time.sleep(4 if device == 0 else 0)
-                return np.asarray(value)
-
-            def body(part):
-                total = part
-                for number in range(8):
-                    start = jnp.sin(part * number)
-                    if number == 4:
-                        shape = jax.ShapeDtypeStruct(start.shape, start.dtype)
-                        start = jax.pure_callback(late, shape, start, lax.axis_index("x"))
-                    total += lax.psum(start, "x") + lax.all_gather(start, "x")[0]
-                    total += lax.fori_loop(0, 3, lambda _, carry: lax.all_to_all(carry, "x", 0, 0, tiled=True), start)
-                return total
-
-            rows = jax.sharding.PartitionSpec("x")
-            jax_mesh = jax.sharding.Mesh(np.array(jax.devices()), ("x",))
-            program = jax.shard_map(body, mesh=jax_mesh, in_specs=rows, out_specs=rows, check_vma=False)
-            print(spmd.call_jax(program, values).sum().isfinite().item())
-            """
-        done = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=200,
-            env={**os.environ, "PJRT_NPROC": "64", "XLA_FLAGS": f"{self.SIMPLE} {self.WARNING}"}, cwd=ROOT,
-        )  # fmt: skip
-        assert done.stdout == "True\n", done.stderr
-        told = re.findall(r"\[id=(\d)\] This thread (has been|is unstuck) waiting for", done.stderr)
-        events = {device: [event for other, event in told if other == device] for device, _ in told}
-        assert events.keys() >= set("1234567")
-        for found in events.values():  # never a second wait before the end of the first
-            assert found == ["has been", "is unstuck"] * (len(found) // 2)
