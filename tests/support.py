@@ -109,9 +109,8 @@ def run_script(script: str, *, timeout: float = 120, code: int = 0, **environmen
 
     The process starts without the settings of this one's devices. A hang, or another exit code, fails the test.
     """
-    kept = {
-        name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "PJRT_DEVICE", "CPU_NUM_DEVICES")
-    }
+    own = ("XLA_FLAGS", "PJRT_DEVICE", "PJRT_NPROC", "CPU_NUM_DEVICES")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(script)],
         capture_output=True, text=True, timeout=timeout, env={**kept, **environment}, cwd=ROOT,

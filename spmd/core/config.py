@@ -3,6 +3,7 @@
 import importlib.util
 import mmap
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,10 +180,43 @@ def add_xla_defaults() -> None:
     known = _known_to_xla([name for name in XLA_DEFAULTS if name not in given])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
     os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
-    # The threads of XLA's CPU client, by default 16 here for eight devices. In a program whose collectives may run side
-    # by side (one inside a loop, one beside it) each device holds one for itself and one for each of them: with too few
-    # they wait for ever for one that never starts.
-    os.environ.setdefault("PJRT_NPROC", "64")
+
+
+_own_pool_width: str | None = None
+
+
+def set_pool_width(num_devices: int) -> None:
+    """Tells XLA's CPU client, before it starts, how many threads its pools need; a width that the user gave stays.
+
+    A program over several devices holds one thread for each until it ends. One that calls Python may have XLA copy the
+    arguments there, on that same pool: without one thread more the copies never start, and the program never ends. XLA
+    itself takes the number of cores or of devices, the larger one; one device computes on the calling thread.
+    """
+    global _own_pool_width
+    if os.environ.get("PJRT_NPROC", _own_pool_width) != _own_pool_width or "NPROC" in os.environ:
+        return
+    reset_pool_width()
+    if num_devices > 1 and num_devices >= _num_cores():
+        _own_pool_width = os.environ["PJRT_NPROC"] = str(num_devices + 1)
+
+
+def reset_pool_width() -> None:
+    """Takes `set_pool_width` back once the client has started: processes that this one starts have their own devices."""
+    global _own_pool_width
+    if _own_pool_width is not None and os.environ.get("PJRT_NPROC") == _own_pool_width:
+        del os.environ["PJRT_NPROC"]
+    _own_pool_width = None
+
+
+def _num_cores() -> int:
+    """The cores that this process may use, as XLA counts them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def forced_cpu_devices() -> int | None:
+    """The number of CPU devices that XLA_FLAGS asks for, or None."""
+    found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
+    return int(found[-1]) if found else None
 
 
 def _known_to_xla(names: Sequence[str]) -> set[str]:

@@ -1,16 +1,20 @@
 """Threads, processes, and how a process ends."""
 
+import os
 import pickle
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 
 import pytest
 import torch
-from support import run_script
+from support import ROOT, run_script
 from torch import nn
 
 import spmd
 from spmd import shards
+from spmd.core import config
 from spmd.core.engine import reads
 from spmd.core.ir import source
 from spmd.core.ir.graph import origin
@@ -385,3 +389,74 @@ class TestModuleState:
         model = nn.Linear(2, 2)
         model(torch.ones(1, 2)).sum().backward()
         assert model.weight.grad.shape == (2, 2)
+
+
+class TestPoolWidth:
+    """XLA's CPU client gets one thread more than it has devices, where these are several and the cores are fewer."""
+
+    WIDTHS = """
+        import os, pathlib
+        given = os.environ.get("PJRT_NPROC")
+        import spmd
+        assert os.environ.get("PJRT_NPROC") == given  # nothing is set at import
+        devices = len(spmd.device_ids())
+        assert os.environ.get("PJRT_NPROC") == given  # processes started from here have their own devices
+        names = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
+        print(names.count("tf_XLAEigen\\n") - max(devices + (devices > 1), len(os.sched_getaffinity(0))))
+        """
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+    @pytest.mark.parametrize(
+        ("more", "environment"),
+        [
+            (0, {}),
+            (0, {"CPU_NUM_DEVICES": "9"}),
+            (0, {"JAX_NUM_CPU_DEVICES": "9"}),
+            (0, {"XLA_FLAGS": "--xla_force_host_platform_device_count=9"}),
+            (-1, {"CPU_NUM_DEVICES": "70", "PJRT_NPROC": "70"}),
+            (-1, {"CPU_NUM_DEVICES": "70", "NPROC": "3"}),
+        ],
+    )
+    def test_threads(self, more: int, environment: dict[str, str]) -> None:
+        """The client's own threads, counted; a width in the environment is the user's and stays."""
+        assert run_script(self.WIDTHS, **environment) == f"{more}\n"
+
+    def test_simulated_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The last count before the client starts is the one that counts; a large machine has threads enough."""
+        for name in ("PJRT_NPROC", "NPROC"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(config, "_num_cores", lambda: 4)
+        for devices, width in ((8, "9"), (64, "65"), (3, None), (4, "5"), (1, None)):
+            config.set_pool_width(devices)
+            assert os.environ.get("PJRT_NPROC") == width
+        config.set_pool_width(8)
+        config.reset_pool_width()
+        assert "PJRT_NPROC" not in os.environ
+        monkeypatch.setenv("PJRT_NPROC", "3")
+        config.set_pool_width(8)
+        config.reset_pool_width()
+        assert os.environ["PJRT_NPROC"] == "3"
+
+
+class TestNoHang:
+    """No program waits for a thread that another one holds (`tests/hanging.py` has more, and more runs)."""
+
+    SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+    def hanging(self, *arguments: str) -> list[str]:
+        """Runs the command under Shardy; returns how each program ended."""
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests" / "hanging.py", "--partitioners", "shardy", *arguments],
+            capture_output=True, text=True, timeout=560, env={**os.environ, "XLA_FLAGS": self.SIMPLE},
+        )  # fmt: skip
+        return [line.split()[-1] for line in done.stdout.splitlines()]
+
+    def test_all_end(self) -> None:
+        """Programs launched without waiting, Python called on each device, collectives that data does not order."""
+        assert self.hanging("--runs", "12", "--patience", "240") == ["ended"] * 4
+
+    @pytest.mark.parametrize(("program", "without"), [("queue", "queue"), ("callback", "width")])
+    def test_what_hangs(self, program: str, without: str) -> None:
+        """Without the bound on programs in flight, and without the one thread more, these do not end."""
+        found = self.hanging("--programs", program, "--without", without, "--runs", "60", "--patience", "45")
+        assert found == ["HUNG"]

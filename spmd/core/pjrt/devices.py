@@ -8,7 +8,14 @@ import threading
 import jax
 
 from .. import forking
-from ..config import add_xla_defaults, config, requested_hardware
+from ..config import (
+    add_xla_defaults,
+    config,
+    forced_cpu_devices,
+    requested_hardware,
+    reset_pool_width,
+    set_pool_width,
+)
 from ..jax_private import backends_are_initialized
 from ..sharding.topology import all_devices
 from ..sharding.value import Sharding
@@ -50,6 +57,7 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
     _prepared = True
     config.num_slices = slices if slices > 1 else 0
     add_xla_defaults()
+    set_pool_width(num_devices)
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", num_devices)
 
@@ -72,6 +80,8 @@ def prepare() -> None:
             jax.config.update("jax_platforms", hardware.platform)
         if hardware.num_cpu_devices is not None:
             jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
+        given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: whatever XLA_FLAGS says
+        set_pool_width(given if given > 0 else forced_cpu_devices() or 1)
         _prepared = True
 
 
@@ -79,7 +89,9 @@ def devices() -> tuple[jax.Device, ...]:
     """Every device of every process, in the order of their ordinals."""
     forking.check()
     prepare()
-    return all_devices()
+    found = all_devices()
+    reset_pool_width()
+    return found
 
 
 def default_sharding() -> Sharding:
