@@ -14,6 +14,7 @@ from ..forking import watch_forks
 from ..lazy.annotate import annotate
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
+from . import imported as imported
 from .autocast import NAME, register_autocast
 from .checkpoint import join_checkpoint
 from .checkpointing import join_checkpointing
