@@ -18,6 +18,7 @@ from . import imported as imported
 from .autocast import NAME, register_autocast
 from .checkpoint import join_checkpoint
 from .checkpointing import join_checkpointing
+from .compiled import join_control_flow
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
@@ -130,6 +131,7 @@ AT_IMPORT = (
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
     Patch("`nn.Module._load_from_state_dict`", "assigned state lies as before", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
+    Patch("the compiler around `torch.cond` and its like", "they are ops of ours", "the types of arguments", join_control_flow),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
 )  # fmt: skip
 

@@ -19,12 +19,13 @@ class Program:
     which that is so, and how they are named. calls_host: whether a run calls Python, which may raise. smallest: which
     output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
     fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each. asked: what the
-    graph was, for the words of what changes later (see `difference.Asked`).
+    graph was, for the words of what changes later (see `difference.Asked`). exchanges: its collectives, each with the
+    place of the op that it came from.
     """
 
     __slots__ = (
-        "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint",
-        "foreign", "inputs", "line", "lines", "loops", "name", "outputs", "record", "respelled", "results", "smallest",
+        "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "exchanges", "executable",
+        "fingerprint", "foreign", "inputs", "line", "lines", "loops", "name", "outputs", "record", "respelled", "results", "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -55,6 +56,7 @@ class Program:
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: metrics.CompileRecord | None = None
+        self.exchanges: tuple[tuple[metrics.Collective, int | None], ...] = ()
 
     def _lies(self, port: Port) -> Sharding:
         """How an output lies: as asked, else as the compiler chose."""
