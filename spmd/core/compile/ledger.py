@@ -6,10 +6,11 @@ from collections import Counter
 from .. import metrics
 from ..ir.graph import Graph
 from ..ir.source import Line
-from .collectives import KINDS, exchanges, table
+from .collectives import KINDS
 from .costs import repeated_flops
 from .hlo import Module
 from .program import Program
+from .traffic import exchanges, table
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 

@@ -23,10 +23,10 @@ from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
 from . import disk, notice
-from .collectives import table
 from .ledger import functions_of
 from .program import Program
 from .setting import setting
+from .traffic import table
 
 
 def _is_kept(graph: Graph) -> bool:

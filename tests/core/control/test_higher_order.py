@@ -87,7 +87,7 @@ def test_functions_under_compile_run_as_they_are() -> None:
                 assert (y.item(), x.grad.sum().item()) == (60.0, 24.0), (y, x.grad)
                 x.grad = None
             module = torch.compile(torch.nn.Linear(3, 2).to("xla"))
-            optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+            optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
             losses = []
             for _ in range(3):
                 loss = module(x.detach()).square().sum()
