@@ -37,7 +37,7 @@ def _on_few(num_pixels, window, groups, product, convolution, *operands):
 
 
 def _patches(x, window, stride, pads, dilation):
-    """The pixels that each element of a kernel meets: x [N, C, ...] as [N, C, elements of the window, pixels of the result]."""
+    """The pixels that each element of a kernel meets: x [N, C, ...] as [N, C, window, pixels of the result]."""
     dtype = wide(x.dtype)
     x = lax.pad(x.astype(dtype), jnp.zeros((), dtype), ((0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in pads)))
     sizes = zip(x.shape[2:], window, dilation, stride, strict=True)
