@@ -77,6 +77,8 @@ def fault(args: argparse.Namespace) -> str | None:
             f"--batch {args.batch} must be a multiple of {args.accumulate * sharing}: "
             f"{args.accumulate} micro-batches (--accumulate) over {sharing} shares (data x fsdp)"
         )
+    if args.resume and not (args.resume / ".metadata").is_file():
+        return f"--resume {args.resume} is no checkpoint: expected a folder that a run has saved, OUT/checkpoints/STEP"
     for flag in ("kv_heads", "sequence"):
         if getattr(args, flag) % tensor:
             return f"--{flag.replace('_', '-')} {getattr(args, flag)} must be a multiple of the mesh's tensor={tensor}"

@@ -26,6 +26,7 @@ from .core.backend.checkpoint import remat as remat
 from .core.compile.recompile import RecompileError as RecompileError
 from .core.compile.recompile import no_recompile as no_recompile
 from .core.config import config as config
+from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .core.control.alike import LayersDifferError as LayersDifferError
 from .core.control.cond import cond as cond
 from .core.control.layers import scan_layers as scan_layers

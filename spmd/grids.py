@@ -11,8 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-NUM_COLOURS = 12
-_STEP = 5  # from one row to the next, in colours: prime to their number, so that no neighbours are alike
+NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number is its hue's, and so many times NUM_HUES as its lightness says
+
+
+def _colour(place: int, count: int, columns: int) -> int:
+    """The colour of a place: hues along the last dim, lightnesses along the others, so that neighbours differ."""
+    if count <= NUM_HUES:
+        return place
+    row, column = divmod(place, columns)
+    hue = (column + row // NUM_LIGHTNESSES * columns) % NUM_HUES
+    return hue + NUM_HUES * ((row + column // NUM_HUES) % NUM_LIGHTNESSES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +164,7 @@ class _Drawing(NamedTuple):
         order = [self.bins[dim].index(at[dim]) for dim in at]
         sizes = [len(self.bins[dim]) for dim in at]
         place = int(np.ravel_multi_index(order, sizes)) if order else 0
-        is_small = math.prod(sizes) <= NUM_COLOURS
-        steps = [_STEP ** (len(order) - 1 - i) for i in range(len(order))]
-        colour = place if is_small else sum(i * step for i, step in zip(order, steps, strict=True)) % NUM_COLOURS
+        colour = _colour(place, math.prod(sizes), sizes[-1] if len(sizes) > 1 else NUM_HUES)
         shares = {dim: self._padding(dim, at[dim]) for dim in at}
         inner = sorted(at)[-2:]
         down = next((shares[dim] for dim in inner if dim in self.down), 0.0)

@@ -18,7 +18,12 @@ from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of
 from .inspection import Inspection, inspect
 
 # By number of a colour: its place in the table of 256 that every terminal has. Black reads well on all of them.
-_TERMINAL = (75, 215, 114, 211, 141, 221, 80, 180, 203, 155, 110, 176)
+# Twelve hues, and each of them twice more in another lightness.
+_TERMINAL = (
+    75, 215, 114, 211, 141, 221, 80, 180, 203, 155, 110, 176,
+    153, 137, 157, 204, 183, 136, 87, 223, 224, 107, 117, 225,
+    69, 208, 34, 218, 189, 214, 37, 202, 217, 150, 74, 219,
+)  # fmt: skip
 # What reads well beside the cells, on a white page and on a black one.
 _GREY = "#767676"
 

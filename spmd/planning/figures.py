@@ -11,11 +11,12 @@ import jax
 
 from ..core import metrics
 from ..core.compile import copies
-from ..core.compile.collectives import line_of, rows, source_of
+from ..core.compile.collectives import line_of, source_of
 from ..core.compile.compiler import compile_for
 from ..core.compile.costs import cycles, kernels, repeated_flops
 from ..core.compile.hlo import Module
 from ..core.compile.ledger import num_flops
+from ..core.compile.traffic import rows
 from ..core.config import config
 from ..core.engine import launch
 from ..core.ir.graph import Graph, Node

@@ -144,6 +144,7 @@ class TestArguments:
             ("--mesh fsdp=1,tensor=8", "--kv-heads 4 must be a multiple of the mesh's tensor=8"),
             ("--sequence 33", "--sequence 33 must be a multiple of the mesh's tensor=2"),
             ("--steps 0", "--steps must be at least 1"),
+            ("--resume nowhere", "--resume nowhere is no checkpoint: expected a folder that a run has saved"),
         ],
     )
     def test_refused(self, arguments: str, message: str, capsys: pytest.CaptureFixture[str]) -> None:

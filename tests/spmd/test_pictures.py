@@ -214,6 +214,15 @@ class TestSvg:
         for grid in (rows, list(zip(*rows, strict=True))):
             assert all(a != b for row in grid for a, b in itertools.pairwise(row))
 
+    @pytest.mark.parametrize("cuts", [(16, 1), (2, 8), (8, 4), (3, 12), (36, 1)])
+    def test_colours_do_not_repeat(self, cuts: tuple[int, int]) -> None:
+        count = cuts[0] * cuts[1]
+        table = read_table(f"{{devices=[{cuts[0]},{cuts[1]}]<=[{count}]}}", 1, "t")
+        root = ElementTree.fromstring(spmd.pictures.Picture(table, None, ()).svg())
+        cells = [cell for cell in root.iter(f"{SVG}g") if cell.get("class") == "cell"]
+        found = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in cells]
+        assert len(found) == len(set(found))
+
     def test_contrast(self) -> None:
         def luminance(colour: str) -> float:
             parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -226,7 +235,7 @@ class TestSvg:
 
         assert all(contrast(_hex(colour), "#000000") >= 6 for colour in _TERMINAL)
         assert contrast(_GREY, "#ffffff") >= 4.5 and contrast(_GREY, "#0d1117") >= 4
-        assert len(set(_TERMINAL)) == spmd.grids.NUM_COLOURS
+        assert len(set(_TERMINAL)) == spmd.grids.NUM_HUES * spmd.grids.NUM_LIGHTNESSES
 
     def test_another_file(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match=r"a name that ends in \.svg, got 'x\.png'"):

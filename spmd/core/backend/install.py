@@ -15,9 +15,11 @@ from ..engine.placement import placed_like
 from ..forking import watch_forks
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
+from . import imported as imported
 from .autocast import NAME, register_autocast
 from .checkpoint import join_checkpoint
 from .checkpointing import join_checkpointing
+from .compiled import join_control_flow
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
 from .generator import join_generators
@@ -129,7 +131,7 @@ AT_IMPORT = (
     Patch("`torch._C._accelerator_*`", "`torch.accelerator` is this device", "the device asked for", join_accelerator),
     Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", _OURS, lambda: join_methods(XlaTensor)),
     Patch("`torch.Generator`, `torch.random.fork_rng`", "generators of the device", "its device", join_generators),
-    Patch("`nn.DataParallel`", "the device is one and not many", "the types of module and inputs", join_data_parallel),
+    Patch("`nn.DataParallel`, its distributed form", "the device is one, not many", "the module's", join_data_parallel),
     Patch("`_pin_memory` of CPU tensors, loaders' pinning", "a process that pins nothing", "the device", join_loaders),
     Patch("jax's warning at a fork", "loaders' workers are told at their first use", "who forks", watch_forks),
     Patch("aten kernels of the device", "factories, composites' gradients", _OURS, register_factories),
@@ -141,6 +143,7 @@ AT_IMPORT = (
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
     Patch("`nn.Module._load_from_state_dict`", "assigned state lies as before", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
+    Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
 )  # fmt: skip
 

@@ -1,4 +1,5 @@
 """`nn.DataParallel`: there is one logical device, so the module runs as it is, on the device or on the CPU.
+`DistributedDataParallel` is refused with what to do instead.
 
 torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with kernels that are cuda's.
 """
@@ -7,7 +8,7 @@ import sys
 from typing import Any
 
 import torch
-from torch.nn.parallel import DataParallel
+from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from ..lazy.tensor import XlaTensor
@@ -36,3 +37,19 @@ def join_data_parallel() -> None:
     module: Any = sys.modules[DataParallel.__module__]
     module._get_available_device_type = _other_device_type
     DataParallel.forward = _moving_inputs(DataParallel.forward)  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = _refusing(DistributedDataParallel.__init__)  # type: ignore[method-assign]
+
+
+def _refusing(init: Any) -> Any:
+    """`DistributedDataParallel.__init__`, which asks for a process group first."""
+
+    def checked(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
+        if any(type(parameter) is XlaTensor for parameter in module.parameters()):
+            raise NotImplementedError(
+                "DistributedDataParallel: a module on xla needs no process group; split its batch over a mesh, "
+                "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "
+                "fsdp.fully_shard(module, mesh) splits the parameters, too"
+            )
+        init(self, module, *args, **kwargs)
+
+    return checked

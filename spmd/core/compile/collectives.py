@@ -1,18 +1,16 @@
 """Every collective of an optimised program: kind, mesh axes, bytes, how often, and the op that it came from."""
 
-import dataclasses
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from ..ir.graph import Graph, Node, Pick, Value, origin
 from ..ir.source import Line, node_line
-from ..metrics import Collective
 from ..sharding.topology import Target, all_devices, slices, stand_in
 from ..sharding.value import Sharding
 from .hlo import Computation, Instruction, Module, num_bytes
@@ -363,30 +361,3 @@ def line_of(node: Node, nodes: Sequence[Node]) -> Line:
                 break
             behind.add(other)
     return line
-
-
-def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
-    """The table of a program's collectives: equal ones are one row, those that move most come first.
-
-    paths: the path of the module that an op belongs to, where that is known.
-    """
-    counted: Counter[Collective] = Counter()
-    for found in collectives(module, graph):
-        node = None if found.node is None else graph.nodes[found.node]
-        counted[
-            Collective(
-                kind=found.kind,
-                axes=found.axes,
-                devices=found.size,
-                bytes=found.data,
-                count=1,
-                op="" if node is None else source_of(node).entry.name,
-                line="" if node is None else str(line_of(node, graph.nodes)),
-                path="" if node is None else paths(node),
-                is_sliced=found.is_sliced,
-                link=found.link,
-                is_async=found.is_async,
-            )
-        ] += found.count
-    table = [dataclasses.replace(row, count=count) for row, count in counted.items()]
-    return tuple(sorted(table, key=lambda row: -row.moved_bytes))

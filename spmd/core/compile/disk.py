@@ -19,7 +19,7 @@ from ..config import config
 from . import notice
 
 # The first line of a file; a new layout of what follows is a new number.
-MAGIC = b"spmd program 1\n"
+MAGIC = b"spmd program 2\n"
 
 _SUFFIX = ".program"
 _UNFINISHED = "."

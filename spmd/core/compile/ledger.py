@@ -6,10 +6,11 @@ from collections import Counter
 from .. import metrics
 from ..ir.graph import Graph
 from ..ir.source import Line
-from .collectives import KINDS, rows
+from .collectives import KINDS
 from .costs import repeated_flops
 from .hlo import Module
 from .program import Program
+from .traffic import exchanges, table
 
 _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
@@ -20,6 +21,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
     module = Module(text) if counts or " while(" in text else None
+    program.exchanges = exchanges(module, graph) if counts and module is not None else ()
     return metrics.CompileRecord(
         name=name,
         cause=cause,
@@ -32,7 +34,7 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
         flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
         collectives=dict(counts),
-        traffic=rows(module, graph) if counts and module is not None else (),
+        traffic=table(program.exchanges, graph),
         loops=program.loops,
         functions=functions_of(program, line),
     )

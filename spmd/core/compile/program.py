@@ -20,13 +20,14 @@ class Program:
     output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
     made_by: of each result the place of its op among `entries` and `lines`.
     fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each. asked: what the
-    graph was, for the words of what changes later (see `difference.Asked`).
+    graph was, for the words of what changes later (see `difference.Asked`). exchanges: its collectives, each with the
+    place of the op that it came from.
     """
 
     __slots__ = (
-        "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "executable", "fingerprint",
-        "foreign", "inputs", "line", "lines", "loops", "made_by", "name", "outputs", "record", "respelled",
-        "results", "smallest",
+        "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "exchanges", "executable",
+        "fingerprint", "foreign", "inputs", "line", "lines", "loops", "made_by", "name", "outputs", "record",
+        "respelled", "results", "smallest",
     )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -59,6 +60,7 @@ class Program:
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: metrics.CompileRecord | None = None
+        self.exchanges: tuple[tuple[metrics.Collective, int | None], ...] = ()
 
     def _lies(self, port: Port) -> Sharding:
         """How an output lies: as asked, else as the compiler chose."""

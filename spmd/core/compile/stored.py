@@ -26,6 +26,7 @@ from . import disk, notice
 from .ledger import functions_of
 from .program import Program
 from .setting import setting
+from .traffic import table
 
 
 def _is_kept(graph: Graph) -> bool:
@@ -83,7 +84,8 @@ def _encoded(program: Program) -> bytes:
     """A line of plain data, then the executable as jax pickles it."""
     assert program.record is not None
     facts = {
-        "record": dataclasses.asdict(program.record),
+        "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=())),
+        "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
     }
@@ -102,8 +104,11 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
             execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
-    traffic = tuple(metrics.Collective(**row | {"axes": tuple(row["axes"])}) for row in facts["record"].pop("traffic"))
-    program.record = metrics.CompileRecord(**facts["record"] | {"loops": program.loops}, traffic=traffic)
+    program.exchanges = tuple(
+        (metrics.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
+    )
+    traffic = table(program.exchanges, graph)
+    program.record = metrics.CompileRecord(**facts["record"] | {"loops": program.loops, "traffic": traffic})
     program.bytes_needed = facts["bytes_needed"]
     return program
 

@@ -87,6 +87,12 @@ class Capture:
         self._own.add(cell)
         return wrap(meta.layout, cell).requires_grad_(requires_grad)  # type: ignore[return-value]
 
+    def own(self, stand_in: XlaTensor) -> XlaTensor:
+        """A tensor of a stand-in's value and gradient that the body may write in place."""
+        made: Any = _Own.apply(stand_in)
+        self._own.add(made._cell)
+        return made
+
     def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
         """Has a tensor of the caller's itself stand for a value of the body's until the capture ends."""
         cell, required_grad, hooks = tensor._cell, tensor.requires_grad, tensor._backward_hooks
@@ -217,6 +223,18 @@ class Capture:
                     f"show it ({node.name()}); pass it to the body as an argument"
                 )
         return found
+
+
+class _Own(torch.autograd.Function):
+    """Another tensor of the same value, without an op of the graph: values do not change, so no copy is needed."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: XlaTensor) -> XlaTensor:
+        return wrap(tensor._meta, Cell(tensor._cell.value, tensor._cell.meta, tensor._cell.sharding))
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
+        return arriving[0]
 
 
 @contextlib.contextmanager

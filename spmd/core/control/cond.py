@@ -16,7 +16,7 @@ from ..lazy.reads import lay_gradient, next_turn, operand
 from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from .capture import Capture
-from .scan import on_device
+from .scan import expect_functions, on_device
 from .varying import as_own
 
 Tensors = list[XlaTensor]
@@ -43,6 +43,9 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     >>> spmd.cond(x.sum() > 0, lambda x: x * 2, lambda x: -x, (x,)).tolist()
     [-1.0, 2.0]
     """
+    expect_functions("cond", true_fn=true_fn, false_fn=false_fn)
+    if not isinstance(operands, (tuple, list)):
+        raise TypeError(f"spmd.cond: operands must be a tuple or list, got {type(operands).__name__}")
     if isinstance(pred, bool) or not on_device("cond", (pred, operands)):
         return true_fn(*operands) if pred else false_fn(*operands)
     if type(pred) is not XlaTensor or pred.dtype is not torch.bool or pred.numel() != 1:

@@ -33,7 +33,8 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
 
     Args:
         layers: modules of one class and the same settings, of any number.
-        x: a pytree of tensors; what a layer returns has the same structure, shapes and dtypes.
+        x: a pytree of tensors, a tuple too as one argument; what a layer returns has the same structure, shapes and
+            dtypes. A layer may write in place into what it is given, which leaves `x` as it is.
         args, kwargs: the same for each layer; gradients reach tensors among them.
         policy: what of a layer is kept for its backward, as `spmd.remat` takes it ("nothing": only what goes from layer
             to layer; "dots": products, too; one of `spmd.checkpoint_policies`), or a list of ops or a function as

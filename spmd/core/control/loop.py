@@ -109,10 +109,10 @@ class _Loop:
             else:
                 stand_ins.append(capture.swapped(row.tensors[0], requires_grad=needs))
         self.row_given = capture.given[len(carry) :]
-        fresh = [*carry, *(tensor for tensor, row in zip(stand_ins, rows, strict=True) if row.is_whole)]
-        in_place = f"{self.name}: the body writes in place into what it is given; make a new tensor instead (x = x + 1)"
+        fresh = [tensor for tensor, row in zip(stand_ins, rows, strict=True) if row.is_whole]
+        in_place = f"{self.name}: the body writes in place into a row of xs; make a new tensor instead (x = x + 1)"
         try:
-            self.carried, self.stacked = body(carry, stand_ins)
+            self.carried, self.stacked = body([capture.own(tensor) for tensor in carry], stand_ins)
         except RuntimeError as error:
             if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
                 raise NotImplementedError(in_place) from error

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from .. import checkpoint_policies
@@ -42,7 +42,8 @@ def scan(
 
     Args:
         fn: (carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y may be any pytree of tensors
-            (and None). It must not ask for values (`.item()`) and not write in place into its arguments.
+            (and None). It must not ask for values (`.item()`) nor write in place into `x`; the carry is the body's own:
+            what it writes in place into it reaches what it returns and not `init`.
         init: a pytree of tensors; what is no tensor in it stays the same in each turn.
         xs: a pytree of tensors of the same size along `dim`; None where `length` says how many turns there are.
         dim: along which rows lie, in `xs` and in the ys. reverse: the last row comes first; the ys lie as the rows do.
@@ -62,6 +63,7 @@ def scan(
     >>> rows.grad.tolist()
     [1.0, 1.0, 1.0, 1.0]
     """
+    expect_functions("scan", fn=fn)
     turns = _num_turns(xs, dim, length)
     fn = with_policy(fn, policy, "scan")
     if not on_device("scan", (init, xs)):
@@ -110,6 +112,18 @@ def with_policy(function: Callable[..., Any], policy: Policy, caller: str) -> Ca
         return remat(lambda *args, **kwargs: function(*args, **kwargs), policy=chosen)
     contexts = functools.partial(create_selective_checkpoint_contexts, policy)
     return functools.partial(checkpoint, function, use_reentrant=False, context_fn=contexts)
+
+
+def expect_functions(caller: str, **functions: Any) -> None:
+    """TypeError for an argument that must be called and cannot be."""
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(f"spmd.{caller}: {name} must be a function, got {function!r}")
+
+
+def own_tensors(tree: Any) -> Any:
+    """A pytree with copies of its tensors, which a body may write in place."""
+    return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf, tree)
 
 
 def on_device(name: str, given: Any) -> bool:
@@ -178,7 +192,7 @@ def _plain(fn: Any, init: Any, xs: Any, dim: int, reverse: bool, turns: int) -> 
     carry, found = init, []
     for turn in reversed(range(turns)) if reverse else range(turns):
         row = [leaf.select(dim, turn) if isinstance(leaf, torch.Tensor) else leaf for leaf in flat_xs]
-        carry, y = fn(carry, tree_unflatten(row, tree))
+        carry, y = fn(own_tensors(carry), tree_unflatten(row, tree))
         found.append(tree_flatten(y))
     if not found:
         raise ValueError("spmd.scan: no rows; a plain loop cannot know what y is like")

@@ -17,7 +17,7 @@ from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
 from ..lazy.tensor import XlaTensor, wrap
 from .capture import Capture
-from .scan import carried, on_device
+from .scan import carried, expect_functions, on_device, own_tensors
 
 
 def while_loop(
@@ -38,7 +38,8 @@ def while_loop(
     Args:
         cond_fn: the carried values -> a bool tensor of one element. body_fn: the carried values -> as many of the same
             structure, shapes and dtypes, as a tuple or list.
-        carried_inputs: a tuple or list of pytrees of tensors on xla; what is no tensor stays the same.
+        carried_inputs: a tuple or list of pytrees of tensors on xla; what is no tensor stays the same. What `body_fn`
+            writes in place into what it is given reaches what it returns and not these.
 
     Raises ValueError for a carry that changes its structure, shape or dtype, TypeError for a condition that is no bool
     tensor, NotImplementedError from a backward through it, `BodyError` for a value that is asked for.
@@ -51,12 +52,13 @@ def while_loop(
     >>> spmd.while_loop(lambda n, steps: n != 1, collatz, start)[1].item()
     111
     """
+    expect_functions("while_loop", cond_fn=cond_fn, body_fn=body_fn)
     if not isinstance(carried_inputs, (tuple, list)):
         raise TypeError(f"spmd.while_loop: carried_inputs must be a tuple or list, got {type(carried_inputs).__name__}")
     before = tuple(carried_inputs)
     if not on_device("while_loop", before):
         while cond_fn(*before):
-            before = tuple(body_fn(*before))
+            before = tuple(body_fn(*own_tensors(before)))
         return before
     flat, tree = tree_flatten(before)
     places = [i for i, leaf in enumerate(flat) if type(leaf) is XlaTensor]
@@ -70,15 +72,12 @@ def while_loop(
             if type(goes_on) is not XlaTensor or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
                 shown = list(goes_on.shape) if isinstance(goes_on, torch.Tensor) else goes_on
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
-            if capture.written():
-                raise NotImplementedError(
-                    f"{name}: cond_fn writes in place into a tensor from outside; do so in body_fn"
-                )
+            if capture.written() or not all(capture.is_unwritten(given[i]) for i in places):
+                raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
             condition = operand(goes_on)
-            made = body_fn(*tree_unflatten(given, tree))
+            own = [capture.own(leaf) if type(leaf) is XlaTensor else leaf for leaf in given]
+            made = body_fn(*tree_unflatten(own, tree))
             after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
-            if not all(capture.is_unwritten(given[i]) for i in places):
-                raise NotImplementedError(f"{name}: body_fn writes in place into what it is given; make new tensors")
             sources = [flat[i] for i in places if flat[i].requires_grad]
             sources += [tensor for each in after for tensor in capture.reached(each)]
             written = capture.written()

@@ -34,10 +34,6 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
     query, key, value, *rest = args
     bound = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | kwargs
     mask, is_causal = bound.get("attn_mask"), bound.get("is_causal", False)
-    if mask is not None and is_causal:
-        raise RuntimeError(
-            "scaled_dot_product_attention: attn_mask and is_causal=True exclude each other; pass one of them"
-        )
     if min(query.dim(), key.dim(), value.dim()) < 2:
         raise RuntimeError(
             "scaled_dot_product_attention: expected query, key and value of at least 2 dims, got shapes "

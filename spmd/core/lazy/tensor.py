@@ -1,11 +1,14 @@
 """The tensor class."""
 
 import copy
+import functools
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
+from torch._guards import CompileContext
 
 from ..ir.graph import Leaf, Node, results
 from ..ir.meta import Meta
@@ -178,11 +181,36 @@ class XlaTensor(torch.Tensor):
 
     @property
     def _inner(self) -> "_Inner":
+        if CompileContext.try_get() is not None:
+            run_uncompiled()
         return _Inner(self)
 
     @staticmethod
     def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> "XlaTensor":
         raise NotImplementedError(_NO_COMPILE)
+
+
+@functools.cache
+def _leave_dynamo() -> None:
+    """Said once; from now on dynamo looks at no frame of what records and lowers."""
+    for name in (__name__.partition(".")[0], "jax"):
+        torch._dynamo.trace_rules.add(name)
+    warnings.warn(
+        "torch.compile does not compile for the xla device: functions with tensors on xla run as they are, and XLA "
+        "compiles what they record. TORCHDYNAMO_DISABLE=1 spares the attempts.",
+        stacklevel=2,
+    )
+
+
+def run_uncompiled() -> None:
+    """Has dynamo, which is tracing, run the function as it is; with `fullgraph=True` it raises this instead."""
+    _leave_dynamo()
+    error = torch._dynamo.exc.Unsupported(
+        "torch.compile(fullgraph=True) of a function with tensors on xla; without fullgraph, or with "
+        "TORCHDYNAMO_DISABLE=1, it runs as it is"
+    )
+    error.skip_frame = True  # not even the part before the first such tensor is compiled
+    raise error
 
 
 _NO_COMPILE = (

@@ -241,3 +241,11 @@ class TestBuffersThatStay:
         with pytest.raises(NotImplementedError, match=r"Embedding\.weight\.grad: sparse tensors are not supported"):
             embedding.to("xla")
         assert embedding.weight.device.type == "cpu" and embedding.weight.grad.layout == torch.sparse_coo
+
+
+def test_distributed_data_parallel_says_what_to_do_instead() -> None:
+    module = torch.nn.Linear(2, 2).to("xla")
+    with pytest.raises(NotImplementedError, match=r"needs no process group; .* fsdp\.fully_shard\(module, mesh\)"):
+        torch.nn.parallel.DistributedDataParallel(module)
+    with pytest.raises(ValueError, match="process group"):
+        torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))

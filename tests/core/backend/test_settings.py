@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import jax
 import pytest
 import torch
-from support import check
+from support import check, run_script
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -293,3 +293,32 @@ class TestElsewhere:
             made[device] = [loss, layer.weight.grad, layer.bias.grad]
         for actual, expected in zip(made["xla"], made["cpu"], strict=True):
             check(actual, expected)
+
+
+class TestProfiler:
+    """torch's profiler reads the names of what ran: nothing is imported in the first step, as names of a module's code
+    are freed after its import."""
+
+    def test_first_steps(self):
+        run_script("""
+            import sys
+            import torch
+            from torch.profiler import profile, record_function
+            import spmd
+            spmd.config.program_cache = False
+            spmd.simulate(2)
+            model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Dropout(0.1)).to("xla")
+            optimizer = torch.optim.AdamW(model.parameters())
+            x = torch.randn(4, 8).to("xla")
+            before = set(sys.modules)
+            with profile(record_shapes=True, with_stack=True) as found:
+                for _ in range(1):
+                    with record_function("our step"):
+                        model(x).square().mean().backward()
+                        optimizer.step()
+                        spmd.sync()
+            late = sorted(set(sys.modules) - before - {"torch.profiler.python_tracer"})  # the latter when it ends
+            assert not late, late
+            names = {event.name() for event in found.profiler.kineto_results.events()}  # what key_averages reads
+            assert "our step" in names
+        """)

@@ -57,6 +57,29 @@ class TestSecondStart:
         first, second = twice(lambda: (values().cumsum(0) + 1).tolist())
         assert first == second == [1.0, 3.0, 7.0, 13.0, 21.0, 31.0, 43.0, 57.0]
 
+    def test_lines_are_those_of_the_run(self, mesh8: spmd.Mesh) -> None:
+        """The table of collectives and the ledger name who recorded the ops, not who compiled the program first."""
+
+        def here(x: torch.Tensor) -> torch.Tensor:
+            return x.sum(0) * 2
+
+        def there(x: torch.Tensor) -> torch.Tensor:
+            return x.sum(0) * 2
+
+        records = []
+        for name, function in (("here", here), ("there", there)):
+
+            def run(function: Callable[[torch.Tensor], torch.Tensor] = function) -> object:
+                return function(spmd.mark_sharding(torch.ones(8, 4).to("xla"), mesh8, ("fsdp", None))).tolist()
+
+            _, loaded, _ = started(run)
+            records.append(spmd.metrics.compiles()[-1])
+            assert loaded == (name == "there")
+            rows = records[-1].traffic
+            assert rows and all(f" in {name}: return x.sum(0) * 2" in row.line for row in rows), rows
+        bare = [[dataclasses.replace(row, line="") for row in record.traffic] for record in records]
+        assert bare[0] == bare[1]
+
     def test_marked_intermediates(self, mesh2x4: spmd.Mesh) -> None:
         def run() -> object:
             x = spmd.mark_sharding(torch.ones(16, 12).to("xla"), mesh2x4, ("data", None))

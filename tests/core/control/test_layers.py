@@ -1,5 +1,6 @@
 """`spmd.scan_layers`: layers rolled into one loop compute, train and save as they do one after the other."""
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -407,3 +408,24 @@ class TestStacks:
 class Sine(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.sin()
+
+
+def test_layers_that_write_in_place_into_their_input() -> None:
+    class Halved(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x.mul_(0.5))
+
+    torch.manual_seed(0)
+    layers = nn.ModuleList(Halved(4, 4) for _ in range(3))
+    x = torch.randn(2, 4)
+    moved, start = copy.deepcopy(layers).to("xla"), x.to("xla").requires_grad_()
+    spmd.scan_layers(moved, start).square().sum().backward()
+    expected = x.clone().requires_grad_()
+    y = expected * 1
+    for layer in layers:
+        y = layer(y)
+    y.square().sum().backward()
+    check(start.grad, expected.grad)
+    check(start, x)
+    for ours, theirs in zip(moved.parameters(), layers.parameters(), strict=True):
+        check(ours.grad, theirs.grad)

@@ -241,8 +241,45 @@ class TestWrites:
         with pytest.raises(RuntimeError, match=r"made inside the body of spmd\.scan, where it stands for every turn"):
             kept[0].cpu()
 
-    def test_an_argument(self) -> None:
-        with pytest.raises(NotImplementedError, match="writes in place into what it is given"):
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_the_carry(self, device: str) -> None:
+        results = []
+        for in_place in (True, False):
+            scale, rows = torch.linspace(0.5, 1.5, 2).requires_grad_(), torch.linspace(-1, 1, 6).reshape(3, 2)
+            init = (torch.ones(2) / 3).requires_grad_()
+            moved = [tensor.to(device).detach().requires_grad_() for tensor in (scale, rows, init)]
+
+            def turn(carry: Any, row: torch.Tensor, scale: torch.Tensor = moved[0], in_place: bool = in_place) -> Any:
+                total, count = carry
+                if in_place:
+                    total.mul_(scale).add_(row)
+                    total[0].mul_(2)
+                    count += 1
+                else:
+                    total = (total * scale + row) * torch.tensor([2.0, 1.0], device=device)
+                    count = count + 1
+                return (total, count), total * count
+
+            count = torch.zeros((), dtype=torch.int64, device=device)
+            (last, counted), ys = spmd.scan(turn, (moved[2], count), moved[1])
+            (last.square().sum() + ys.sum()).backward()
+            results.append([last, counted, ys, *(tensor.grad for tensor in moved), moved[2], count])
+        for one, other in zip(*results, strict=True):
+            check(one, other.cpu())
+        assert results[0][1].item() == 3
+        assert results[0][-1].item() == 0
+
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_the_carry_as_y(self, device: str) -> None:
+        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+            carry.add_(row)
+            return carry, carry
+
+        _, ys = spmd.scan(turn, torch.zeros((), device=device), torch.ones(4, device=device))
+        assert ys.tolist() == [1, 2, 3, 4]
+
+    def test_a_row(self) -> None:
+        with pytest.raises(NotImplementedError, match="writes in place into a row of xs"):
             spmd.scan(lambda c, row: (c, row.add_(1)), torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
 
     def test_what_failed_leaves_nothing_behind(self) -> None:

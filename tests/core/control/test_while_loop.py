@@ -103,3 +103,36 @@ class TestRefusals:
     def test_what_is_no_tuple(self) -> None:
         with pytest.raises(TypeError, match="carried_inputs must be a tuple or list"):
             spmd.while_loop(lambda x: x.sum() < 9, lambda x: (x,), torch.ones(2, device="xla"))  # type: ignore[arg-type]
+
+
+class TestInPlace:
+    """The carry is the body's own; the condition writes nothing."""
+
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_the_carry(self, device: str) -> None:
+        def body(count: torch.Tensor, total: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            count += 1
+            total[1:].add_(count)
+            return count, total
+
+        start = torch.tensor(0).to(device), torch.zeros(3).to(device)
+        count, total = spmd.while_loop(lambda count, total: count < 4, body, start)
+        assert (count.item(), total.tolist()) == (4, [0.0, 10.0, 10.0])
+        assert (start[0].item(), start[1].tolist()) == (0, [0.0, 0.0, 0.0])
+
+    def test_the_condition(self) -> None:
+        with pytest.raises(NotImplementedError, match="cond_fn writes in place; do so in body_fn"):
+            spmd.while_loop(lambda n: n.add_(1) < 4, lambda n: (n + 1,), (torch.zeros((), device="xla"),))
+
+
+@pytest.mark.parametrize("device", ["cpu", "xla"])
+def test_what_is_no_function_is_named(device: str) -> None:
+    x = torch.zeros(3).to(device)
+    with pytest.raises(TypeError, match=r"spmd\.while_loop: cond_fn must be a function, got 1"):
+        spmd.while_loop(1, 2, (x,))
+    with pytest.raises(TypeError, match=r"spmd\.scan: fn must be a function, got 1000"):
+        spmd.scan(1000, x, x)
+    with pytest.raises(TypeError, match=r"spmd\.cond: true_fn must be a function, got 1"):
+        spmd.cond(x.sum() > 0, 1, 2, (x,))
+    with pytest.raises(TypeError, match=r"spmd\.cond: operands must be a tuple or list, got Tensor|XlaTensor"):
+        spmd.cond(x.sum() > 0, torch.sin, torch.cos, x)

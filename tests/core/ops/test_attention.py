@@ -35,6 +35,14 @@ def use_blocks(monkeypatch: pytest.MonkeyPatch, *block: int) -> None:
     monkeypatch.setattr(flash, "BLOCK", block)
 
 
+def causal_and(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
+    """Attention by a mask or bias and causality. The CPU takes both where no gradient of the bias is asked for."""
+    if given.requires_grad and not q.is_xla:
+        upper = torch.ones(given.shape[-2:], dtype=torch.bool).triu(1)
+        return sdpa(q, k, v, given.masked_fill(upper, float("-inf")), enable_gqa=q.shape[1] != k.shape[1])
+    return sdpa(q, k, v, given, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+
+
 def attentions(batch: Batch, dtype: torch.dtype) -> None:
     def make(*shape: int) -> torch.Tensor:
         return torch.randn(shape).to(dtype)
@@ -54,6 +62,9 @@ def attentions(batch: Batch, dtype: torch.dtype) -> None:
     mask[2] = False
     batch.case("mask of a whole row", sdpa, q, k, v, mask)
     batch.case("bias that forbids a whole row", sdpa, q, k, v, make(5, 7).masked_fill(~mask, float("-inf")))
+    for name, given in (("mask", mask.clone()), ("bias", make(5, 7)), ("bias of heads", make(8, 4, 5, 7))):
+        batch.case(f"{name}, causal", causal_and, q, k, v, given)
+        batch.case(f"{name}, causal, grouped", causal_and, q, k[:, :2].clone(), v[:, :2].clone(), given)
     sequences = (torch.arange(8) % 3 > 0).reshape(8, 1, 1, 1).expand(8, 1, 1, 7)
     batch.case("mask of whole sequences", sdpa, q, k, v, sequences)
     one, width = make(8, 1, 7, 8), make(8, 1, 7, 3)
@@ -95,6 +106,7 @@ class TestLong:
         batch = Batch()
         batch.case("causal", lambda q, k, v: sdpa(q, k, v, is_causal=True, enable_gqa=True), q, k, v)
         batch.case("bias", lambda q, k, v, b: sdpa(q, k, v, b, enable_gqa=True), q, k, v, torch.randn(rows, columns))
+        batch.case("mask, causal", causal_and, q, k, v, torch.rand(rows, columns) > 0.3)
         batch.check()
 
     @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ import torch
 from support import Batch
 from torch.nn import functional as F
 
+import spmd
+
 PLAIN = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 TRANSPOSED = {1: F.conv_transpose1d, 2: F.conv_transpose2d, 3: F.conv_transpose3d}
 SIZES = {1: (9,), 2: (7, 6), 3: (5, 5, 6)}
@@ -50,6 +52,26 @@ class TestPlain:
     def test_float32(self, rank):
         batch = Batch()
         plain(batch, torch.float32, rank)
+        batch.check()
+
+    @pytest.mark.parametrize("axis", [None, "fsdp"])
+    def test_fewer_pixels_than_the_window_has(self, axis: str | None, mesh8: spmd.Mesh) -> None:
+        batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
+        for size, settings in (
+            ((2, 2), {"padding": 1}),
+            ((1, 3), {"padding": 1, "stride": 2}),
+            ((3, 2), {"padding": 2, "dilation": 2}),
+            ((4, 4), {}),
+        ):
+            x, weight = torch.randn(8, 8, *size), torch.randn(16, 8, 3, 3) / 4
+            batch.case(f"{size} {settings}", lambda x, w, s=settings: F.conv2d(x, w, **s), x, weight)
+            name = f"transposed {size} {settings}"
+            batch.case(name, lambda x, w, s=settings: F.conv_transpose2d(x, w, **s), x, weight.mT[:8].clone())
+        x, weight = torch.randn(8, 4, 2, 1, 2), torch.randn(8, 4, 3, 3, 3) / 4
+        batch.case("three dims", lambda x, w: F.conv3d(x, w, padding=1), x, weight)
+        batch.case("one dim", lambda x, w: F.conv1d(x, w, padding=1), x[..., 0, 0].clone(), weight[..., 0, 0].clone())
+        half = x.bfloat16(), weight.bfloat16()
+        batch.case("bfloat16", lambda x, w: F.conv3d(x, w, padding=1), *half, gradient=False)
         batch.check()
 
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])

@@ -1,0 +1,52 @@
+"""A program's collectives as a table with the user's lines (`collectives` finds them)."""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+
+from ..ir.graph import Graph, Node
+from ..metrics import Collective
+from .collectives import collectives, line_of, source_of
+from .hlo import Module
+
+Exchanges = tuple[tuple[Collective, int | None], ...]
+
+
+def exchanges(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> Exchanges:
+    """A program's collectives by the recorded op (its place in the graph) that each came from, without lines: those
+    belong to the run that recorded the ops, and the program may be kept for others.
+
+    paths: the path of the module that an op belongs to, where that is known.
+    """
+    counted: Counter[tuple[Collective, int | None]] = Counter()
+    for found in collectives(module, graph):
+        node = None if found.node is None else graph.nodes[found.node]
+        row = Collective(
+            kind=found.kind,
+            axes=found.axes,
+            devices=found.size,
+            bytes=found.data,
+            count=1,
+            op="" if node is None else source_of(node).entry.name,
+            path="" if node is None else paths(node),
+            is_sliced=found.is_sliced,
+            link=found.link,
+            is_async=found.is_async,
+        )
+        counted[row, found.node] += found.count
+    return tuple((dataclasses.replace(row, count=count), node) for (row, node), count in counted.items())
+
+
+def table(found: Exchanges, graph: Graph) -> tuple[Collective, ...]:
+    """The table of a program's collectives: equal ones are one row, those that move most come first."""
+    counted: Counter[Collective] = Counter()
+    for row, node in found:
+        line = "" if node is None else str(line_of(graph.nodes[node], graph.nodes))
+        counted[dataclasses.replace(row, count=1, line=line)] += row.count
+    made = [dataclasses.replace(row, count=count) for row, count in counted.items()]
+    return tuple(sorted(made, key=lambda row: -row.moved_bytes))
+
+
+def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
+    """The table of a program that is kept for no other run; paths: as of `exchanges`."""
+    return table(exchanges(module, graph, paths), graph)
