@@ -20,7 +20,6 @@ from ..core.sharding.value import DEVICE, Sharding
 from ..global_mesh import get_global_mesh
 from ..mesh import Mesh
 from .advice import advice
-from .applied import arrive
 from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
@@ -146,7 +145,6 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
     calls = Calls(reached.modules)
     with abstract.recorded(recording), kept(reached), without_data(reached, (args, kwargs)):
         roots = roots_of(reached.modules)
-        arrive(reached.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         sync()
@@ -203,7 +201,6 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
     enter_thread()
     reached = Reached(model, ())
     with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, ()):
-        arrive(reached.modules)
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
         trained = sum(

@@ -4,6 +4,7 @@ import functools
 import random
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,12 @@ class Reached:
     def state(self) -> "State":
         """How all of it is now."""
         return State(self._boxes, self._names, self._cells, self.tensors)
+
+
+def outermost(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Those of these modules that are no child of another one."""
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
 
 
 def _globals_of(step: Any) -> dict[str, Any] | None:
