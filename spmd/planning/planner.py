@@ -58,8 +58,8 @@ def plan(
             arguments is planned as the table of its layout alone, without compiling.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
-    for a target that is not known or has another number of chips than the mesh. A step that does not fit is no error:
-    see `Plan.fits`. Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
+    for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
+    not compile. A step that does not fit is no error: see `Plan.fits`. Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(1024, 1024, device="meta")
