@@ -19,6 +19,7 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.lazy.cell import LIVE, READ, pending
+from spmd.planning.reach import Reached
 
 SMALL = GPTConfig(layers=2, width=32, heads=2, sequence=8)
 
@@ -271,6 +272,25 @@ class TestNothingChanges:
         assert trainer.optimizer.param_groups[0]["lr"] == 1.0 and trainer.schedule.last_epoch == 0
         trainer.step(torch.ones(2, 4))
         assert trainer.steps == 1 and trainer.losses[0].item() == trainer.last.item()
+
+    def test_attributes_are_no_globals(self) -> None:
+        """A method called as a global of the script is leads to nothing; a global that is read or written does."""
+        names: dict[str, Any] = {"torch": torch, "optimizer": None, "written": 0}
+        code = """
+def step(x):
+    optimizer.train(x).zero_grad()
+    global written
+    written += 1
+    return [one.model for one in ()], (lambda: outer)
+"""
+        exec(code, names)
+        names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
+        found = Reached(names["step"], ())
+        assert {id(module) for module in found.modules} == {id(names["outer"]), id(names["optimizer"])}
+        state = found.state()
+        names["written"] = 3
+        state.put_back()
+        assert names["written"] == 0
 
     def test_where_the_step_raises(self, mesh8: Mesh) -> None:
         model, optimizer, step = training(mesh8)
