@@ -1,5 +1,7 @@
 """spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -25,6 +27,7 @@ from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
 from .reach import Reached
+from .progress import stage
 from .report import Plan
 from .rules import ShardingRules
 from .standing import kept, without_data
@@ -110,14 +113,16 @@ def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, 
     """See `plan`."""
     enter_thread()
     layouts: dict[tuple[int, int], Sharding] = {}
-    while True:
-        step_recorded = _record(step, args, kwargs, layouts, lay)
-        target = _checked(target, step_recorded.programs)
-        with standing_in(target):
-            found = _chosen(step_recorded)
-            if not found:
-                return _planned(step_recorded, target, line)
-        layouts |= found
+    with stage("plan"):
+        while True:
+            with stage("recording the step"):
+                step_recorded = _record(step, args, kwargs, layouts, lay)
+            target = _checked(target, step_recorded.programs)
+            with standing_in(target):
+                found = _chosen(step_recorded)
+                if not found:
+                    return _planned(step_recorded, target, line)
+            layouts |= found
 
 
 @dataclass(frozen=True)
@@ -278,7 +283,8 @@ def _chosen(recorded: Recorded) -> dict[tuple[int, int], Sharding]:
     found = {}
     for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
         graph = recorded.earlier[number]
-        compiled = compile_for(graph)
+        with stage(f"asking for the layout of what {len(graph.nodes):,} ops leave"):
+            compiled = compile_for(graph)
         for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
             if pinned is None:
                 chosen = compiled.output_shardings[i]
@@ -336,7 +342,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
-        notes=tuple(_notes(figures, device)),
+        notes=(*_notes(figures, device), *_loops(recorded, figures)),
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
@@ -359,6 +365,24 @@ def _memory(target: Target, device: Any) -> int | None:
         return host // len(all_devices())
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")
+
+
+def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
+    """The loops that equal layers became, by the modules that they are of, and why there are none."""
+    for graph, one in zip(recorded.programs, figures, strict=True):
+        for start, period, turns in one.loops:
+            of = Counter(
+                re.sub(r"(?<![^.])\d+(?![^.])", "*", path).rpartition("*")[0] + "*"
+                for node in graph.nodes[start : start + period]
+                if re.search(r"(?<![^.])\d+(?![^.])", path := recorded.paths(node))
+            )
+            where = f" of {of.most_common(1)[0][0]}" if of else ""
+            yield f"{turns} equal layers{where} are one loop of the program ({period:,} ops an iteration)."
+        if one.no_loops and len(graph.nodes) >= _MANY_OPS:
+            yield f"no layers are a loop of the program: {one.no_loops}."
+
+
+_MANY_OPS = 200  # from which on compiling may take long enough to ask why
 
 
 def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:

@@ -27,6 +27,7 @@ from .layout import roots_of, tensors_of
 from .layouts import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
 from .names import Roles
 from .planner import Lay, bytes_of, planned
+from .progress import silent, stage
 from .reach import Reached
 from .report import Plan
 from .rules import ShardingRules
@@ -140,7 +141,7 @@ def suggest(
         model: the module to lay out; None: the one that the step reaches.
         mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with.
         budget: seconds after which nothing more is compiled; max_trials: how much is at most.
-        progress: show what is being compiled on a terminal (needs `rich`).
+        progress: show what is being compiled, where stderr is a terminal.
 
     Raises ValueError where the step reaches no module, or several without saying which, or one that has a layout
     already, and what `spmd.plan` raises but for a kernel that does not compile: the reason of its layout.
@@ -157,10 +158,11 @@ def suggest(
     if not callable(step):
         raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
     count = len(devices()) if target is None else num_devices(target)
-    known = _known(step, args, kwargs, model)
-    search = Search(step, args, kwargs, target, count, known, mp_policy, line)
-    with _shown(progress) as show:
-        trials = search.run(show, started + budget, max_trials)
+    with contextlib.nullcontext() if progress else silent(), stage("suggest"):
+        with stage("watching the model"):
+            known = _known(step, args, kwargs, model)
+        search = Search(step, args, kwargs, target, count, known, mp_policy, line)
+        trials = search.run(started + budget, max_trials)
     return Suggestion(tuple(search.ranked(trials)), search.measure, time.monotonic() - started)
 
 
@@ -240,7 +242,7 @@ class Search:
         compute = cycles / self.rates.clock + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
-    def run(self, show: Callable[[str], None], until: float, most: int) -> "list[tuple[Layout, Trial]]":
+    def run(self, until: float, most: int) -> "list[tuple[Layout, Trial]]":
         """Compiles the most promising, at first of each family one."""
         found, open_ = self._thought_of()
         memory = self.rates.memory_bytes if self.chip else None
@@ -255,9 +257,9 @@ class Search:
             elif asked and (asked >= most or time.monotonic() > until):
                 text = "not compiled: the budget is spent"
             else:
-                show(f"{asked + 1}: {layout}")
                 asked += 1
-                trial = replace(self._asked(layout, rules), expected=hope.seconds)
+                with stage(f"{asked}, {layout}"):
+                    trial = replace(self._asked(layout, rules), expected=hope.seconds)
                 found.append((layout, trial))
                 if trial.plan is not None and not trial.plan.fits:
                     refused.append(layout)
@@ -365,14 +367,3 @@ def _behind(trial: Trial, best: Trial) -> Trial:
     more += [f"{name} where the first has none" for name, (after, before) in figures.items() if after and not before]
     said = f"{slower:+.1%} time" if slower >= 0.0005 else "the same time"
     return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")
-
-
-@contextlib.contextmanager
-def _shown(progress: bool) -> Iterator[Callable[[str], None]]:
-    """What tells the user what is being compiled."""
-    if not progress:
-        yield lambda text: None
-        return
-    console = importlib.import_module("rich.console").Console(stderr=True)
-    with console.status("suggest: watching the model") as status:
-        yield lambda text: status.update(f"suggest: compiling {text}")
