@@ -62,7 +62,8 @@ def plan(
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
     for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
-    not compile. A step that does not fit is no error: see `Plan.fits`. Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
+    not compile. A step that does not fit is no error: see `Plan.fits`. Source: XLA's memory and cost analysis,
+    `jax.stages.Compiled`.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(1024, 1024, device="meta")
@@ -371,17 +372,15 @@ def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
     """The loops that equal layers became, by the modules that they are of, and why there are none."""
     for graph, one in zip(recorded.programs, figures, strict=True):
         for start, period, turns in one.loops:
-            of = Counter(
-                re.sub(r"(?<![^.])\d+(?![^.])", "*", path).rpartition("*")[0] + "*"
-                for node in graph.nodes[start : start + period]
-                if re.search(r"(?<![^.])\d+(?![^.])", path := recorded.paths(node))
-            )
+            paths = map(recorded.paths, graph.nodes[start : start + period])
+            of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
             where = f" of {of.most_common(1)[0][0]}" if of else ""
             yield f"{turns} equal layers{where} are one loop of the program ({period:,} ops an iteration)."
         if one.no_loops and len(graph.nodes) >= _MANY_OPS:
             yield f"no layers are a loop of the program: {one.no_loops}."
 
 
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
 _MANY_OPS = 200  # from which on compiling may take long enough to ask why
 
 

@@ -200,13 +200,13 @@ def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known
 
 
 def _refuse_laid_out(module: nn.Module) -> None:
-    """Raises ValueError for a model that is to be laid out and is so already."""
+    """Raises ValueError for a model that has a layout already."""
     for path, tensor, _ in tensors_of(module):
-        lies = get_sharding(tensor)
-        if lies is not None:
+        sharding = get_sharding(tensor)
+        if sharding is not None:
             raise ValueError(
                 f"suggest: expected a model without a layout, and {path} of the {type(module).__name__} has "
-                f"{PartitionSpec(*lies.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules or "
+                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules or "
                 "marks, and apply the rules that it finds in their place"
             )
 
@@ -295,8 +295,8 @@ class Search:
             hope = one[2]
             return memory is not None and hope.state + hope.activations > memory, hope.seconds
 
-        # First the most promising, what a user would write by hand (plain data parallel) and the least memory; then by
-        # turns the most promising of each mesh's kind and of each family; then the others.
+        # First the most promising, what a user would write by hand (plain data parallel) and the least memory; then the
+        # most promising of each mesh's kind, alternating with those of each family; then the others.
         ordered = sorted(hopes, key=promise)
         plain = [one for one in ordered if one[0].family == "data"][:1]
         least = min(ordered, key=lambda one: one[2].state + one[2].activations)

@@ -127,7 +127,7 @@ class Flow(TorchDispatchMode):
         if not path and side == "output":
             self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}
         given = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
-        # Beside images and tokens a vector (steps of a diffusion, lengths) is not what is computed on.
+        # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the batch.
         for tensor in sorted(given, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
             self.shapes.setdefault((path, side), tuple(tensor.shape))
             if side == "output":

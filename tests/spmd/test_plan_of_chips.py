@@ -109,6 +109,34 @@ class TestTpu:
         assert "utilisation = " in printed and "does not fit" in printed and "What would shrink it" in printed
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_experts_of_mixtral(self) -> None:
+        """The kernels of one layer's experts compile at their full size; one with larger blocks is named, and is no
+        matter of memory."""
+        printed = run_script(
+            """
+            import torch, spmd
+            from spmd.core.ops import grouped
+            def step(rows, weights, ends):
+                rows, weights = rows.requires_grad_(), weights.requires_grad_()
+                torch.nn.functional.grouped_mm(rows, weights, offs=ends).float().square().sum().backward()
+                return rows.grad, weights.grad
+            shapes = ((4096, 4096), torch.bfloat16), ((8, 4096, 28672), torch.bfloat16), ((8,), torch.int32)
+            given = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+            plan = spmd.plan(step, *given, target="v5e:2x2")
+            assert plan.fits and plan.kernel_flops > 0, plan
+            spmd.config.compiler_options = "exec_time_optimization_effort=-0.5"  # a number of jax's, not a text
+            grouped._RESULT = 1024 * 1024
+            try:
+                spmd.plan(step, *(tensor.clone() for tensor in (given[0][1024:], *given[1:])), target="v5e:2x2")
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+            """,
+            timeout=300,
+        )
+        assert printed.startswith("LoweringError a kernel of aten._grouped_mm") and "does not compile" in printed
+        assert "more devices or a smaller batch do not change" in printed and "exceeded scoped vmem limit" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_offloaded_activations_take_less(self) -> None:
         """Equal layers that offload a wide value are one loop, and a chip holds less than if it kept them."""
         run_script(

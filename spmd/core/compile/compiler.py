@@ -132,7 +132,8 @@ def compile_for(graph: Graph) -> Any:
     except jax.errors.JaxRuntimeError as error:
         if not failing.is_of_a_kernel(error):
             raise
-        raise failing.not_compiled(Program("plan", node_line(graph.nodes[-1]), graph, None, []), graph, error) from error
+        program = Program("plan", node_line(graph.nodes[-1]), graph, None, [])
+        raise failing.not_compiled(program, graph, error) from error
     except ValueError as error:
         if type(error).__name__ != "IndivisibleError":
             raise
