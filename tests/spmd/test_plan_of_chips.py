@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmd
 from spmd import Plan
+from spmd.core.compile import options
 from spmd.planning import figures
 
 
@@ -65,6 +66,12 @@ class TestDoesNotFit:
         assert "checkpointing" in said and "bfloat16" in said and "smaller batch" in said
         said = " ".join(self.plan(layers.bfloat16(), recomputed=True).advice)
         assert "checkpointing" not in said and "bfloat16" not in said and "smaller batch" in said
+
+
+def test_efforts_are_numbers() -> None:
+    """jax takes these options of `config.compiler_options` as numbers and all others as text."""
+    assert options._parsed("exec_time_optimization_effort=-0.5") == ("exec_time_optimization_effort", -0.5)
+    assert options._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
 
 
 class TestTpu:
@@ -124,7 +131,6 @@ class TestTpu:
             given = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
             plan = spmd.plan(step, *given, target="v5e:2x2")
             assert plan.fits and plan.kernel_flops > 0, plan
-            spmd.config.compiler_options = "exec_time_optimization_effort=-0.5"  # a number of jax's, not a text
             grouped._RESULT = 1024 * 1024
             try:
                 spmd.plan(step, *(tensor.clone() for tensor in (given[0][1024:], *given[1:])), target="v5e:2x2")
