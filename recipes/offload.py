@@ -124,6 +124,10 @@ def planned(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     spmd.simulate(8)
+    try:
+        spmd.Mesh(range(8), (8,), target=args.target)
+    except ValueError as error:
+        raise SystemExit(f"--target {args.target}: {error}") from None
     spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
     table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
     headings = ["state: device", "host", "temporaries (CPU)"]

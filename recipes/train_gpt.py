@@ -212,7 +212,7 @@ def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.P
     """Return what a step takes on other devices; nothing is allocated for it."""
     optimizer = training.make_optimizer(model, args)
     tokens, targets = (place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2))
-    return spmd.plan(train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target)
+    return training.plan_step(train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target)
 
 
 def train(

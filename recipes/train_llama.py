@@ -141,7 +141,8 @@ class Run:
         """Return what a step takes, here or on the devices of --target; nothing is allocated for it."""
         batch = torch.zeros(self.args.batch, self.args.sequence, dtype=torch.long)
         parts = self.micro_batches(batch, batch)
-        return spmd.plan(train_step, self.model, self.optimizer, parts, clip=self.args.clip, target=self.args.target)
+        given = self.model, self.optimizer, parts
+        return training.plan_step(train_step, *given, clip=self.args.clip, target=self.args.target)
 
     def logits(self, tokens: Tensor) -> Tensor:
         return self.model(put(tokens, self.mesh))

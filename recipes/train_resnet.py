@@ -4,12 +4,13 @@
     python recipes/train_resnet.py --layout data               # data parallel: the batch split, parameters whole
     python recipes/train_resnet.py --layout spatial            # each image's rows split; the compiler exchanges halos
     python recipes/train_resnet.py --fake_data --batch_size 16 --num_epochs 1      # ResNet-18 at ImageNet's shapes
+    python recipes/train_resnet.py --chart 4 16 64             # chart the bytes of each layout, too: six plans more
     python recipes/train_resnet.py --device cpu                # the same file in plain PyTorch, for comparison
     python recipes/train_resnet.py --target v5e:2x4            # plan the step for a TPU slice; nothing is trained
 
 It prints what a step takes, trains on the digits of scikit-learn, tests on digits that it never trains on, and leaves
-OUT/curves.png and OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout. Batch norm is of
-the whole batch in every layout, so that losses are those of one device.
+OUT/curves.png; with --chart also OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout.
+Batch norm is of the whole batch in every layout, so that losses are those of one device.
 """
 
 import argparse
@@ -34,7 +35,7 @@ import fsdp
 import spmd
 from recipes import images
 from recipes.resnet import ResNet, ResNetConfig
-from recipes.training import Reporter, learning_rate_factor
+from recipes.training import Reporter, learning_rate_factor, plan_step
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
 UNIT = 20_000  # parameters from which on a module is a unit of its own
@@ -62,7 +63,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
     report = parser.add_argument_group("what it reports")
     report.add_argument(
-        "--chart", type=int, nargs="*", default=[4, 16, 64], metavar="N", help="batch sizes of OUT/bytes.png"
+        "--chart", type=int, nargs="+", default=(), metavar="N",
+        help="plan every layout at these batch sizes, too, into OUT/bytes.png (default: none)",
     )
     report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)")
     args = parser.parse_args(arguments)
@@ -176,7 +178,7 @@ def plan(place: Placement, args: argparse.Namespace, batch: int, data: images.Im
     model, optimizer = make(place, args, data.classes)
     pictures = torch.zeros(batch, *data.train[0].shape[1:])
     moved = place.put(pictures, torch.zeros(batch, dtype=torch.int64))
-    return spmd.plan(train_step, model, optimizer, *moved, target=args.target)
+    return plan_step(train_step, model, optimizer, *moved, target=args.target)
 
 
 @dataclass

@@ -1,6 +1,6 @@
-"""What the recipes that train on text share: flags, schedule, the loop, evaluation, sampling, progress and the picture.
+"""What recipes share: flags, the plan, schedule, the loop, evaluation, sampling, progress and the picture.
 
-Nothing here knows of devices, meshes or a model: it is given functions. Not here: data (`text.py`), any training step.
+Nothing here knows of meshes or a model: it is given functions. Not here: data (`text.py`), any training step.
 """
 
 import argparse
@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 import torch
@@ -20,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor, nn
 
+import spmd
 from recipes import text
 
 matplotlib.use("agg")  # writes files, needs no screen
@@ -87,6 +89,19 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
     )
     report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for what is left (default out)")
     return training
+
+
+# -- Planning.
+
+
+def plan_step(step: Callable[..., Any], *args: Any, target: str | None, **kwargs: Any) -> spmd.Plan:
+    """Return what a step takes; a target that is not known, or of another size, ends the program with one sentence."""
+    try:
+        return spmd.plan(step, *args, target=target, **kwargs)
+    except ValueError as error:
+        if target is None or not str(error).startswith(("plan: ", "Mesh: ")):
+            raise
+        raise SystemExit(f"--target {target}: {error}") from None
 
 
 # -- Training.

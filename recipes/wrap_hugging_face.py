@@ -91,7 +91,7 @@ def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
     """Return what a step takes, here or on the devices of --target; nothing is allocated for it."""
     tokens = torch.zeros(args.batch, args.sequence, dtype=torch.long).to("xla")
     optimizer = training.make_optimizer(model, args)
-    return spmd.plan(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
+    return training.plan_step(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
 
 
 def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> History:

@@ -20,8 +20,9 @@ class HybridMesh(Mesh):
         axis_names: a name per axis.
         target: as in `Mesh`; "2xv5e:2x4" is two TPU slices, "2xcpu:8" two simulated ones.
 
-    A slice is what TPUs say, elsewhere the devices of one process; `spmd.simulate(8, slices=2)` or
-    `config.num_slices` makes slices of any devices. Inside a slice of a TPU an axis follows the links of its chips.
+    A slice is what TPUs say (of however many hosts), elsewhere the devices of one process;
+    `spmd.simulate(8, slices=2)` or `config.num_slices` makes slices of any devices. Inside a slice of a TPU an axis
+    follows the links of its chips.
 
     Raises ValueError where the shapes differ in length, or do not hold the slices and their devices.
     Source: `torch_xla.distributed.spmd.HybridMesh`, `jax.experimental.mesh_utils.create_hybrid_device_mesh`.

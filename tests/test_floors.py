@@ -32,8 +32,8 @@ DTENSOR = ("distribute", "parallel")
 CHECKPOINT = ("files", "filling", "loading")
 # Those of the planner, on meshes, specs and marks; what draws and prints (`page`, `table`) is loaded when it is asked.
 PLANNING = (
-    "patterns", "applied", "rules", "chips", "reach", "names", "figures", "layout", "report", "advice", "standing",
-    "planner", "uses", "layouts", "search", "table", "page",
+    "progress", "patterns", "applied", "rules", "chips", "reach", "names", "figures", "layout", "report", "advice",
+    "standing", "planner", "uses", "layouts", "search", "table", "page",
 )  # fmt: skip
 
 # Those of `fsdp` from the ground up.

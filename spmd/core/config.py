@@ -234,9 +234,16 @@ def _known_to_xla(names: Sequence[str]) -> set[str]:
 def prepare_libtpu(*, has_tpu: bool) -> None:
     """Says to libtpu, on a machine without a TPU, not to ask the network for one, nor to be the only process that has
     it; what the user says stays."""
-    if not has_tpu:
-        os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-        os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
+        os.environ.setdefault(name, value)
+
+
+# The last three are what libtpu asks the network for: without them it writes errors, though a slice that is only
+# described has no use for them.
+_WITHOUT_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+}  # fmt: skip
 
 
 def compiler_flags() -> tuple[str | None, ...]:

@@ -4,7 +4,7 @@ import dataclasses
 import difflib
 import importlib
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -75,13 +75,13 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
         arrived = _Arrived(mesh, own, modules[path])
         modules[path].__dict__[ARRIVED] = arrived
         applied._arrivals.append((modules[path], arrived))
-        arrived(modules[path])
+        arrived.mark(modules[path])
     if rules.checkpoint:
         _checkpoint(rules.checkpoint, modules)
     if rules.units is not None:
         _gather(rules, model, mesh, how, specs)
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
-        model._apply(_same)  # modules that split their parameters further do so again
+        moved(model)  # modules that split their parameters further do so again
     for module, site, spec in sites:
         applied._hooks.append(_hooked(module, site, spec, mesh))
     return applied
@@ -106,6 +106,11 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
     inner = model._modules.get("module")
     is_wrapper = inner is not None and names and not any(name.startswith("module.") for name in names)
     return dict((inner if is_wrapper else model).named_modules())  # type: ignore[union-attr]
+
+
+def moved(model: nn.Module) -> None:
+    """Has the modules of a model lay out what stands on the device, as they do at the end of any move to it."""
+    model._apply(_same)
 
 
 def _same(tensor: torch.Tensor) -> torch.Tensor:
@@ -207,10 +212,19 @@ class _Arrived:
         return _Arrived, (self.mesh, self.specs, None)
 
     def __call__(self, module: nn.Module) -> None:
+        """Marks what has come without a mark. What has one keeps it: FSDP adds an axis to what the rules say, and a
+        user's later mark counts."""
+        self._mark(module, lambda tensor: tensor._cell.sharding is None)
+
+    def mark(self, module: nn.Module) -> None:
+        """Marks everything that is on the device."""
+        self._mark(module, lambda tensor: True)
+
+    def _mark(self, module: nn.Module, wanted: Callable[[XlaTensor], bool]) -> None:
         self._module = weakref.ref(module)
         for name, spec in self.specs.items():
             tensor = _held(module, name)
-            if isinstance(tensor, XlaTensor):
+            if isinstance(tensor, XlaTensor) and wanted(tensor):
                 mark_sharding(tensor, self.mesh, spec)
 
     def to_come(self, tensor: torch.Tensor) -> Sharding | None:
@@ -224,14 +238,6 @@ class _Arrived:
 
 def _held(module: nn.Module, name: str) -> torch.Tensor | None:
     return module._parameters.get(name, module._buffers.get(name))
-
-
-def arrive(modules: Iterable[nn.Module]) -> None:
-    """Lays out what rules have said of modules that stand on the device now."""
-    for module in modules:
-        arrived = module.__dict__.get(ARRIVED)
-        if arrived is not None:
-            arrived(module)
 
 
 # --- activations ------------------------------------------------------------------------------------------------------

@@ -23,13 +23,18 @@ from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import node_line
 from ..core.metrics import Collective
+from ..core.passes import roll
 from ..core.sharding.topology import stand_in
 from ..core.sharding.value import DEVICE, Sharding
+from .progress import stage
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one program takes, per device. verdict: the compiler's own words where it does not fit, else ""."""
+    """What one program takes, per device. verdict: the compiler's own words where it does not fit, else "".
+
+    loops: (first op, ops, iterations) of each loop that equal layers became; no_loops: why there is none.
+    """
 
     argument_bytes: int = 0
     result_bytes: int = 0
@@ -45,6 +50,8 @@ class Figures:
     untold_loops: int = 0
     kernel_flops: int = 0
     untold_kernels: int = 0
+    loops: tuple[tuple[int, int, int], ...] = ()
+    no_loops: str = ""
     collectives: tuple[Collective, ...] = ()
 
 
@@ -75,13 +82,16 @@ def _replaced(figures: Figures, table: tuple[Collective, ...]) -> Figures:
 def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
     """The figures of a graph as a run would compile it: see `cache.program_for`."""
     started, graph = metrics.now(), recorded
+    no_loops = ""
     try:
         with metrics.silent():
             graph = launch.formed(recorded)
-            compiled = compile_for(graph)
+            no_loops = "" if graph.loops else roll.why_not(recorded)
+            compiled = _compile(graph)
             if config.roll_layers == "auto" and copies.costs_more(compiled, graph):
+                no_loops = "XLA would copy the stacks of their weights"
                 graph = launch.formed(recorded, may_roll=False)
-                compiled = compile_for(graph)
+                compiled = _compile(graph)
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
@@ -105,7 +115,16 @@ def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
         untold_loops=len(module.untold),
         kernel_flops=kernel_flops,
         untold_kernels=untold_kernels,
+        loops=tuple((loop.start, loop.period, loop.turns) for loop in graph.loops),
+        no_loops=no_loops,
     ), module
+
+
+def _compile(graph: Graph) -> Any:
+    looped = sum((loop.turns - 1) * loop.period for loop in graph.loops)
+    loops = f" ({len(graph.loops)} loops of equal layers)" if graph.loops else ""
+    with stage(f"compiling {len(graph.nodes) - looped:,} ops{loops}"):
+        return compile_for(graph)
 
 
 def _peak(memory: Any, is_told: bool) -> int:

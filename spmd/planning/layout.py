@@ -15,6 +15,7 @@ from ..core.pjrt import devices
 from ..partition_spec import PartitionSpec
 from .figures import shard_bytes
 from .patterns import matches
+from .reach import outermost
 from .rules import ShardingRules
 
 
@@ -55,9 +56,7 @@ LARGE = 1 << 20  # bytes from which on a parameter that every device holds whole
 
 def roots_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
     """The outermost of these that hold tensors."""
-    inner = {id(child) for module in modules for child in module.children()}
-    outer = [module for module in modules if id(module) not in inner]
-    return [root for root in outer if any(True for _ in tensors_of(root))]
+    return [root for root in outermost(modules) if any(True for _ in tensors_of(root))]
 
 
 def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:

@@ -150,9 +150,9 @@ def rules_of(layout: Layout, model: Model) -> ShardingRules:
         raise Unfit(f"a batch of {model.rows} is not divided by {ways} devices")
     if layout.sequence and model.length is not None and model.length % layout.tensor:
         raise Unfit(f"a sequence of {model.length} is not divided by {layout.tensor}")
-    table: dict[str, PartitionSpec] = {}
-    if layout.tensor > 1:
-        table = _tensor_rules(layout, model)
+    table = _tensor_rules(layout, model) if layout.tensor > 1 else {}
+    if len(model.flow.shapes.get(("", "input"), ())) == 1:
+        table[":input"] = P(layout.batch_axes)  # FSDP splits no vectors by itself
     halves = {0: (), 1: tuple(_half(pattern) for pattern in model.blocks), 2: model.blocks}
     return ShardingRules(
         table,
@@ -297,8 +297,11 @@ class Expected:
     activations: float
 
 
-def expected(layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int) -> Expected:
-    """What simple sums say. width: bytes of a number in compute.
+def expected(
+    layout: Layout, model: Model, *, peak_flops: float, link_bytes: float, width: int, has_memory: bool = True
+) -> Expected:
+    """What simple sums say. width: bytes of a number in compute. has_memory: whether the measure of the search knows
+    what reading and writing memory takes, as a TPU's cycles do; operations alone do not.
 
     They order the search and nothing else: the shares are what Llama-8B on v5p:2x2x2 and 70B on v5p:4x8x8 took.
     """
@@ -324,7 +327,7 @@ def expected(layout: Layout, model: Model, *, peak_flops: float, link_bytes: flo
     # Some nine tenths of what forward computes: 31 GiB of Llama-8B's 43, 118 of 70B's 106 with half of the blocks.
     activations = model.flow.bytes * width / 4 * 0.9 * (1 - 0.95 * again) / ways
     return Expected(
-        max(compute, moved) + 0.05 * moved + passes / (4.5 * link_bytes),
+        max(compute, moved) + 0.05 * moved + (passes / (4.5 * link_bytes) if has_memory else 0.0),
         model.state / layout.tensor / layout.fsdp,
         activations,
     )

@@ -10,7 +10,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
 from ..core.compile.collectives import source_of
-from ..core.ir.graph import Leaf, Node, Pick, Value, next_serial
+from ..core.ir.graph import Leaf, Node, Pick, Value, next_serial, origin
 from ..core.lazy.cell import Cell
 from ..core.lazy.tensor import XlaTensor
 from .reach import Reached
@@ -124,18 +124,22 @@ def _holder(leaf: Leaf) -> Cell | None:
 
 
 def path_of(node: Node, calls: Calls, leaf_names: dict[Leaf, str]) -> str:
-    """The parameter that an op lays out anew, else the module that it belongs to."""
-    if node.entry.sharding is not None or node.entry.name == "spmd.renew":
-        held = [name for operand in node.operands if (name := leaf_names.get(_renewed(operand), ""))]
+    """The parameter that an op lays out, casts or renews, else the module that it belongs to."""
+    if node.entry.sharding is not None or node.entry.name in _SAME:
+        held = [name for operand in node.operands if (name := leaf_names.get(_stored(operand), ""))]
         if held:
             return held[0] if len(held) == 1 else _shared(held)
     return calls.path_of(source_of(node))
 
 
-def _renewed(value: Value) -> Any:
-    """What went through renewals into this value."""
-    while type(value) is Pick and value.node.entry.name == "spmd.renew":
-        value = value.node.operands[value.index]
+# What a unit of FSDP does to a parameter before a layer reads it.
+_SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach", "aten.alias"})
+
+
+def _stored(value: Value) -> Any:
+    """The value that a renewal, a layout or a cast was made of."""
+    while (maker := origin(value)) is not None and maker.entry.name in _SAME:
+        value = maker.operands[value.index if type(value) is Pick else 0]
     return value
 
 

@@ -1,5 +1,7 @@
 """spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
 
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,12 +22,12 @@ from ..core.sharding.value import DEVICE, Sharding
 from ..global_mesh import get_global_mesh
 from ..mesh import Mesh
 from .advice import advice
-from .applied import arrive
 from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
 from .reach import Reached
+from .progress import stage
 from .report import Plan
 from .rules import ShardingRules
 from .standing import kept, without_data
@@ -59,8 +61,9 @@ def plan(
             arguments is planned as the table of its layout alone, without compiling.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
-    for a target that is not known or has another number of chips than the mesh. A step that does not fit is no error:
-    see `Plan.fits`. Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
+    for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
+    not compile. A step that does not fit is no error: see `Plan.fits`. Source: XLA's memory and cost analysis,
+    `jax.stages.Compiled`.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(1024, 1024, device="meta")
@@ -111,14 +114,16 @@ def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, 
     """See `plan`."""
     enter_thread()
     layouts: dict[tuple[int, int], Sharding] = {}
-    while True:
-        step_recorded = _record(step, args, kwargs, layouts, lay)
-        target = _checked(target, step_recorded.programs)
-        with standing_in(target):
-            found = _chosen(step_recorded)
-            if not found:
-                return _planned(step_recorded, target, line)
-        layouts |= found
+    with stage("plan"):
+        while True:
+            with stage("recording the step"):
+                step_recorded = _record(step, args, kwargs, layouts, lay)
+            target = _checked(target, step_recorded.programs)
+            with standing_in(target):
+                found = _chosen(step_recorded)
+                if not found:
+                    return _planned(step_recorded, target, line)
+            layouts |= found
 
 
 @dataclass(frozen=True)
@@ -146,7 +151,6 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
     calls = Calls(reached.modules)
     with abstract.recorded(recording), kept(reached), without_data(reached, (args, kwargs)):
         roots = roots_of(reached.modules)
-        arrive(reached.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         sync()
@@ -203,7 +207,6 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
     enter_thread()
     reached = Reached(model, ())
     with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, ()):
-        arrive(reached.modules)
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
         trained = sum(
@@ -281,7 +284,8 @@ def _chosen(recorded: Recorded) -> dict[tuple[int, int], Sharding]:
     found = {}
     for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
         graph = recorded.earlier[number]
-        compiled = compile_for(graph)
+        with stage(f"asking for the layout of what {len(graph.nodes):,} ops leave"):
+            compiled = compile_for(graph)
         for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
             if pinned is None:
                 chosen = compiled.output_shardings[i]
@@ -339,7 +343,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
         constants="" if chip is None else chip.source,
-        notes=tuple(_notes(figures, device)),
+        notes=(*_notes(figures, device), *_loops(recorded, figures)),
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
@@ -362,6 +366,22 @@ def _memory(target: Target, device: Any) -> int | None:
         return host // len(all_devices())
     stats = device.memory_stats() or {}
     return stats.get("bytes_limit")
+
+
+def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
+    """The loops that equal layers became, by the modules that they are of, and why there are none."""
+    for graph, one in zip(recorded.programs, figures, strict=True):
+        for start, period, turns in one.loops:
+            paths = map(recorded.paths, graph.nodes[start : start + period])
+            of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
+            where = f" of {of.most_common(1)[0][0]}" if of else ""
+            yield f"{turns} equal layers{where} are one loop of the program ({period:,} ops an iteration)."
+        if one.no_loops and len(graph.nodes) >= _MANY_OPS:
+            yield f"no layers are a loop of the program: {one.no_loops}."
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
+_MANY_OPS = 200  # from which on compiling may take long enough to ask why
 
 
 def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:

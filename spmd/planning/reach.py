@@ -1,9 +1,11 @@
 """What a step can reach of the user's objects: found, kept as it is, and put back."""
 
+import dis
 import functools
 import random
 import types
 from collections import OrderedDict, defaultdict, deque
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -95,6 +97,12 @@ class Reached:
         return State(self._boxes, self._names, self._cells, self.tensors)
 
 
+def outermost(modules: Sequence[nn.Module]) -> list[nn.Module]:
+    """Those of these modules that are no child of another one."""
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
 def _globals_of(step: Any) -> dict[str, Any] | None:
     while isinstance(step, functools.partial):
         step = step.func
@@ -104,10 +112,15 @@ def _globals_of(step: Any) -> dict[str, Any] | None:
     return getattr(function, "__globals__", None)
 
 
+# `co_names` has the names of attributes, too: `optimizer.step()` is no use of a global `step`.
+_OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"})
+
+
 def _names(code: types.CodeType) -> list[str]:
-    """The names that a function, and those inside it, may look up outside."""
+    """The names of globals that a function, and those inside it, reads or writes."""
     inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names(constant)]
-    return [*code.co_names, *inner]
+    own = (one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS)
+    return [*dict.fromkeys(own), *inner]
 
 
 class State:

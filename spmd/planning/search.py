@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..annotate import get_sharding
+from ..core.compile.lower import LoweringError
 from ..core.engine import abstract
 from ..core.engine.barrier import sync
 from ..core.ir.source import Line, user_line
@@ -19,11 +21,13 @@ from ..core.lazy.threads import enter_thread
 from ..core.pjrt.devices import devices
 from ..core.sharding.topology import Target, all_devices, num_devices
 from ..mesh import Mesh
+from ..partition_spec import PartitionSpec
 from .chips import CHIPS, Chip, chip_of
-from .layout import roots_of
+from .layout import roots_of, tensors_of
 from .layouts import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
 from .names import Roles
 from .planner import Lay, bytes_of, planned
+from .progress import silent, stage
 from .reach import Reached
 from .report import Plan
 from .rules import ShardingRules
@@ -73,6 +77,15 @@ class Suggestion:
             nearest = min((one for one in self.trials if one.plan), key=lambda one: one.plan.peak, default=first)  # type: ignore[union-attr]
             raise ValueError(f"suggest: no layout was found to fit; the nearest is {nearest.name}: {nearest.reason}")
         return first
+
+    @property
+    def least_memory(self) -> Trial:
+        """The one of those compiled that fit whose peak is the least: the best itself, or what it could be traded for.
+
+        Raises ValueError where none fits.
+        """
+        fitting = [trial for trial in self.trials if trial.plan is not None and trial.plan.fits]
+        return min(fitting, key=lambda trial: trial.plan.peak) if fitting else self.best  # type: ignore[union-attr]
 
     @property
     def mesh(self) -> Mesh:
@@ -128,9 +141,10 @@ def suggest(
         model: the module to lay out; None: the one that the step reaches.
         mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with.
         budget: seconds after which nothing more is compiled; max_trials: how much is at most.
-        progress: show what is being compiled on a terminal (needs `rich`).
+        progress: show what is being compiled, where stderr is a terminal.
 
-    Raises ValueError where the step reaches no module, or several without saying which, and what `spmd.plan` raises.
+    Raises ValueError where the step reaches no module, or several without saying which, or one that has a layout
+    already, and what `spmd.plan` raises but for a kernel that does not compile: the reason of its layout.
 
     >>> import torch, spmd
     >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
@@ -144,10 +158,11 @@ def suggest(
     if not callable(step):
         raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
     count = len(devices()) if target is None else num_devices(target)
-    known = _known(step, args, kwargs, model)
-    search = Search(step, args, kwargs, target, count, known, mp_policy, line)
-    with _shown(progress) as show:
-        trials = search.run(show, started + budget, max_trials)
+    with contextlib.nullcontext() if progress else silent(), stage("suggest"):
+        with stage("watching the model"):
+            known = _known(step, args, kwargs, model)
+        search = Search(step, args, kwargs, target, count, known, mp_policy, line)
+        trials = search.run(started + budget, max_trials)
     return Suggestion(tuple(search.ranked(trials)), search.measure, time.monotonic() - started)
 
 
@@ -172,6 +187,7 @@ def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known
             module = roots[0]
         elif module not in reached.modules:
             raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was given as model")
+        _refuse_laid_out(module)
         flow = Flow(module)
         with flow.watching():
             result = step(*args, **kwargs)
@@ -181,6 +197,18 @@ def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
     return Known(module, model_of(module, flow, state["parameters"] + state["optimizer state"]))
+
+
+def _refuse_laid_out(module: nn.Module) -> None:
+    """Raises ValueError for a model that has a layout already."""
+    for path, tensor, _ in tensors_of(module):
+        sharding = get_sharding(tensor)
+        if sharding is not None:
+            raise ValueError(
+                f"suggest: expected a model without a layout, and {path} of the {type(module).__name__} has "
+                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules or "
+                "marks, and apply the rules that it finds in their place"
+            )
 
 
 class Search:
@@ -214,7 +242,7 @@ class Search:
         compute = cycles / self.rates.clock + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
-    def run(self, show: Callable[[str], None], until: float, most: int) -> "list[tuple[Layout, Trial]]":
+    def run(self, until: float, most: int) -> "list[tuple[Layout, Trial]]":
         """Compiles the most promising, at first of each family one."""
         found, open_ = self._thought_of()
         memory = self.rates.memory_bytes if self.chip else None
@@ -229,9 +257,9 @@ class Search:
             elif asked and (asked >= most or time.monotonic() > until):
                 text = "not compiled: the budget is spent"
             else:
-                show(f"{asked + 1}: {layout}")
                 asked += 1
-                trial = replace(self._asked(layout, rules), expected=hope.seconds)
+                with stage(f"{asked}, {layout}"):
+                    trial = replace(self._asked(layout, rules), expected=hope.seconds)
                 found.append((layout, trial))
                 if trial.plan is not None and not trial.plan.fits:
                     refused.append(layout)
@@ -259,6 +287,7 @@ class Search:
             "peak_flops": self.rates.peak_flops,
             "link_bytes": self.rates.link_bytes,
             "width": self.width.itemsize,
+            "has_memory": self.chip is not None,
         }
         hopes = [(layout, rules, expected(layout, self.known.model, **rates)) for layout, rules in open_]
 
@@ -266,12 +295,15 @@ class Search:
             hope = one[2]
             return memory is not None and hope.state + hope.activations > memory, hope.seconds
 
-        # In turns the most promising of each mesh's kind, and one of each family; then the others.
+        # First the most promising, what a user would write by hand (plain data parallel) and the least memory; then the
+        # most promising of each mesh's kind, alternating with those of each family; then the others.
         ordered = sorted(hopes, key=promise)
+        plain = [one for one in ordered if one[0].family == "data"][:1]
+        least = min(ordered, key=lambda one: one[2].state + one[2].activations)
         kinds = _first_of(ordered, lambda layout: (layout.family, layout.tensor))
         families = _first_of(ordered, lambda layout: layout.family.rpartition(" x ")[2])
         turns = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
-        return [*{id(one): one for one in (*turns, *ordered)}.values()]
+        return [*{id(one): one for one in (ordered[0], *plain, least, *turns, *ordered)}.values()]
 
     def _mesh(self, layout: Layout) -> Mesh:
         return Mesh(range(self.count), tuple(layout.axes.values()), tuple(layout.axes), target=self.target)
@@ -279,8 +311,12 @@ class Search:
     def _asked(self, layout: Layout, rules: ShardingRules) -> Trial:
         mesh = self._mesh(layout)
         lay = Lay(rules, mesh, self.how, self.known.module)
-        plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
-        gc.collect()  # units of the trial before are found by their modules
+        try:
+            plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
+        except LoweringError as error:  # a kernel with this layout's shapes: the others are still to be asked
+            return Trial(str(layout), layout.family, mesh, rules, None, None, f"does not compile: {error}")
+        finally:
+            gc.collect()  # units of the trial before are found by their modules
         reason = "" if plan.fits else _too_much(plan)
         return Trial(str(layout), layout.family, mesh, rules, plan, self.seconds(plan), reason)
 
@@ -331,14 +367,3 @@ def _behind(trial: Trial, best: Trial) -> Trial:
     more += [f"{name} where the first has none" for name, (after, before) in figures.items() if after and not before]
     said = f"{slower:+.1%} time" if slower >= 0.0005 else "the same time"
     return replace(trial, reason=f"{said}: {', '.join(more) or 'nothing else'}")
-
-
-@contextlib.contextmanager
-def _shown(progress: bool) -> Iterator[Callable[[str], None]]:
-    """What tells the user what is being compiled."""
-    if not progress:
-        yield lambda text: None
-        return
-    console = importlib.import_module("rich.console").Console(stderr=True)
-    with console.status("suggest: watching the model") as status:
-        yield lambda text: status.update(f"suggest: compiling {text}")

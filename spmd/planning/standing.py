@@ -14,7 +14,8 @@ from ..core.ir.graph import Leaf
 from ..core.ir.meta import dense_meta
 from ..core.lazy.cell import Cell
 from ..core.lazy.tensor import XlaTensor, wrap
-from .reach import Reached
+from .applied import moved
+from .reach import Reached, outermost
 
 
 @contextlib.contextmanager
@@ -29,7 +30,11 @@ def kept(reached: Reached) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
-    """Modules that are not on the device stand there without data, with their optimizers' state and the arguments."""
+    """Modules that are not on the device stand there without data, with their optimizers' state and the arguments.
+
+    They come there as by `.to("xla")`: rules and FSDP lay out what arrives. A module that is on the device is left as
+    it is, since a run would find it so.
+    """
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
@@ -44,7 +49,7 @@ def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
         for module in reached.modules:
             for tensor in (*module._parameters.values(), *module._buffers.values()):
                 stand_in(tensor, _abstract)
-        moved = bool(exchanged)
+        has_moved = bool(exchanged)
         for optimizer in reached.optimizers:
             for parameter, state in optimizer.state.items():
                 for tensor in tree_leaves(state) if id(parameter) in exchanged else ():
@@ -53,8 +58,11 @@ def without_data(reached: Reached, arguments: Any) -> Iterator[None]:
         for tensor in [*tree_leaves(arguments), *reached.tensors]:
             if isinstance(tensor, torch.Tensor) and tensor.is_meta:
                 stand_in(tensor, _abstract)
-        for tensor in tree_leaves(arguments) if moved else ():
+        for tensor in tree_leaves(arguments) if has_moved else ():
             stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
+        for root in outermost(reached.modules):
+            if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
+                moved(root)
         yield
     finally:
         for tensor, made in reversed(exchanged.values()):

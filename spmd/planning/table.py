@@ -146,6 +146,10 @@ def ranked(found: Suggestion) -> Any:
     said = [Text(f"ranked by {found.measure}; {found.spent:,.0f} s")]
     first = found.trials[0]
     if first.plan is not None and first.plan.fits:
+        least = found.least_memory
+        if least is not first and least.plan is not None:
+            share = f"{least.plan.peak / first.plan.peak:.0%} of the best's peak"
+            said.append(Text(f"the least memory: {least.name}: {share}, {least.reason}"))
         said.append(Text(f"\nthe best: {first.mesh!r}\n{first.rules}"))
     return Group(table, *lines, *said)
 

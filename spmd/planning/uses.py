@@ -126,12 +126,12 @@ class Flow(TorchDispatchMode):
             return
         if not path and side == "output":
             self.returned |= {tuple(tensor.shape) for tensor in tensors(value)}
-        for tensor in tensors(value):
-            if tensor.dim() >= 2 or side == "output":
-                self.shapes.setdefault((path, side), tuple(tensor.shape))
-                if side == "output":
-                    self._made_by.setdefault(tensor._cell, path)
-                return
+        given = [tensor for tensor in tensors(value) if tensor.dim() or side == "output"]
+        # Where images or tokens come with a vector (steps of a diffusion, lengths), they are the batch.
+        for tensor in sorted(given, key=lambda tensor: side == "input" and tensor.dim() < 2)[:1]:
+            self.shapes.setdefault((path, side), tuple(tensor.shape))
+            if side == "output":
+                self._made_by.setdefault(tensor._cell, path)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         output = func(*args, **(kwargs or {}))

@@ -3,11 +3,14 @@
 import copy
 import importlib.util
 import pickle
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 from support import run_script
 
 import spmd
+from spmd.core.sharding import topology
 
 
 class TestSimulated:
@@ -70,7 +73,49 @@ class TestSimulated:
         assert not printed
 
 
+class TestHosts:
+    """Hosts are no slices: only a TPU says which devices are of which slice, and one slice says nothing."""
+
+    def test_one_slice_of_two_hosts(self) -> None:
+        def slices(**told: list[int]) -> tuple[int, ...]:
+            named = [{name: values[i] for name, values in told.items()} for i in range(4)]
+            devices = tuple(SimpleNamespace(platform=platform, process_index=i // 2, **named[i]) for i in range(4))
+            with mock.patch.object(topology, "all_devices", lambda target=None: devices):
+                return topology.slices("v5e:2x2" if platform == "tpu" else None)
+
+        platform = "tpu"
+        assert slices() == (0, 0, 0, 0)
+        assert slices(slice_index=[0, 0, 1, 1]) == (0, 0, 1, 1) and slices(slice_index=[0] * 4) == (0,) * 4
+        platform = "cpu"
+        assert slices() == (0, 0, 1, 1)
+
+
 class TestTpu:
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_one_slice(self) -> None:
+        """Chips of two and of sixteen hosts in one slice: nothing goes over a network, and no mesh has a slow part."""
+        printed = run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            import torch, spmd, fsdp
+            from spmd.core.sharding.topology import all_devices
+            for target, hosts in (("v5e:2x4", 2), ("v5p:2x2x2", 2), ("v5p:4x4x4", 16)):
+                assert len({device.process_index for device in all_devices(target)}) == hosts
+                size = len(all_devices(target))
+                mesh = spmd.HybridMesh(ici_mesh_shape=(1, size), axis_names=("data", "fsdp"), target=target)
+                assert mesh.link("fsdp") == "ici"
+                try:
+                    spmd.HybridMesh(ici_mesh_shape=(1, size // hosts), dcn_mesh_shape=(hosts, 1), target=target)
+                except ValueError as error:
+                    print(error)
+            mesh = spmd.HybridMesh(ici_mesh_shape=(8,), axis_names=("fsdp",), target="v5e:2x4")
+            layer = fsdp.FullyShardedDataParallel(torch.nn.Linear(1024, 1024, device="meta"), mesh=mesh)
+            plan = spmd.plan(lambda x: layer(x).square().mean().backward(), torch.empty(256, 1024, device="meta"))
+            assert plan.collectives and {row.link for row in plan.collectives} == {""}, plan
+            """
+        )
+        assert printed.count("and there are 1") == 3
+
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_two_slices(self) -> None:
         """Planned for two slices: what crosses the network is named as such, with its axis, by the TPU's compiler."""

@@ -3,9 +3,12 @@
 import copy
 import dataclasses
 import functools
+import io
 import json
 import random
 import re
+import sys
+import time
 from typing import Any
 
 import jax
@@ -19,6 +22,8 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import AbstractError, Mesh, Plan
 from spmd.core.lazy.cell import LIVE, READ, pending
+from spmd.planning import progress
+from spmd.planning.reach import Reached
 
 SMALL = GPTConfig(layers=2, width=32, heads=2, sequence=8)
 
@@ -272,6 +277,25 @@ class TestNothingChanges:
         trainer.step(torch.ones(2, 4))
         assert trainer.steps == 1 and trainer.losses[0].item() == trainer.last.item()
 
+    def test_attributes_are_no_globals(self) -> None:
+        """A method called as a global of the script is leads to nothing; a global that is read or written does."""
+        names: dict[str, Any] = {"torch": torch, "optimizer": None, "written": 0}
+        code = """
+def step(x):
+    optimizer.train(x).zero_grad()
+    global written
+    written += 1
+    return [one.model for one in ()], (lambda: outer)
+"""
+        exec(code, names)
+        names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
+        found = Reached(names["step"], ())
+        assert {id(module) for module in found.modules} == {id(names["outer"]), id(names["optimizer"])}
+        state = found.state()
+        names["written"] = 3
+        state.put_back()
+        assert names["written"] == 0
+
     def test_where_the_step_raises(self, mesh8: Mesh) -> None:
         model, optimizer, step = training(mesh8)
 
@@ -487,6 +511,45 @@ class TestPlan:
             "optimizer state" in text and "all-gather" in text and "fsdp (8)" in text and "all-reduce + slice" in text
         )
         assert re.search(r"blocks\.\*", text)
+
+    def test_loops_are_told(self, mesh8: Mesh, monkeypatch: Any) -> None:
+        _, _, step = training(mesh8, layers=8)
+        told = [note for note in spmd.plan(step, tokens()).notes if "equal layers" in note]
+        assert len(told) >= 2 and all("8 equal layers of blocks.* are one loop of the program" in one for one in told)
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")
+        assert any("config.roll_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes)
+        monkeypatch.setattr(spmd.config, "roll_layers", "auto")
+        _, _, step = training(mesh8, layers=6)
+        assert any("6 equal layers, and a loop is made from 8 on" in note for note in spmd.plan(step, tokens()).notes)
+
+    def test_a_gather_of_a_cast_names_the_weight(self, mesh8: Mesh) -> None:
+        model = nn.Linear(64, 64, bias=False, device="meta")
+        rules = spmd.ShardingRules({"weight": spmd.P("fsdp", None)})
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+            weight = spmd.mark_sharding(model.weight.bfloat16(), mesh8, (None, None))
+            return (x.bfloat16() @ weight.t()).sum()
+
+        plan = spmd.plan(step, torch.ones(16, 64), mesh=mesh8, rules=rules)
+        assert "weight" in {row.path for row in plan.collectives if row.kind == "all-gather"}, plan.collectives
+
+    def test_progress_on_a_terminal(self, monkeypatch: Any) -> None:
+        """One line that is written over and taken away; a pipe gets nothing."""
+        written = [io.StringIO(), io.StringIO()]
+        monkeypatch.setattr(progress, "_EVERY", 0.01)
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
+        for is_terminal, file in zip((True, False), written, strict=True):
+            file.isatty = lambda is_terminal=is_terminal: is_terminal  # type: ignore[method-assign]
+            monkeypatch.setattr(sys, "stderr", file)
+            with progress.stage("plan"), progress.stage("compiling 3 ops"):
+                while is_terminal and "compiling" not in file.getvalue():
+                    time.sleep(0.01)
+            with progress.silent(), progress.stage("plan"):
+                pass
+        shown = written[0].getvalue()
+        assert re.search(r"\r\033\[Kspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith("\r\033[K")
+        assert "\n" not in shown and not written[1].getvalue()
 
     def test_page(self, mesh8: Mesh, tmp_path: Any) -> None:
         _, _, step = training(mesh8)

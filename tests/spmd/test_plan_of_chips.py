@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmd
 from spmd import Plan
+from spmd.core.compile import options
 from spmd.planning import figures
 
 
@@ -67,6 +68,12 @@ class TestDoesNotFit:
         assert "checkpointing" not in said and "bfloat16" not in said and "smaller batch" in said
 
 
+def test_efforts_are_numbers() -> None:
+    """jax takes these options of `config.compiler_options` as numbers and all others as text."""
+    assert options._parsed("exec_time_optimization_effort=-0.5") == ("exec_time_optimization_effort", -0.5)
+    assert options._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
+
+
 class TestTpu:
     """By the TPU's own compiler, where libtpu is installed."""
 
@@ -107,6 +114,33 @@ class TestTpu:
             PYTHONPATH=f"{ROOT}/tests:{ROOT}/tests/spmd:{os.environ.get('PYTHONPATH', ROOT)}",
         )
         assert "utilisation = " in printed and "does not fit" in printed and "What would shrink it" in printed
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_experts_of_mixtral(self) -> None:
+        """The kernels of one layer's experts compile at their full size; one with larger blocks is named, and is no
+        matter of memory."""
+        printed = run_script(
+            """
+            import torch, spmd
+            from spmd.core.ops import grouped
+            def step(rows, weights, ends):
+                rows, weights = rows.requires_grad_(), weights.requires_grad_()
+                torch.nn.functional.grouped_mm(rows, weights, offs=ends).float().square().sum().backward()
+                return rows.grad, weights.grad
+            shapes = ((4096, 4096), torch.bfloat16), ((8, 4096, 28672), torch.bfloat16), ((8,), torch.int32)
+            given = [torch.empty(shape, dtype=dtype, device="meta") for shape, dtype in shapes]
+            plan = spmd.plan(step, *given, target="v5e:2x2")
+            assert plan.fits and plan.kernel_flops > 0, plan
+            grouped._RESULT = 1024 * 1024
+            try:
+                spmd.plan(step, *(tensor.clone() for tensor in (given[0][1024:], *given[1:])), target="v5e:2x2")
+            except RuntimeError as error:
+                print(type(error).__name__, error)
+            """,
+            timeout=300,
+        )
+        assert printed.startswith("LoweringError a kernel of aten._grouped_mm") and "does not compile" in printed
+        assert "more devices or a smaller batch do not change" in printed and "exceeded scoped vmem limit" in printed
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_offloaded_activations_take_less(self) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from .. import interrupt, metrics
 from ..config import config
 from ..ir.graph import Graph, Node
-from ..ir.source import Line, describe
+from ..ir.source import Line, describe, node_line
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
@@ -120,7 +120,8 @@ def compile_for(graph: Graph) -> Any:
     """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data; on the
     CPU the very program that a run would have.
 
-    Raises jax's JaxRuntimeError where it does not fit, LoweringError where an op cannot be lowered.
+    Raises jax's JaxRuntimeError where it does not fit, LoweringError where an op cannot be lowered or its kernel does
+    not compile.
     """
     # Only the CPU's partitioner can be asked how it laid out a value; what asks is in the way of some passes.
     asks = config.check_shardings and platform_of(graph) == "cpu"
@@ -128,6 +129,11 @@ def compile_for(graph: Graph) -> Any:
     try:
         with compiler_context():
             return lowered.compile(compiler_options=options_of(graph))
+    except jax.errors.JaxRuntimeError as error:
+        if not failing.is_of_a_kernel(error):
+            raise
+        program = Program("plan", node_line(graph.nodes[-1]), graph, None, [])
+        raise failing.not_compiled(program, graph, error) from error
     except ValueError as error:
         if type(error).__name__ != "IndivisibleError":
             raise

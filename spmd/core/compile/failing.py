@@ -16,6 +16,8 @@ _NODE_MARK = re.compile(r"(?:aten|spmd|mark)[\w.:]*#(\d+)")
 # In the name of what stands in a loop's body: which of the loop's regions, and its place there.
 _INSIDE = re.compile(r"[^\s\"']*?/region(\d+)/[^\s\"']*?(?:aten|spmd|mark)[\w.:]*#(\d+)")
 _NO_MEMORY = re.compile(r"RESOURCE_EXHAUSTED|[Oo]ut of memory|Ran out of memory")
+# The blocks of a kernel against a core's own memory: of neither the devices' memory nor the size of the step.
+_KERNEL = re.compile(r"memory space (?!hbm)\w+ while allocating|[Ss]hared memory size limit exceeded")
 _NESTED = re.compile(r"(?:Error (?:dispatching|preparing) computation: )+")  # one for each program that read the other
 
 # Below this nobody looks whether a program fits.
@@ -54,11 +56,23 @@ def _may_call_python(node: Node) -> bool:
 def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeError:
     """The same as `explain` for XLA's error while it compiled."""
     text = str(error)
-    if _NO_MEMORY.search(text):
+    is_kernel = is_of_a_kernel(error)
+    if not is_kernel and _NO_MEMORY.search(text):
         return about(graph, program, _out_of_memory(program, _place(program, text), text))
     index = _index(program, text)
     node = None if index is None else graph.nodes[index]
+    if is_kernel:
+        return LoweringError(
+            f"a kernel of {_place(program, text)} does not compile: its blocks need more than the memory of one core, "
+            f"which more devices or a smaller batch do not change. {text}",
+            node,
+        )
     return LoweringError(f"XLA failed in {_place(program, text)}: {text}", node)
+
+
+def is_of_a_kernel(error: Exception) -> bool:
+    """Whether an error of the compiler says that a kernel does not compile, rather than that a program does not fit."""
+    return _KERNEL.search(str(error)) is not None
 
 
 def _index(program: Program, text: str) -> int | None:

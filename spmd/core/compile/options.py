@@ -12,7 +12,7 @@ _BY_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 _FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
 
 
-def options_of(graph: Graph) -> dict[str, str]:
+def options_of(graph: Graph) -> dict[str, str | float]:
     """Those that the user gives (`config.compiler_options`), or what the program is in need of."""
     if config.compiler_options != "auto":
         return dict(map(_parsed, config.compiler_options.split()))
@@ -20,11 +20,11 @@ def options_of(graph: Graph) -> dict[str, str]:
         return {}
     names = {node.entry.name for node in graph.nodes}
     if "spmd.recompute" in names:
-        return _KEEPING_BARRIERS
+        return {**_KEEPING_BARRIERS}
     if "spmd.renew" in names:
-        return _FREEING
+        return {**_FREEING}
     # In the bodies of loops there are no barriers to keep.
-    return _BY_MEMORY if any(node.entry.name == "spmd.renew" for node in walk(graph.nodes)) else {}
+    return {**_BY_MEMORY} if any(node.entry.name == "spmd.renew" for node in walk(graph.nodes)) else {}
 
 
 def platform_of(graph: Graph) -> str:
@@ -32,8 +32,12 @@ def platform_of(graph: Graph) -> str:
     return next(iter(graph.mesh.jax.device_set)).platform  # type: ignore[attr-defined]  # jax has no type for devices
 
 
-def _parsed(option: str) -> tuple[str, str]:
+# Of jax's options these are no text.
+_NUMBERS = ("exec_time_optimization_effort", "memory_fitting_effort")
+
+
+def _parsed(option: str) -> tuple[str, str | float]:
     name, equals, value = option.partition("=")
     if not equals:
         raise ValueError(f"config.compiler_options: expected name=value, got {option!r}")
-    return name, value
+    return name, float(value) if name in _NUMBERS else value

@@ -36,10 +36,27 @@ def num_lowered(graph: Graph) -> int:
     return len(graph.nodes) - sum((loop.turns - 1) * loop.period for loop in rolled(graph).loops)
 
 
+def why_not(graph: Graph) -> str:
+    """The reason why a graph has no loops of equal layers, in words."""
+    if config.roll_layers == "never":
+        return "config.roll_layers is 'never'"
+    found = find_loops(graph.nodes, graph.roots)
+    if not found:
+        return "no layers with the same ops and shapes were found"
+    if not _loops_of(graph):
+        most = max(loop.turns for loop in found)
+        return f"{most} equal layers, and a loop is made from {_enough(graph)} on"
+    return "stacks of their weights would take more memory than the weights"
+
+
+def _enough(graph: Graph) -> int:
+    return _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
+
+
 def _loops_of(graph: Graph) -> list[Loop]:
     loops = find_loops(graph.nodes, graph.roots)
     if config.roll_layers == "auto":
-        enough = _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
+        enough = _enough(graph)
         loops = [loop for loop in loops if loop.turns >= enough or (loop.turns - 1) * loop.period >= _LARGE]
         loops = loops if any(loop.turns >= enough for loop in loops) else []
     return loops

@@ -102,13 +102,13 @@ def num_devices(target: Target) -> int:
 def slices(target: Target = None) -> tuple[int, ...]:
     """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the slices.
 
-    TPUs tell; elsewhere the devices of one process are a slice. `config.num_slices` takes as many, of equal size.
-    Raises ValueError where it does not divide the devices.
+    TPUs tell, and are one slice where they do not, of however many hosts; elsewhere the devices of one process are a
+    slice. `config.num_slices` takes as many, of equal size. Raises ValueError where it does not divide the devices.
     """
     if target is not None and is_simulated(target):
         wanted = _slices_and_name(target)[0]
     else:
-        told = [getattr(device, "slice_index", device.process_index) for device in all_devices(target)]
+        told = [_slice_of(device) for device in all_devices(target)]
         if target is not None or not config.num_slices:
             return tuple(told)
         wanted = config.num_slices
@@ -116,6 +116,11 @@ def slices(target: Target = None) -> tuple[int, ...]:
     if count % wanted:
         raise ValueError(f"config.num_slices: {count} devices make no {wanted} slices of equal size")
     return tuple(i * wanted // count for i in range(count))
+
+
+def _slice_of(device: Any) -> int:
+    # libtpu describes a single slice by devices without an index: a v5e:2x4 has two hosts and one network of links.
+    return getattr(device, "slice_index", 0 if device.platform == "tpu" else device.process_index)
 
 
 @functools.cache

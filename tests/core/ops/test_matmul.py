@@ -1,5 +1,6 @@
 """Matrix products against torch on CPU."""
 
+import importlib
 import re
 from functools import partial
 
@@ -210,6 +211,37 @@ class TestGrouped:
             check(ours, theirs)
         assert program is not None
         assert not re.search(r"f32\[64,(24|40)\]|all-gather|all-to-all", program.executable.as_text())
+
+    @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32])
+    def test_blocks_fit_a_core(self, dtype, monkeypatch):
+        """The two buffers of each block and the sum, at Mixtral's and other sizes, leave room in 16 MiB of VMEM."""
+        asked = []
+
+        def kernel(left, right, sizes, *, tiling, **options):
+            asked.append((kernel.name, tiling))
+            return jnp.zeros(kernel.result, jnp.float32)
+
+        module = importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm")
+        monkeypatch.setattr(module, "gmm", kernel)
+        monkeypatch.setattr(module, "tgmm", kernel)
+        sizes = jax.ShapeDtypeStruct((8,), jnp.int32)
+        for inner, outer in ((4096, 28672), (14336, 4096), (1024, 1024), (384, 4096), (200, 72)):
+            rows, weights, columns = (
+                jax.ShapeDtypeStruct(shape, dtype) for shape in ((2048, inner), (8, inner, outer), (2048, outer))
+            )
+            kernel.name, kernel.result = "gmm", (2048, outer)
+            jax.eval_shape(grouped._gmm, rows, weights, sizes)
+            kernel.name, kernel.result = "tgmm", (8, inner, outer)
+            turned = jax.ShapeDtypeStruct((inner, 2048), dtype)
+            jax.eval_shape(grouped._tgmm, turned, columns, sizes)
+        for name, (rows, inner, outer) in asked:
+            right, result = rows * outer, inner * outer
+            if name == "gmm":
+                right, result = result, right
+            left = rows * inner
+            taken = 2 * (left + right) * jnp.dtype(dtype).itemsize + 3 * 4 * result
+            assert taken <= 15 << 20 and not (inner % 128 or outer % 128), (name, rows, inner, outer, taken)
+        assert len(asked) == 10
 
     def test_kernels_compute_columns_too(self, monkeypatch):
         monkeypatch.setattr(grouped, "INTERPRET", True)

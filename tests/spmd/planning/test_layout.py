@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -180,3 +181,66 @@ class TestOfAStep:
         with pytest.raises(ValueError, match="did you mean 'tensor'"):
             spmd.plan(model, mesh=mesh, rules=ShardingRules({"embed.weight": P("tensr", None)}))
         assert is_untouched(model)
+
+
+def by_rules_then_fsdp(model: nn.Module, mesh: Mesh) -> None:
+    SPLIT.apply(model, mesh)
+    fsdp.fully_shard(model, mesh=mesh, extra_data_axis="data")
+
+
+def by_fsdp_then_rules(model: nn.Module, mesh: Mesh) -> None:
+    fsdp.fully_shard(model, mesh=mesh, extra_data_axis="data")
+    SPLIT.apply(model, mesh)
+
+
+def by_units(model: nn.Module, mesh: Mesh) -> None:
+    ShardingRules(SPLIT, units=(), extra_data_axis="data").apply(model, mesh)
+
+
+def by_rules_then_mark(model: nn.Module, mesh: Mesh) -> None:
+    SPLIT.apply(model, mesh)
+    model.to("xla")
+    spmd.mark_sharding(model[0].weight, mesh, ("fsdp", "tensor"))  # type: ignore[index]
+    model.to("xla")
+
+
+SPLIT = ShardingRules({"0.weight": P("tensor", None), "1.weight": P(None, "tensor")})
+
+
+class TestOfWhatIsLaidOut:
+    """A plan reads the layout that the run would find: rules, FSDP and marks in any order, before and after a step."""
+
+    @pytest.mark.parametrize("where", ["xla", "cpu", "meta"])
+    @pytest.mark.parametrize("lay", [by_rules_then_fsdp, by_fsdp_then_rules, by_units, by_rules_then_mark])
+    def test_as_in_a_run(self, lay: Any, where: str, mesh: Mesh) -> None:
+        with torch.device(where):
+            model = nn.Sequential(nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False))
+        if where == "meta" and lay is by_rules_then_mark:
+            model.to_empty(device="xla")  # what is on meta takes no mark
+        lay(model, mesh)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: torch.Tensor) -> None:
+            model(x.to("xla")).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        batch = torch.ones(8, 16)
+        before = spmd.plan(step, batch)
+        if where == "meta":
+            model.to_empty(device="xla")
+        elif where == "cpu":
+            model.to("xla")
+        for _ in range(3):
+            step(batch)
+            spmd.sync()
+        after, ran = spmd.plan(step, batch), spmd.metrics.compiles()[-1]
+        shardings = [spmd.get_sharding(tensor) for tensor in model.parameters()]
+        stored = [repr(P(*sharding.partition_spec(2))) for sharding in shardings if sharding is not None]
+        split = ["P('fsdp', 'tensor')"] if lay is by_rules_then_mark else ["P('tensor', 'fsdp')", "P('fsdp', 'tensor')"]
+        assert stored[: len(split)] == split
+        for plan in (before, after):
+            assert [row.spec for row in plan.layout] == stored
+            assert plan.parameters == sum(row.bytes for row in plan.layout)
+            assert (plan.arguments, plan.temporaries, plan.flops) == (ran.argument_bytes, ran.temp_bytes, ran.flops)
+            assert sum(row.count for row in plan.collectives) == sum(row.count for row in ran.traffic)

@@ -1,5 +1,6 @@
 """spmd.suggest: what a model does with its parameters, the layouts that follow, and how they are ranked."""
 
+import copy
 import re
 from typing import Any
 
@@ -188,7 +189,9 @@ class TestSuggest:
 
     def test_ranking_and_reasons(self, found: Suggestion) -> None:
         compiled = [trial for trial in found.trials if trial.plan is not None]
-        assert len(compiled) == 3 == len({trial.family for trial in compiled})
+        families = {trial.family for trial in compiled}
+        assert len(compiled) == 3 and "data" in families and len(families) >= 2
+        assert found.least_memory.plan.peak == min(trial.plan.peak for trial in compiled)  # type: ignore[union-attr]
         seconds = [trial.seconds for trial in compiled]
         assert found.trials[:3] == tuple(compiled) and seconds == sorted(seconds)  # type: ignore[type-var]
         assert found.best is compiled[0] and found.best.reason == ""
@@ -218,6 +221,46 @@ class TestSuggest:
         text = " ".join(str(found).split())
         assert "layouts, best first" in text and "the best: Mesh(" in text
         assert "not compiled: the budget is spent: " in text and " more" in text and found.measure in text
+
+    def test_plain_data_parallel_is_what_it_is_by_hand(self, found: Suggestion) -> None:
+        plain = next(trial for trial in found.trials if trial.family == "data" and trial.plan is not None)
+        model = meta(Llama, LlamaConfig(layers=2)).bfloat16()
+        optimizer = torch.optim.AdamW(model.parameters())
+        mesh = spmd.Mesh(range(4), (4,), ("data",), target="cpu:4")
+
+        def step(tokens: torch.Tensor) -> None:
+            tokens = spmd.mark_sharding(tokens, mesh, ("data", None))
+            cross_entropy(model(tokens), tokens).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        by_hand = spmd.plan(step, TOKENS)
+        assert plain.plan is not None and found.best.seconds is not None
+        assert plain.plan.moved_bytes <= 1.01 * by_hand.moved_bytes
+        assert found.best.seconds <= 1.01 * max(by_hand.flops / 459e12, by_hand.moved_bytes / 600e9)
+
+    def test_inputs_of_one_dim(self) -> None:
+        """A batch of ids is a batch: it is split by data parallel layouts, which run as one device does."""
+        made = nn.Sequential(nn.Embedding(32, 16), nn.Linear(16, 8))
+        model, ids = copy.deepcopy(made).to("meta"), torch.arange(16)
+        found = spmd.suggest(
+            lambda ids: model(ids).square().sum().backward(), ids, target="cpu:4", max_trials=3, progress=False
+        )
+        plain = next(trial for trial in found.trials if trial.family == "data")
+        assert plain.plan is not None and plain.rules is not None and plain.plan.inputs == 16 * 8 // 4
+        expected = made(ids).square().sum()
+        plain.rules.apply(made, spmd.Mesh(range(4), (4, 1), ("data", "fsdp")))
+        torch.testing.assert_close(made(ids.to("xla")).square().sum().cpu(), expected, rtol=2e-5, atol=2e-5)
+
+    def test_a_model_that_is_laid_out(self) -> None:
+        mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+        x = torch.empty(8, 16, device="meta")
+        wrapped = fsdp.FullyShardedDataParallel(nn.Linear(16, 16), mesh)
+        ruled, waiting = nn.Linear(16, 16), fsdp.fully_shard(nn.Linear(16, 16, device="meta"), mesh=mesh)
+        ShardingRules({"weight": P("fsdp", None)}).apply(ruled, mesh)
+        for model in (wrapped, ruled, waiting):
+            with pytest.raises(ValueError, match=r"suggest: expected a model without a layout.*weight.*'fsdp'.*rules"):
+                spmd.suggest(lambda x, model=model: model(x).sum().backward(), x, progress=False)
 
     def test_what_is_not_asked_right(self) -> None:
         one, two = nn.Linear(4, 4).to("meta"), nn.Linear(4, 4).to("meta")

@@ -1,0 +1,69 @@
+"""A line on a terminal that says what a plan does, and for how long; nothing where stderr is no terminal."""
+
+import contextlib
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+from ..core.config import config
+
+_EVERY = 0.5  # seconds
+_ERASE = "\r\033[K"
+_thread = threading.local()  # .stages: what the thread does, the outermost first
+
+
+@contextlib.contextmanager
+def stage(text: str) -> Iterator[None]:
+    """Shows the text while the inside runs, behind those of the stages around; `config.slow_compile_seconds` after the
+    outermost began, or never where that is 0."""
+    stages = _stages()
+    stages.append(text)
+    try:
+        with contextlib.nullcontext() if len(stages) > 1 or not _is_shown() else _written(stages):
+            yield
+    finally:
+        stages.pop()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Nothing is shown of the stages inside."""
+    before, _thread.stages = _stages(), [""]
+    try:
+        yield
+    finally:
+        _thread.stages = before
+
+
+def _stages() -> list[str]:
+    if not hasattr(_thread, "stages"):
+        _thread.stages = []
+    found: list[str] = _thread.stages
+    return found
+
+
+def _is_shown() -> bool:
+    return bool(config.slow_compile_seconds) and sys.stderr.isatty()
+
+
+@contextlib.contextmanager
+def _written(stages: list[str]) -> Iterator[None]:
+    started, ended = time.monotonic(), threading.Event()
+
+    def write() -> None:
+        if ended.wait(config.slow_compile_seconds):
+            return
+        while not ended.wait(_EVERY):
+            text = f"spmd: {': '.join(stages)}, {time.monotonic() - started:.0f} s"
+            print(f"{_ERASE}{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+        print(_ERASE, end="", file=sys.stderr, flush=True)
+
+    writer = threading.Thread(target=write, name="spmd-plan-progress", daemon=True)
+    writer.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        writer.join()

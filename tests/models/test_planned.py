@@ -1,0 +1,109 @@
+"""Each model family planned: parameters, gradients, moments, arguments and collectives are those of the run."""
+
+import importlib.util
+import math
+import os
+from collections import Counter
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from models.zoo import ZOO
+from support import ROOT, run_script
+from torch import Tensor
+
+import fsdp
+import spmd
+
+
+def shard_bytes(tensors: Any) -> int:
+    """The bytes that one device holds of tensors on the device."""
+    held = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.device.type == "xla"]
+    shapes = [(spmd.get_sharding(tensor), tensor) for tensor in held]
+    return sum(
+        tensor.itemsize * math.prod(tensor.shape if lies is None else lies.shard_shape(tuple(tensor.shape)))
+        for lies, tensor in shapes
+    )
+
+
+def moved(rows: Any) -> Counter[Any]:
+    """How often each collective runs."""
+    counts: Counter[Any] = Counter()
+    for row in rows:
+        counts[row.kind, row.axes, row.devices, row.bytes, row.is_sliced] += row.count
+    return counts
+
+
+class TestPlanned:
+    @pytest.mark.parametrize("name", ZOO)
+    def test_as_in_a_run(self, name: str, mesh8: spmd.Mesh) -> None:
+        """On the devices here, and over two slices in their place: the same program but for what links them."""
+        case = ZOO[name]
+        torch.manual_seed(0)
+        policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=5_000)
+        model = fsdp.FullyShardedDataParallel(case.build().train(), mesh8, auto_wrap_policy=policy)
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(inputs: dict[str, Tensor]) -> Tensor:
+            on_device = {key: value.to("xla") for key, value in inputs.items()}
+            loss, _ = case.loss(model, on_device)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=False)
+            return loss
+
+        inputs = case.inputs()
+        plan = spmd.plan(step, inputs)
+        far = spmd.plan(step, inputs, target="2xcpu:4") if name in ("llama", "mixtral", "resnet18") else None
+        for _ in range(3):
+            loss = step(inputs)
+            spmd.sync()
+        ran = spmd.metrics.compiles()[-1]
+        assert math.isfinite(loss.item())
+        parameters = list(model.parameters())
+        assert plan.parameters == shard_bytes(parameters)
+        assert plan.gradients == shard_bytes(parameter.grad for parameter in parameters)
+        state = [tensor for held in optimizer.state.values() for tensor in held.values()]
+        assert plan.optimizer_state == shard_bytes(state)
+        assert [row.spec for row in plan.layout if not row.is_buffer] == [
+            repr(spmd.P(*spmd.get_sharding(tensor).partition_spec(tensor.dim()))) for tensor in parameters
+        ]
+        figures = plan.arguments, plan.results, plan.in_place, plan.temporaries, plan.flops
+        assert figures == (ran.argument_bytes, ran.output_bytes, ran.alias_bytes, ran.temp_bytes, ran.flops)
+        assert moved(plan.collectives) == moved(ran.traffic) and plan.collectives
+        if far is not None:
+            assert (far.parameters, far.gradients, far.optimizer_state) == (
+                plan.parameters, plan.gradients, plan.optimizer_state,
+            )  # fmt: skip
+            assert far.arguments == plan.arguments and moved(far.collectives) == moved(plan.collectives)
+            assert {row.link for row in far.collectives} == {"dcn"} and {row.link for row in plan.collectives} == {""}
+
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
+    def test_by_the_compiler_of_a_tpu(self) -> None:
+        """A chip of one slice of two hosts has what a simulated device has, and no network is in between."""
+        run_script(
+            """
+            import warnings; warnings.simplefilter("ignore")
+            import torch, spmd, fsdp
+            from models.zoo import ZOO
+            spmd.simulate(8)
+            mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
+            for name in ("llama", "mixtral"):
+                case = ZOO[name]
+                model = fsdp.FullyShardedDataParallel(case.build().train(), mesh)
+                optimizer = torch.optim.AdamW(model.parameters())
+                def step(inputs):
+                    loss, _ = case.loss(model, {key: value.to("xla") for key, value in inputs.items()})
+                    loss.backward()
+                    optimizer.step()
+                    optimizer.zero_grad(set_to_none=False)
+                inputs = case.inputs()
+                here, chips = (spmd.plan(step, inputs, target=target) for target in (None, "v5e:2x4"))
+                for figure in ("parameters", "gradients", "optimizer_state", "inputs"):
+                    assert getattr(here, figure) == getattr(chips, figure) > 0, (name, figure)
+                assert chips.fits and {row.link for row in chips.collectives} == {""}
+            """,
+            timeout=400,
+            PYTHONPATH=f"{ROOT}/tests:{os.environ.get('PYTHONPATH', ROOT)}",
+        )
