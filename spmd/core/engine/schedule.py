@@ -144,6 +144,7 @@ class Flow:
         self.carried: list[list[Value]] = [[] for _ in pieces]  # of each piece, what later ones read
         self.readers: dict[Any, list[Node]] = {}
         self.last: dict[Any, int] = {}
+        self.others: set[Any] = set()  # what other threads' ops read
         self.part: dict[Node | None, int] = {}
         if self.end == 1 and not rest:
             return
@@ -191,19 +192,24 @@ class Flow:
     def is_read_after(self, leaf: Leaf, here: int) -> bool:
         return self.last.get(leaf, -1) > here
 
+    def is_read_by_others(self, leaf: Leaf) -> bool:
+        return leaf in self.others
+
     def give(self, made: Mapping[Any, Leaf | Node]) -> None:
         """Puts data in the place of values that later pieces read."""
         readers: dict[Node, None] = {}
         for name, leaf in made.items():
             self.last[leaf] = self.last.get(name, -1)
+            if name in self.others:
+                self.others.add(leaf)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
             node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
         self.passed.update(take_across(readers))
 
-    def add_late(self, values: Sequence[Value]) -> None:
-        """Takes into account what another thread has recorded meanwhile: it reads results, and of what is inside a
-        piece all that is behind it."""
+    def add_others(self, values: Sequence[Value]) -> None:
+        """Takes into account what other threads have recorded: it reads results, and of what is inside a piece all that
+        is behind it."""
         wanted = {value_name(value) for value, _ in self.roots}
         seen: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
@@ -213,7 +219,9 @@ class Flow:
                 continue
             seen.add(node)
             for operand in node.operands:
-                self._read(operand, self.end, node)
+                name = value_name(operand)
+                self.others.add(name)
+                self.readers.setdefault(name, []).append(node)
                 maker = origin(operand)
-                if maker is not None and value_name(operand) not in wanted:
+                if maker is not None and name not in wanted:
                     stack.append(maker)
