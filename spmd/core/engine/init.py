@@ -33,11 +33,11 @@ def give_birth(
 
     for_read: the barrier is there to read a value, perhaps in the middle of a step. New constants that nothing reads
     yet are born, too: the state that an optimizer makes at its first step and reads numbers before it writes it.
-    needed, others: other threads' cells, those whose values the cells need and all. Of these, initial state is born.
+    needed, others: other threads' cells, those whose values the cells need and all. Their initial values are born, too.
     """
     born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
-    cells = [*cells, *(cell for cell in needed if cell.is_state and is_pure(cell.value, known))]
+    cells = [*cells, *needed]
     fixed: dict[Cell, list[Value]] = {cell: [cell.value] for cell in (_unused(cells) if for_read else ())}
     for cell in cells:
         history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
@@ -87,6 +87,8 @@ def give_birth(
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
         leaf.holder = weakref.ref(cell)
+    for cell in needed:  # their own thread's barrier must not find these once more
+        cell.past = [value for value in cell.past if value not in born] if cell.past else cell.past
     return True
 
 
