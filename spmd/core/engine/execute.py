@@ -12,7 +12,7 @@ from ..ir.graph import Graph, Leaf, Node, Value, origin, results, topological, v
 from ..ir.source import Line
 from ..lazy import recorders
 from ..lazy.annotate import ask_again
-from ..lazy.cell import ASIDE, Cell, pending_elsewhere
+from ..lazy.cell import ASIDE, READ, Cell, pending_elsewhere
 from ..passes import again, dynamic, lengths, nans, rolling
 from ..pjrt import processes, transfer
 from ..pjrt.host import is_forbidden
@@ -21,7 +21,7 @@ from . import launch
 from .abstract import recording
 from .init import give_birth
 from .placement import bring, check_here, lies_in, pinned_sharding, written_over
-from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
+from .schedule import Flow, Piece, Root, beside_host, by_mesh, cut_before, finer, steps_written
 
 
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
@@ -79,6 +79,7 @@ def run_schedule(
     todo, left = list(pieces), list(roots)
     passed: set[Leaf] = set()
     done: set[Node | None] = set()
+    kept: set[Node] | None = None  # where it is cut: the ops that others may yet run
     flow, here = _flow(todo, rest, left, passed), 0
     try:
         while here < len(todo):
@@ -89,16 +90,27 @@ def run_schedule(
                 else _run_piece(piece, here, left, flow, line, donate=donate)
             )
             if cut:
+                kept = _kept(left) if donate and kept is None else kept
                 left = [root for root in left if origin(root[0]) not in done]
                 todo, here = [*cut, *todo[here + 1 :]], 0
                 flow = _flow(todo, rest, left, passed)
             else:
                 done.update(piece.nodes)
+                if kept is not None:
+                    flow.release(here, kept)
                 here += 1
     finally:
         for _, cell in roots:
             if cell.past:
                 cell.past = [value for value in cell.past if origin(value) not in done]
+
+
+def _kept(roots: Sequence[Root]) -> set[Node]:
+    """The ops behind what may be run another time: what was set aside, what other threads have recorded, and what views
+    keep of their cells."""
+    aside = [cell.value for ref in ASIDE if (cell := ref()) is not None]
+    views = [view.value for view, *_ in READ if view.value is not None]
+    return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
 
 
 def _flow(todo: Sequence[Piece], rest: Sequence[Node], left: Sequence[Root], passed: set[Leaf]) -> Flow:
@@ -146,6 +158,8 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             _take_all(roots, abstractly.run(graph), flow)
         return pieces
     program, why_not, is_rolled = cache.find(graph), "", False
+    if program is None and donate and (cut := cut_before(piece, graph)):
+        return cut
     if program is None and not piece.is_whole and not processes.several():
         known = again.again(graph)
         graph, program = (graph, None) if known is None else known

@@ -6,7 +6,6 @@ from support import check
 from torch import nn
 
 import spmd
-from spmd.core.engine import schedule
 
 WIDTH, LAYERS = 8, 16
 
@@ -26,7 +25,6 @@ def num_programs() -> int:
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is long here has more ops than half of the layers."""
     monkeypatch.setattr(spmd.config, "max_program_ops", LAYERS)
-    monkeypatch.setattr(schedule, "_LONGEST_STEP", 2 * LAYERS)
 
 
 @pytest.mark.parametrize(("roll_layers", "is_one"), [("always", True), ("never", False)])
