@@ -417,6 +417,18 @@ class TestBarriers:
         assert [weight[0].item() for weight in weights] == [3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
         assert pending.tolist() == [4.0] * 4
 
+    def test_what_an_idle_thread_has_written(self, other: Turns) -> None:
+        """It is computed with what needs it, and runs for good when that has happened again and again."""
+        weight = torch.ones(4, device="xla") + 0
+        spmd.sync()
+        weight.mul_(3)
+        made, found = [], []
+        for _ in range(10):
+            made.append(other(lambda: (weight + 1).tolist()))
+            found.append(spmd.residence(weight))
+        assert made == [[4.0] * 4] * 10
+        assert found == ["pending"] * 8 + ["devices"] * 2
+
     def test_draws(self, other: Turns) -> None:
         """The draws of a seed come in the order of recording, whichever thread's barrier runs them."""
 

@@ -54,15 +54,18 @@ def _completed(needed: Sequence[Cell]) -> list[Cell]:
     """Which of other threads' cells whose values are needed take them.
 
     A thread that has written over data is in the midst of a step. With some of its values there, what is left of the
-    step would be another program: so its cells stay as they are, unless a value is needed for the second time, when the
-    thread is likely idle.
+    step would be another program: so its cells stay as they are, unless their values are needed again and again, when
+    the thread is idle.
     """
     waiting = [cell for cell in needed if type(cell.value) is not Leaf]
     in_step = {cell.recorder for cell in waiting if cell.data is not None}
-    found = [cell for cell in waiting if cell.recorder not in in_step or cell.needed == cell.stamp]
     for cell in waiting:
-        cell.needed = cell.stamp
-    return found
+        stamp, times = cell.needed
+        cell.needed = cell.stamp, times + 1 if stamp == cell.stamp else 1
+    return [cell for cell in waiting if cell.recorder not in in_step or cell.needed[1] > _OFTEN]
+
+
+_OFTEN = 8
 
 
 def roots_of(cells: Iterable[Cell]) -> list[Root]:

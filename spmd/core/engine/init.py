@@ -37,7 +37,7 @@ def give_birth(
     """
     born: dict[Value, Leaf] = {}
     known: dict[Value, bool] = {}
-    cells = [*cells, *needed]
+    cells = [*cells, *(cell for cell in needed if cell.data is None)]
     fixed: dict[Cell, list[Value]] = {cell: [cell.value] for cell in (_unused(cells) if for_read else ())}
     for cell in cells:
         history = [*(cell.past or ()), cell.value] if cell.is_state else cell.past or ()
@@ -87,8 +87,10 @@ def give_birth(
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
         leaf.holder = weakref.ref(cell)
-    for cell in needed:  # their own thread's barrier must not find these once more
-        cell.past = [value for value in cell.past if value not in born] if cell.past else cell.past
+    for cell in needed:  # their own thread's barrier finds data that the step has written over
+        first = next((born[value] for value in cell.past or () if value in born), None)
+        if first is not None:
+            cell.past, cell.data = [], first
     return True
 
 

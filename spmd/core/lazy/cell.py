@@ -47,7 +47,7 @@ class Cell:
     is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the
     values it held since the last barrier, from which that initial value is found. data: what it held when the first of
     these was recorded, which it takes back should they fail. recorder: the thread that recorded the value. needed: the
-    stamp at which another thread's barrier has computed the value without giving it to the cell. ref: a weak reference
+    stamp at which other threads' barriers have computed the value without giving it to the cell, and how often. ref: a weak reference
     to it. views: its tensors that are views and that autograd knows (see `lazy.rebased`).
     """
 
@@ -68,7 +68,7 @@ class Cell:
         self.data: Leaf | None = None
         self.listed = False
         self.recorder = recorders.number() if recorders.is_several else 0
-        self.needed = -1
+        self.needed = (-1, 0)
         self.ref = weakref.ref(self)
         self.views: set[weakref.ref[Any]] | None = None
         if type(value) is Leaf:

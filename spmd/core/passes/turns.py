@@ -117,18 +117,18 @@ def stretches(nodes: Sequence[Node], length: int) -> list[int]:
     """Where to cut a graph without a loop into stretches of at most `length` ops.
 
     Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
-    each kind of stretch, the longer the less willingly, and handing each stretch to the devices in every step.
+    each kind of stretch, where waiting twice as long counts four times, and running each stretch in every step.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [place for place in range(1, len(nodes)) if not _is_within_line(nodes, place)]
     marks = _marks(symbols, lines)
     wiring = _Wiring(nodes, symbols)
     best, least = [], math.inf
-    for scale in (None, 512, 128, 32, 16, 8, 4):
+    for scale in (None, 512, 128, 32, 16, 8, 4, 2):
         ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
         kinds = wiring.kinds(ends)
-        to_compile = sum(stop - start for (start, stop), *_ in kinds.values())
-        cost = to_compile**2 / (2 * length) + _PER_STRETCH * (len(ends) + 1)
+        to_compile = sum(_PER_PROGRAM + stop - start for (start, stop), *_ in kinds.values())
+        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends)
         if cost < least:
             best, least = ends, cost
     for starts in wiring.kinds(best).values():
@@ -138,9 +138,10 @@ def stretches(nodes: Sequence[Node], length: int) -> list[int]:
     return best
 
 
-# What handing a stretch to the devices costs over the steps of a run, in ops to be compiled: 0.2 ms for each of some
-# hundreds of steps against 8 ms.
-_PER_STRETCH = 10
+# In ops that are to be compiled, of some 8 ms each (2 cores): what a program takes besides; and what a stretch that is
+# run by itself takes over a hundred steps.
+_PER_PROGRAM = 4
+_PER_STRETCH = 4
 
 
 def _marks(symbols: Sequence[Entry], lines: Sequence[int]) -> list[float]:
@@ -158,11 +159,11 @@ def _marks(symbols: Sequence[Entry], lines: Sequence[int]) -> list[float]:
 
 
 def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
-    """The places with a mark below 1 / scale, not much closer than that many ops, and none further than `length`."""
-    found, start = [], 0
+    """The places with a mark below 1 / scale, about that many ops apart, but none further than `length`."""
+    found, start, most = [], 0, min(2 * scale, length)
     for place in range(1, len(marks)):
         ops = place - start
-        if ops >= length or (ops >= scale // 4 and marks[place] * scale < 1):
+        if ops >= most or (ops >= scale // 4 and marks[place] * scale < 1):
             found.append(place)
             start = place
     return found
