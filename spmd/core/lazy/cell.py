@@ -47,8 +47,8 @@ class Cell:
     is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own. past: the
     values it held since the last barrier, from which that initial value is found. data: what it held when the first of
     these was recorded, which it takes back should they fail. recorder: the thread that recorded the value. needed: the
-    stamp at which other threads' barriers have computed the value without giving it to the cell, and how often. ref: a weak reference
-    to it. views: its tensors that are views and that autograd knows (see `lazy.rebased`).
+    stamp at which other threads' barriers have computed the value without giving it to the cell, and how often. ref: a
+    weak reference to it. views: its tensors that are views and that autograd knows (see `lazy.rebased`).
     """
 
     __slots__ = (
