@@ -116,10 +116,11 @@ class TestWithoutLoop:
                 seen.append(loss.detach().cpu())
             return [*seen, *(weight.detach().cpu() for weight in model.parameters())]
 
+        few, _ = counted(lambda: train("xla", 4, 1))
         made: list[torch.Tensor] = []
-        many, runs = counted(lambda: made.extend(train("xla", 8, 2)))
-        assert runs > 2 * many, (many, runs)
-        for one, wanted in zip(made, train("cpu", 8, 2), strict=True):
+        many, runs = counted(lambda: made.extend(train("xla", 12, 2)))
+        assert runs > 3 * many, (few, many, runs)
+        for one, wanted in zip(made, train("cpu", 12, 2), strict=True):
             check(one, wanted)
 
     def test_memory(self, monkeypatch: pytest.MonkeyPatch) -> None:
