@@ -121,8 +121,8 @@ def sync(wait: bool = False) -> None:
     Args:
         wait: return only when the devices are done.
 
-    What other threads have recorded runs where that needs it, or where they have ended. Initial values of parameters and
-    buffers run first, in a program of their own; last the closures of
+    What other threads have recorded runs where that needs it, or where they have ended. Initial values of parameters
+    and buffers run first, in a program of their own; last the closures of
     `add_step_closure`. An error of XLA names the op and the
     user's line that made it. Source: `torch_xla.sync`.
 

@@ -1,10 +1,10 @@
 """Time the first step of long programs without a loop, and the steps of programs whose shape changes with the data.
 
     python recipes/benchmarks/unrolled.py                    # every case, one device, each in a process of its own
-    python recipes/benchmarks/unrolled.py --case decoder --size 8 --digest
+    python recipes/benchmarks/unrolled.py --case decoder --size 8 --report
 
-`first` is the processor's time for the first step (record, compile, run), `later` what all later steps compiled, `CPU` torch's own step on the
-CPU; `digest` is one of the results' bits. Each case is a training step, or an inference, of a program that PyTorch
+`first` is the processor's time for the first step (record, compile, run), `later` the time in which all later steps
+compiled, `CPU` torch's own step on the CPU; `digest` is one of the losses' digits. Each case is a training step, or an inference, of a program that PyTorch
 users write: the images of a batch one by one, a selective scan op by op, episodes, layers that are left out at random,
 images of many sizes, sentences of many lengths.
 """
@@ -303,7 +303,7 @@ def lstm(device: str, size: int) -> Step:
     return step
 
 
-# Each case with its size; the later steps of those that change with the data are counted, too.
+# Each case with its size and the number of its steps.
 CASES: dict[str, tuple[Case, int, int]] = {
     "decoder": (decoder, 8, 4),
     "scan": (scan, 32, 2),

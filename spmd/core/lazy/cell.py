@@ -258,7 +258,7 @@ def pending() -> list[Cell]:
 
 
 def pending_elsewhere(cells: Iterable[Cell]) -> list[Cell]:
-    """The live cells beside these whose value is recorded and has not run: other threads' of which `pending` has none."""
+    """The live cells beside these whose value is recorded and has not run: those of other threads, above all."""
     own = set(cells)
     return [cell for cell in _waiting() if cell not in own]
 

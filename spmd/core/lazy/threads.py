@@ -16,8 +16,8 @@ IN_EACH_THREAD: list[Callable[[], None]] = []
 
 def enter_thread() -> Ring:
     """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's
-    own device thread aborts), the thread gets a ring of its own for the lines it records and a number (see `recorders`),
-    and a forked process is asked whether it may use the device."""
+    own device thread aborts), the thread gets a ring of its own for the lines it records and a number (see
+    `recorders`), and a forked process is asked whether it may use the device."""
     ring: Ring | None = getattr(THREADS, "ring", None)
     if ring is not None:
         return ring

@@ -145,8 +145,8 @@ _PER_STRETCH = 4
 
 
 def _marks(symbols: Sequence[Entry], lines: Sequence[int]) -> list[float]:
-    """For each place a number from 0 to 1 made of the ops around it, in every graph and process the same: what recurs is
-    cut at equal places where a graph is cut at low numbers. Where the user's line changes it is a quarter of it."""
+    """For each place a number from 0 to 1 made of the ops around it, in every graph and process the same: what recurs
+    is cut at equal places where a graph is cut at low numbers. Where the user's line changes it is a quarter of it."""
     text = {symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode()) for symbol in set(symbols)}
     words = [text[symbol] for symbol in symbols]
     marks, before, last = [], 0, 0
@@ -170,7 +170,7 @@ def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
 
 
 class _Wiring:
-    """Which stretches of a graph are one program: the same ops, wired alike, of which the same results are read later."""
+    """Which stretches of a graph are one program: the same ops, wired alike, with the same results read later."""
 
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[Entry]):
         position = {node: place for place, node in enumerate(nodes)}
