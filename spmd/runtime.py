@@ -116,12 +116,13 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 
 
 def sync(wait: bool = False) -> None:
-    """The barrier: runs everything recorded since the last one, as one program, and returns while it runs.
+    """The barrier: runs what this thread has recorded since the last one, as one program, and returns while it runs.
 
     Args:
         wait: return only when the devices are done.
 
-    Initial values of parameters and buffers run first, in a program of their own; last the closures of
+    What other threads have recorded runs where that needs it, or where they have ended. Initial values of parameters
+    and buffers run first, in a program of their own; last the closures of
     `add_step_closure`. An error of XLA names the op and the
     user's line that made it. Source: `torch_xla.sync`.
 

@@ -67,7 +67,7 @@ FLAGS = (
         "max_program_ops",
         int,
         2_048,
-        "a longer graph without gradients, equal layers counted once, is cut into programs of about this many ops",
+        "a longer graph, equal layers counted once, is cut into programs of at most this many ops",
     ),
     Flag("program_cache", bool, True, "keep compiled programs on disk, so that a second start compiles nothing"),
     Flag(

@@ -5,7 +5,6 @@ slow (running the op on meta tensors, binding arguments to the rule) happens onc
 """
 
 import sys
-from types import FrameType
 from typing import Any
 
 import torch
@@ -58,7 +57,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         elif done is not NotImplemented:
             return done
     if plan.kind is VIEW:
-        return _record_view(plan, args, kwargs or {}, _getframe(1))
+        return _record_view(plan, args, kwargs or {})
     LOCK.acquire()
     try:
         key: list[Any] = []
@@ -93,7 +92,8 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
             entry = _find(plan, signature, args, kwargs or {})
         if not plan.is_plain:
             operands = _look_at_data(plan, entry, operands, numbers, args, kwargs or {})
-        node = record_here(entry, operands, numbers or (), _getframe(1), task)
+        # In autograd's own threads there is no caller's frame.
+        node = record_here(entry, operands, numbers or (), _getframe(1) if task == -1 else None, task)
         if plan.kind is FUNCTION:
             metas = entry.metas
             if len(metas) == 1 and entry.layout is None:
@@ -120,7 +120,7 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs:
     return entry
 
 
-def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], frame: FrameType | None) -> XlaTensor:
+def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
     """A view: a new tensor over the same cell; its op is recorded when the view is first read."""
     base = args[0]
     key: list[Any] = [base._meta]
@@ -138,7 +138,7 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], fram
         if parent is None and cell.reads is not None:
             parent = cell.reads.current()
         task = graph_task()
-        code, instruction = place_of(frame) if task == -1 else backward_line(task)
+        code, instruction = place_of(_getframe(2)) if task == -1 else backward_line(task)
         made = alias(base, rule.meta, View(rule, parent, code, instruction))
         if base.requires_grad:
             follow(cell, made)

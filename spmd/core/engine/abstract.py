@@ -62,7 +62,7 @@ def recorded(into: Recording) -> Iterator[None]:
     with BARRIER, LOCK, metrics.unchanged(), pace.unchanged():
         if _active is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
-        live, aside, read = LIVE[:], ASIDE[:], [(view, view.value, view.stamp, ref) for view, ref in READ]
+        live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
         log = UndoLog(is_step=True)
         UNDO.append(log)
         before = _noted([*live, *aside], log)
@@ -82,9 +82,9 @@ def recorded(into: Recording) -> Iterator[None]:
             for ref in live:
                 if (cell := ref()) is not None:
                     cell.listed = True
-            for view, value, stamp, ref in read:
-                view.value, view.stamp = value, stamp
-                READ.append((view, ref))
+            for row, value, stamp in read:
+                row[0].value, row[0].stamp = value, stamp
+                READ.append(row)
 
 
 def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:

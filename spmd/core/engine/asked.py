@@ -9,7 +9,7 @@ from collections.abc import Hashable, Sequence
 from .. import metrics
 from ..compile.compiler import compile_for
 from ..ir.graph import Graph, Leaf
-from ..lazy import body, views
+from ..lazy import body, recorders, views
 from ..lazy.cell import BARRIER, LOCK, Cell
 from ..lazy.tensor import XlaTensor
 from ..pjrt import runs
@@ -66,7 +66,7 @@ def _attempt(
 def _cell_of(tensor: XlaTensor) -> Cell:
     """A cell that the next barrier runs and that has the tensor's value."""
     value = views.read(tensor)
-    if tensor._view is None and tensor._cell.listed:
+    if tensor._view is None and tensor._cell.listed and recorders.is_run_here()(tensor._cell.recorder):
         return tensor._cell
     return Cell(value, value.meta)
 

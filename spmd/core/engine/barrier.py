@@ -10,6 +10,7 @@ from .. import interrupt, metrics, pace
 from ..compile import compiler
 from ..ir.graph import Graph, Leaf, is_data, topological
 from ..ir.source import user_line
+from ..lazy import recorders
 from ..lazy.annotate import unmarked_entry
 from ..lazy.body import refuse
 from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending
@@ -69,10 +70,11 @@ class Watch:
 
 
 def sync(*, wait: bool = False, for_read: bool = False) -> None:
-    """Runs everything that is pending, as one program, and returns at once unless `wait`.
+    """Runs everything that this thread has recorded, as one program, and returns at once unless `wait`.
 
-    State that depends on constants and random keys alone (initialisation) runs first, as a program of its own. With
-    `wait` it returns when the devices are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
+    What other threads have recorded runs where that needs it, or where they have ended. State that depends on constants
+    and random keys alone (initialisation) runs first, as a program of its own. With `wait` it returns when the devices
+    are done. for_read: it is for the sake of a value. Errors: see `spmd.sync`.
     """
     refuse("spmd.sync()", "what is recorded there is run by nobody but the loop; call it outside")
     interrupt.watch()
@@ -81,16 +83,19 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
     with BARRIER, LOCK, interrupt.later():
         watch = Watch()
         cells = [cell for cell in pending() if recording() is not None or not _is_far_state(cell)]
-        num_turns, num_ops = metrics.counter("loop_turns"), pace.recorded_ops
+        num_turns, num_ops, num_nodes = metrics.counter("loop_turns"), pace.recorded_ops, 0
         if cells:
             metrics.add("syncs")
             try:
-                run(cells, user_line(), for_read=for_read)
+                num_nodes = run(cells, user_line(), for_read=for_read)
             except Exception as error:
                 give_up(cells, error)
                 raise
         _forget_what_ran()
-        pace.rest(num_ops, had_loop=num_turns < metrics.counter("loop_turns"))
+        had_loop = num_turns < metrics.counter("loop_turns")
+        pace.rest(num_ops, had_loop=had_loop)
+        if not had_loop:
+            recorders.note_step(num_nodes)
     if wait:
         runs.wait()
     watch.tell(len(cells))
@@ -103,7 +108,7 @@ def _is_far_state(cell: Cell) -> bool:
 
 
 def _forget_what_ran() -> None:
-    """Only what other threads have recorded while this one compiled is still to be run."""
+    """Only what other threads have recorded is still to be run."""
     kept = []
     for ref in LIVE:
         cell = ref()

@@ -1,35 +1,71 @@
 """Runs a schedule: one program for each piece of the graph; what nobody reads any more gives its memory to results."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from .. import metrics
 from ..compile import cache, recompile
-from ..ir.graph import Graph, Leaf, Node, Value, is_data, origin, results, topological, value_name
+from ..ir.graph import Graph, Leaf, Node, Value, origin, results, topological, value_name
 from ..ir.source import Line
+from ..lazy import recorders
 from ..lazy.annotate import ask_again
-from ..lazy.cell import ASIDE, LIVE, Cell
+from ..lazy.cell import ASIDE, READ, Cell, pending_elsewhere
 from ..passes import again, dynamic, lengths, nans, rolling
-from ..pjrt import processes
+from ..pjrt import processes, transfer
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import launch
 from .abstract import recording
 from .init import give_birth
 from .placement import bring, check_here, lies_in, pinned_sharding, written_over
-from .schedule import Flow, Piece, Root, beside_host, by_mesh, finer, steps_written
+from .schedule import Flow, Piece, Root, beside_host, by_mesh, cut_before, finer, steps_written
 
 
-def run(cells: Iterable[Cell], line: Line, *, donate: bool = True, for_read: bool = False) -> None:
+def run(cells: Iterable[Cell], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
     """Runs these cells: as one program, or several where they lie on different devices, or where there is no program
-    and more, shorter ones do. What they overwrite is donated where `donate` allows it. for_read: see `give_birth`."""
+    and more, shorter ones do. What they overwrite is donated where `donate` allows it. for_read: see `give_birth`.
+
+    Returns the number of their ops.
+    """
+    own = list(cells)
+    others = pending_elsewhere(own) if recorders.is_several else []
+    needed = _needed_of(others, own)
     if donate and not _watches():  # a guard must see initial values made, too
-        give_birth(list(cells), line, for_read=for_read)
-    roots = roots_of(cells)
+        give_birth(own, line, for_read=for_read, needed=needed, others=others)
+    roots = roots_of([*own, *_completed(needed)])
+    nodes, leaves = topological([value for value, _ in roots])
     if roots:
-        nodes, leaves = topological([value for value, _ in roots])
         run_schedule(by_mesh(roots, nodes, leaves), (), roots, line, donate=donate)
+    return len(nodes)
+
+
+def _needed_of(others: Sequence[Cell], own: Sequence[Cell]) -> list[Cell]:
+    """Other threads' cells whose values these cells need."""
+    if not others:
+        return []
+    nodes = set(topological([cell.value for cell in own])[0])
+    return [cell for cell in others if origin(cell.value) in nodes]
+
+
+def _completed(needed: Sequence[Cell]) -> list[Cell]:
+    """Which of other threads' cells whose values are needed take them.
+
+    A thread that has written over data is in the midst of a step. With some of its values there, what is left of the
+    step would be another program: so its cells stay as they are, unless their values are needed again and again, when
+    the thread is idle.
+    """
+    waiting = [cell for cell in needed if type(cell.value) is not Leaf]
+    in_step = {cell.recorder for cell in waiting if cell.data is not None}
+    for cell in waiting:
+        stamp, times = cell.needed
+        cell.needed = cell.stamp, times + 1 if stamp == cell.stamp else 1
+    return [cell for cell in waiting if cell.recorder not in in_step or cell.needed[1] > _OFTEN]
+
+
+_OFTEN = 8
 
 
 def roots_of(cells: Iterable[Cell]) -> list[Root]:
@@ -46,7 +82,8 @@ def run_schedule(
     todo, left = list(pieces), list(roots)
     passed: set[Leaf] = set()
     done: set[Node | None] = set()
-    flow, here = Flow(todo, rest, left, passed), 0
+    kept: set[Node] | None = None  # where it is cut: the ops that others may yet run
+    flow, here = _flow(todo, rest, left, passed), 0
     try:
         while here < len(todo):
             piece = todo[here]
@@ -56,16 +93,35 @@ def run_schedule(
                 else _run_piece(piece, here, left, flow, line, donate=donate)
             )
             if cut:
+                kept = _kept(left) if donate and kept is None else kept
                 left = [root for root in left if origin(root[0]) not in done]
                 todo, here = [*cut, *todo[here + 1 :]], 0
-                flow = Flow(todo, rest, left, passed)
+                flow = _flow(todo, rest, left, passed)
             else:
                 done.update(piece.nodes)
+                if kept is not None:
+                    flow.release(here, kept)
                 here += 1
     finally:
         for _, cell in roots:
             if cell.past:
                 cell.past = [value for value in cell.past if origin(value) not in done]
+
+
+def _kept(roots: Sequence[Root]) -> set[Node]:
+    """The ops behind what may be run another time: what was set aside, what other threads have recorded, and what views
+    keep of their cells."""
+    aside = [cell.value for ref in ASIDE if (cell := ref()) is not None]
+    views = [view.value for view, *_ in READ if view.value is not None]
+    return set(topological([*aside, *views, *_recorded_elsewhere(roots)])[0])
+
+
+def _flow(todo: Sequence[Piece], rest: Sequence[Node], left: Sequence[Root], passed: set[Leaf]) -> Flow:
+    """Who reads what, other threads with what they have recorded included."""
+    flow = Flow(todo, rest, left, passed)
+    if recorders.is_several:
+        flow.add_others(_recorded_elsewhere(left))
+    return flow
 
 
 def _run_on_host(piece: Piece, roots: Sequence[Root], flow: Flow) -> list[Piece]:
@@ -105,6 +161,8 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             _take_all(roots, abstractly.run(graph), flow)
         return pieces
     program, why_not, is_rolled = cache.find(graph), "", False
+    if program is None and donate and (cut := cut_before(piece, graph)):
+        return cut
     if program is None and not piece.is_whole and not processes.several():
         known = again.again(graph)
         graph, program = (graph, None) if known is None else known
@@ -128,12 +186,12 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
         program = program or cache.find(graph)
     if program is None:
         launch.compile_unlocked(graph, "step", line, why_not)
-        # Others have recorded and annotated meanwhile: what they read is not donated, what they say of layouts holds.
-        flow.add_late(_recorded_meanwhile([*left, *roots]))
+        # Others have recorded and annotated meanwhile: what they read stays, what they say of layouts holds.
+        flow.add_others(_recorded_elsewhere([*left, *roots]))
         graph = _like(graph, graph_now(), line, is_rolled=is_rolled)
         program = launch.program_for(graph, "step", line)
     bring(graph.leaves, graph.lies)
-    _take_all(roots, _run_program(program, graph, line), flow)
+    _take_all(roots, _run_program(program, _spared(graph, program.donated, flow), line), flow)
     return []
 
 
@@ -158,11 +216,32 @@ def _like(before: Graph, graph: Graph, line: Line, *, is_rolled: bool) -> Graph:
     return graph if before.roots == graph.roots else dynamic.padded(graph).graph
 
 
-def _recorded_meanwhile(roots: Sequence[Root]) -> list[Value]:
+def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:
+    """The graph with copies of what its program writes over and others still read: other threads' ops, and those who
+    read outside the lock. Which these are is chance, so that they must not make it another program."""
+    leaves = list(graph.leaves)
+    for place, (leaf, is_donated) in enumerate(zip(graph.leaves, donated, strict=True)):
+        if is_donated and (leaf.is_held() or flow.is_read_by_others(leaf)):
+            leaves[place] = _copy_of(leaf)
+    return graph if leaves == graph.leaves else dataclasses.replace(graph, leaves=leaves)
+
+
+def _copy_of(leaf: Leaf) -> Leaf:
+    """A leaf with the same data, to be donated in its place: in the same row, where it is one of a store."""
+    metrics.add("buffers_spared")
+    copy = Leaf(leaf.meta, sharding=leaf.sharding)
+    if leaf.store is not None:
+        leaf.store.pass_on(leaf.row, copy)
+    else:
+        buffer, lies = leaf.placed()
+        copy.take(transfer.copied(buffer, lies), lies)
+    return copy
+
+
+def _recorded_elsewhere(roots: Sequence[Root]) -> list[Value]:
     """The values that wait to be run and are not of this run."""
     own = {value_name(value) for value, _ in roots}
-    cells = [cell for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)]
-    return [cell.value for cell in cells if value_name(cell.value) not in own]
+    return [cell.value for cell in pending_elsewhere(()) if value_name(cell.value) not in own]
 
 
 def _take(cell: Cell, value: Value, made: Leaf | Node, lies: Sharding | None = None) -> None:

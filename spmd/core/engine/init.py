@@ -19,7 +19,14 @@ from .placement import check_here, lies_in, mesh_homes, meshes_met, pinned_shard
 Born = tuple[Cell, Value]
 
 
-def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool:
+def give_birth(
+    cells: Sequence[Cell],
+    line: Line,
+    *,
+    for_read: bool = False,
+    needed: Sequence[Cell] = (),
+    others: Sequence[Cell] = (),
+) -> bool:
     """Gives state its initial value before the step runs, so that the first step is the same program as all others.
 
     Constants become buffers without compiling; what depends on constants and random keys alone, and is held by a
@@ -27,7 +34,9 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
 
     for_read: the barrier is there to read a value, perhaps in the middle of a step. New constants that nothing reads
     yet are born, too: the state that an optimizer makes at its first step and reads numbers before it writes it.
+    needed, others: other threads' cells, those whose values the cells need and all. Their initial values are born, too.
     """
+    cells = [*cells, *(cell for cell in needed if cell.data is None)]
     initial = initial_values(cells, _unused(cells) if for_read else ())
     if not initial:
         return False
@@ -54,7 +63,7 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
             launch.compile_unlocked(graph, "init", line)  # what others record meanwhile reads the same values
             for (_, node), leaf in zip(part, launch.run(cache.program_for(graph, "init", line), graph), strict=True):
                 born[node] = leaf
-    for node in topological([cell.value for cell in cells])[0]:
+    for node in topological([cell.value for cell in (*cells, *others)])[0]:
         node.operands = tuple(born.get(operand, operand) for operand in node.operands)
     for cell, node in initial.items():
         if node not in born:
@@ -67,6 +76,10 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
         elif cell.data is None:
             cell.data = leaf  # the step that has overwritten it may fail
         leaf.holder = weakref.ref(cell)
+    for cell in needed:  # their own thread's barrier finds data that the step has written over
+        first = next((born[value] for value in cell.past or () if value in born), None)
+        if first is not None:
+            cell.past, cell.data = [], first
     return True
 
 
@@ -168,7 +181,7 @@ def _graph_of(initial: Sequence[Born], mesh: Sharding) -> Graph:
     return Graph(nodes, leaves, lies, roots, pinned, (False,) * len(leaves), mesh)
 
 
-def _first_impure(cells: list[Cell], known: dict[Value, bool]) -> float:
+def _first_impure(cells: Sequence[Cell], known: dict[Value, bool]) -> float:
     """The number of the first op that depends on more than constants and random keys: there the step has begun."""
     nodes, _ = topological([cell.value for cell in cells])
     return next((node.serial for node in nodes if not is_pure(node, known)), math.inf)
@@ -180,7 +193,7 @@ def _serial(value: Value) -> int:
     return maker.serial
 
 
-def _first_read(cells: list[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
+def _first_read(cells: Sequence[Cell], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
     """The candidates that are read, at first hand or through other pure values, by what is not pure."""
     read: set[Value] = set()
     seen: set[Value] = set()

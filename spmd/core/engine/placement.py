@@ -188,7 +188,7 @@ def _memory_of(cell: Cell) -> str:
 def written_over(leaf: Leaf, lies: Sharding, asked: dict[Cell, tuple[int, Sharding | None]]) -> int | None:
     """The place of the result, of the same layout, that the only holder of this buffer gets from this program."""
     cell = leaf.holder() if leaf.holder is not None else None
-    if cell is None or cell not in asked or cell.value is leaf or leaf.is_held():
+    if cell is None or cell not in asked or cell.value is leaf or cell.data not in (None, leaf):
         return None
     place, pinned = asked[cell]
     return place if pinned is lies and cell.meta.struct == leaf.meta.struct else None

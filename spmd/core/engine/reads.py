@@ -13,8 +13,8 @@ from ..config import config
 from ..ir.errors import AbstractError
 from ..ir.graph import Leaf, Node, is_data, origin
 from ..ir.source import describe, user_line
-from ..lazy import body
-from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads
+from ..lazy import body, recorders
+from ..lazy.cell import BARRIER, LIVE, LOCK, Cell, forget_reads, pending_elsewhere
 from ..passes import dynamic
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.value import Sharding
@@ -76,13 +76,21 @@ def _run_all_or_needed(cell: Cell) -> None:
         _run_needed(cell)
 
 
+def _with_step(cell: Cell) -> list[Cell]:
+    """The cells to be run for a value: where another thread has written it over data, in the midst of a step, all that
+    this step has written, so that the next of them is data by then."""
+    waiting = pending_elsewhere(()) if recorders.is_several and cell.data is not None else [cell]
+    return [other for other in waiting if other is cell or (other.data and other.recorder == cell.recorder)]
+
+
 def _run_needed(cell: Cell) -> None:
     with BARRIER, LOCK, interrupt.later():
         watch = Watch()
+        cells = _with_step(cell)
         try:
-            run([cell], user_line(), donate=False)
+            run(cells, user_line(), donate=False)
         except Exception as error:
-            give_up([cell], error)
+            give_up(cells, error)
             raise
         forget_reads()
     watch.tell(1)
@@ -101,10 +109,13 @@ def _settle_by_host(cell: Cell) -> None:
 
 
 def _is_more_pending(nodes: Sequence[Node]) -> bool:
-    """Whether anything but these waits to be run; what was recorded last is asked first."""
+    """Whether anything but these waits to be run by this thread; what was recorded last is asked first."""
+    is_run_here = recorders.is_run_here()
     for ref in reversed(LIVE):
         cell = ref()
-        if cell is not None and not is_data(cell.value) and origin(cell.value) not in nodes:
+        if cell is None or is_data(cell.value) or origin(cell.value) in nodes:
+            continue
+        if is_run_here(cell.recorder):
             return True
     return False
 

@@ -3,7 +3,7 @@
 Not here: running them (`execute`).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .. import metrics
@@ -13,10 +13,11 @@ from ..lazy.cell import Cell, value_serial
 from ..passes import dynamic, roll, turns
 from ..pjrt import devices, processes
 from ..sharding.value import Sharding
+from ..tables import Bounded
 from .placement import crosses, mesh_homes, meshes_met, moved
 
-# So many ops of a training step, equal layers counted once, are one program: more would compile for hours.
-_LONGEST_STEP = 20_000
+# By graph, where a long one is cut: a warm step finds nothing out.
+_KNOWN_CUTS: Bounded[Hashable, list[int]] = Bounded(64)
 
 # What a run computes: a value, and the cell that takes it. A value from a cell's past leaves the cell as it is.
 Root = tuple[Value, Cell]
@@ -80,7 +81,11 @@ def finer(piece: Piece, graph: Graph, cells: Sequence[Cell]) -> list[Piece]:
     """The pieces into which one that has no program is better cut: between the turns of a loop, else where it is long;
     none where it is not. The ops behind the last cut are a piece that may be cut further."""
     ends = _cuts(graph, cells)
-    return [*between(ends, graph.nodes, piece.where), Piece(graph.nodes[ends[-1] :], piece.where)] if ends else []
+    return _pieces(ends, graph, piece.where) if ends else []
+
+
+def _pieces(ends: Sequence[int], graph: Graph, where: Sharding | None) -> list[Piece]:
+    return [*between(ends, graph.nodes, where), Piece(graph.nodes[ends[-1] :], where)]
 
 
 def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Piece]:
@@ -96,13 +101,16 @@ def _cuts(graph: Graph, cells: Sequence[Cell]) -> list[int]:
         if ends:
             metrics.add("loop_turns", len(ends))
             return ends
-    if len(nodes) <= config.max_program_ops:
+    if len(nodes) <= config.max_program_ops or roll.num_lowered(graph) <= config.max_program_ops:
         return []
-    # A training step stays whole: what its backward pass reads of its forward pass would have to be stored between.
-    is_step = any(node.sequence >= 0 for node in nodes) or any(cell.is_state and cell.past for cell in cells)
-    longest = _LONGEST_STEP if is_step else config.max_program_ops
-    is_whole = len(nodes) <= longest or roll.num_lowered(graph) <= longest
-    return [] if is_whole else turns.stretches(nodes, config.max_program_ops)
+    return _KNOWN_CUTS.keep(graph.key(), turns.stretches(nodes, config.max_program_ops))
+
+
+def cut_before(piece: Piece, graph: Graph) -> list[Piece]:
+    """The pieces into which a graph was cut that had too many ops for one program; none where it is not known."""
+    is_long = not piece.is_whole and len(graph.nodes) > config.max_program_ops
+    ends = _KNOWN_CUTS.get(graph.key()) if is_long else None
+    return _pieces(ends, graph, piece.where) if ends else []
 
 
 def _steps_of(cells: Sequence[Cell], graph: Graph) -> set[Node] | None:
@@ -144,10 +152,11 @@ class Flow:
         self.carried: list[list[Value]] = [[] for _ in pieces]  # of each piece, what later ones read
         self.readers: dict[Any, list[Node]] = {}
         self.last: dict[Any, int] = {}
+        self.others: set[Any] = set()  # what other threads' ops read
         self.part: dict[Node | None, int] = {}
         if self.end == 1 and not rest:
             return
-        several = set()
+        self._several = several = set[Node]()
         for here, piece in enumerate(pieces):
             several |= {node for node in piece.nodes if self.part.setdefault(node, here) != here}
         for here, nodes in enumerate([*(piece.nodes for piece in pieces), rest]):
@@ -160,6 +169,9 @@ class Flow:
                         if value_name(operand) not in self.readers:
                             self.carried[self.part[maker]].append(operand)
                         self._read(operand, here, node)
+        self._wanted: dict[int, list[Root]] = {}
+        for root in roots:
+            self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
         self.owners = {value_name(value): cell for _, cell in roots for value in (*(cell.past or ()), cell.value)} | {
             value_name(value): cell for value, cell in roots
         }
@@ -174,7 +186,7 @@ class Flow:
         """What a piece must compute: values that are wanted, and those that later pieces read."""
         if not self.part:
             return list(self.roots)
-        found = [root for root in self.roots if self.part.get(origin(root[0])) == here]
+        found = list(self._wanted.get(here, ()))
         known = {value_name(value) for value, _ in found}
         for value in self.carried[here]:
             if value_name(value) not in known:
@@ -191,19 +203,33 @@ class Flow:
     def is_read_after(self, leaf: Leaf, here: int) -> bool:
         return self.last.get(leaf, -1) > here
 
+    def is_read_by_others(self, leaf: Leaf) -> bool:
+        return leaf in self.others
+
     def give(self, made: Mapping[Any, Leaf | Node]) -> None:
         """Puts data in the place of values that later pieces read."""
         readers: dict[Node, None] = {}
         for name, leaf in made.items():
             self.last[leaf] = self.last.get(name, -1)
+            if name in self.others:
+                self.others.add(leaf)
             readers |= dict.fromkeys(self.readers.pop(name, ()))
         for node in readers:
             node.operands = tuple(made.get(value_name(operand), operand) for operand in node.operands)
         self.passed.update(take_across(readers))
 
-    def add_late(self, values: Sequence[Value]) -> None:
-        """Takes into account what another thread has recorded meanwhile: it reads results, and of what is inside a
-        piece all that is behind it."""
+    def release(self, here: int, kept: Collection[Node]) -> None:
+        """Frees what a piece that has run was the last to read: its ops, but those to be kept, let go of it."""
+        for node in self.pieces[here].nodes:
+            for operand in node.operands:
+                if type(operand) is Leaf and self.last.get(operand, -1) <= here:
+                    self.last.pop(operand, None)
+            if node not in kept and node not in self._several:
+                node.operands = ()
+
+    def add_others(self, values: Sequence[Value]) -> None:
+        """Takes into account what other threads have recorded: it reads results, and of what is inside a piece all that
+        is behind it."""
         wanted = {value_name(value) for value, _ in self.roots}
         seen: set[Node] = set()
         stack = [maker for maker in map(origin, values) if maker is not None]
@@ -213,7 +239,9 @@ class Flow:
                 continue
             seen.add(node)
             for operand in node.operands:
-                self._read(operand, self.end, node)
+                name = value_name(operand)
+                self.others.add(name)
+                self.readers.setdefault(name, []).append(node)
                 maker = origin(operand)
-                if maker is not None and value_name(operand) not in wanted:
+                if maker is not None and name not in wanted:
                     stack.append(maker)

@@ -7,6 +7,7 @@ from ..compile import notice
 from ..config import config
 from ..ir.graph import Node, origin, topological
 from ..ir.source import user_line
+from ..lazy import recorders
 from ..lazy.cell import BARRIER, LIVE, LOCK, forget_reads, pending
 from ..passes import nans, turns
 from ..pjrt import processes
@@ -42,6 +43,10 @@ def _run_what_is_finished() -> None:
     LIVE[:] = [ref for ref in LIVE if ref() is not None]
     cells = pending()
     nodes, _ = topological([cell.value for cell in cells])
+    if recorders.is_several:  # the count is of all threads' ops: each looks at its own, as it would alone
+        num_ops = len(nodes)
+        if num_ops < max(config.loop_search_ops, 3 * recorders.longest_step()):
+            return pace.look_after(max(config.loop_search_ops, 1))
     is_due = num_ops > config.max_pending_ops
     if nans.looked_for() and is_due:
         return sync()

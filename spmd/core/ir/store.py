@@ -59,6 +59,13 @@ class Store:
         """A buffer with one row."""
         return rows.row(self.buffer, index, self.sharding)
 
+    def pass_on(self, index: int, leaf: Any) -> None:
+        """Gives the row of a leaf, which has a copy of it from then on, to another leaf."""
+        before = self._leaves[index]()
+        before.take(self.copy_of(index), self.sharding)
+        self._leaves[index] = weakref.ref(leaf)
+        leaf.lie_in(self, index)
+
     def put(self, index: int, leaf: Any) -> None:
         """Gives a leaf, which has a buffer of its own, a row that nobody has."""
         assert self.leaf(index) is None, "a row is one leaf's"

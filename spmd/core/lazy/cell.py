@@ -3,14 +3,14 @@
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from .. import forking
 from ..ir.graph import Leaf, Node, Pick, Value, is_data, next_serial, topological
 from ..ir.meta import Meta
 from ..sharding.value import Sharding
-from . import pieces
+from . import pieces, recorders
 
 # One lock for recording and running: a thread that runs the graph must not donate what another is about to read.
 LOCK = forking.survives_fork(threading.RLock())
@@ -46,13 +46,15 @@ class Cell:
     differs from how it is stored (`lazy.reads.Reads`). home: where the last run left the value.
     is_state: held by a module (a Parameter or buffer), so its initial value is born in a program of its own;
     is_parameter: as a Parameter. past: the values it held since the last barrier, from which that initial value is
-    found. data: what it held when the first of these was recorded, which it takes back should they fail. ref: a weak
-    reference to it. views: its tensors that are views and that autograd knows (see `lazy.rebased`).
+    found. data: what it held when the first of these was recorded, which it takes back should they fail. recorder: the
+    thread that recorded the value. needed: the stamp at which other threads' barriers have computed the value without
+    giving it to the cell, and how often. ref: a weak reference to it. views: its tensors that are views and that
+    autograd knows (see `lazy.rebased`).
     """
 
     __slots__ = (
-        "__weakref__", "data", "home", "is_parameter", "is_state", "listed", "meta", "past", "reads", "ref", "sharding",
-        "stamp", "value", "views",
+        "__weakref__", "data", "home", "is_parameter", "is_state", "listed", "meta", "needed", "past", "reads",
+        "recorder", "ref", "sharding", "stamp", "value", "views",
     )  # fmt: skip
 
     def __init__(self, value: Value, meta: Meta, sharding: Sharding | None = None):
@@ -66,6 +68,8 @@ class Cell:
         self.past: list[Value] | None = None
         self.data: Leaf | None = None
         self.listed = False
+        self.recorder = recorders.number() if recorders.is_several else 0
+        self.needed = (-1, 0)
         self.ref = weakref.ref(self)
         self.views: set[weakref.ref[Any]] | None = None
         if type(value) is Leaf:
@@ -91,9 +95,11 @@ class Cell:
         if type(value) is Leaf:
             value.holder = self.ref
             self.past = self.data = None  # what it held before waits for no barrier any more
-        elif not self.listed:
-            LIVE.append(self.ref)
-            self.listed = True
+        else:
+            self.recorder = recorders.number() if recorders.is_several else 0
+            if not self.listed:
+                LIVE.append(self.ref)
+                self.listed = True
         self.stamp += 1
         self.value = value
 
@@ -147,7 +153,8 @@ class UndoLog:
         """Remembers a cell as it is, unless it is known already, or new."""
         if cell.ref not in self.cells and value_serial(cell.value)[0] < self.first:
             past = None if cell.past is None else list(cell.past)
-            self.cells[cell.ref] = (cell.value, past, cell.data, cell.stamp, cell.sharding, cell.home, cell.is_state)
+            lay = cell.stamp, cell.sharding, cell.home, cell.is_state
+            self.cells[cell.ref] = (cell.value, past, cell.data, cell.recorder, *lay)
 
     def values(self) -> dict[Cell, Value]:
         """The cells that were noted and are still there, with what they held, in the order of their first writes."""
@@ -155,11 +162,11 @@ class UndoLog:
 
     def undo(self) -> None:
         """Gives cells and leaves back what they had."""
-        for ref, (value, past, data, *lay) in self.cells.items():
+        for ref, (value, past, data, recorder, *lay) in self.cells.items():
             cell = ref()
             if cell is None:
                 continue
-            cell.value, cell.past, cell.data = value, past, data
+            cell.value, cell.past, cell.data, cell.recorder = value, past, data, recorder
             if self.is_step:
                 cell.stamp, cell.sharding, cell.home, cell.is_state = lay
             else:
@@ -210,37 +217,57 @@ def take_up(is_mended: Callable[[Sequence[Node], Sequence[Leaf]], bool]) -> None
                 ASIDE.append(ref)
 
 
-# The views that keep their value for the next read, each with its cell, since the last barrier.
-READ: list[tuple[Any, "weakref.ref[Cell]"]] = []
+# The views that keep their value for the next read, each with its cell and who read it, since the last barrier.
+READ: list[tuple[Any, "weakref.ref[Cell]", int]] = []
+
+
+def note_read(view: Any, cell: Cell) -> None:
+    """A view keeps its value from now on."""
+    READ.append((view, cell.ref, recorders.number() if recorders.is_several else 0))
 
 
 def forget_reads(*, all_of_them: bool = True) -> None:
     """Takes from the views the values they keep: what has run must not be held by who once read it.
 
-    After a run of finished turns only those whose cell has another value by now: the rest may be read again by what is
-    still recorded.
+    After a run of finished turns, and of what other threads read, only those whose cell has another value by now: the
+    rest may be read again by what is still recorded.
     """
+    is_run_here = recorders.is_run_here()
     kept = []
-    for view, ref in READ:
+    for view, ref, reader in READ:
         cell = ref()
-        if not all_of_them and cell is not None and view.stamp == cell.stamp:
-            kept.append((view, ref))
+        stays = not all_of_them or not is_run_here(reader)
+        if stays and cell is not None and view.stamp == cell.stamp:
+            kept.append((view, ref, reader))
         else:
             view.value, view.stamp = None, -1
     READ[:] = kept
 
 
+def _waiting() -> list[Cell]:
+    """The live cells whose value has not run, whoever recorded it."""
+    return [cell for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)]
+
+
 def pending() -> list[Cell]:
-    """The live cells whose value is recorded and has not run, in the order in which those values were recorded.
+    """The live cells whose value this thread, or one that has ended, has recorded and that has not run, in the order in
+    which those values were recorded.
 
     A first step creates optimizer state and a later one only writes it; ordered by value, both are the same program.
     """
     forking.check()
-    cells = {cell: None for ref in LIVE if (cell := ref()) is not None and not is_data(cell.value)}
+    is_run_here = recorders.is_run_here()
+    cells = {cell: None for cell in _waiting() if is_run_here(cell.recorder)}
     if pieces.is_used:
         runs = pieces.without([cell.value for cell in cells])
         cells = {cell: None for cell, can_run in zip(cells, runs, strict=True) if can_run}
     return sorted(cells, key=lambda cell: value_serial(cell.value))
+
+
+def pending_elsewhere(cells: Iterable[Cell]) -> list[Cell]:
+    """The live cells beside these whose value is recorded and has not run: those of other threads, above all."""
+    own = set(cells)
+    return [cell for cell in _waiting() if cell not in own]
 
 
 def value_serial(value: Value) -> tuple[int, int]:

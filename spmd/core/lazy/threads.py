@@ -6,6 +6,7 @@ import torch
 
 from .. import forking
 from ..ir.source import THREADS, Ring, new_ring
+from . import recorders
 from .cell import LOCK
 
 # What the first use of the device changes in the process, and in each thread: programs without it see nothing of us.
@@ -15,8 +16,8 @@ IN_EACH_THREAD: list[Callable[[], None]] = []
 
 def enter_thread() -> Ring:
     """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's
-    own device thread aborts), the thread gets a ring of its own for the lines it records, and a forked process is asked
-    whether it may use the device."""
+    own device thread aborts), the thread gets a ring of its own for the lines it records and a number (see
+    `recorders`), and a forked process is asked whether it may use the device."""
     ring: Ring | None = getattr(THREADS, "ring", None)
     if ring is not None:
         return ring
@@ -27,6 +28,7 @@ def enter_thread() -> Ring:
     for begin in IN_EACH_THREAD:
         begin()
     torch.autograd.set_multithreading_enabled(False)
+    recorders.enter()
     ring = THREADS.ring = THREADS.backward = new_ring()
     return ring
 

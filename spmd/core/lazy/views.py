@@ -15,7 +15,7 @@ from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, 
 from ..sharding.value import Sharding
 from ..tables import Bounded, Interned
 from .annotate import mark_entry
-from .cell import READ, Cell
+from .cell import Cell, note_read
 from .record import record
 from .tensor import XlaTensor
 
@@ -68,7 +68,7 @@ class View:
     def keep(self, value: Value, cell: Cell) -> None:
         """Has this value for what it shows, until the cell has another one."""
         self.value, self.stamp = value, cell.stamp
-        READ.append((self, cell.ref))
+        note_read(self, cell)
 
 
 def read(tensor: XlaTensor) -> Value:

@@ -9,13 +9,15 @@ the same state, or state that the earlier one has written at the same place.
 """
 
 import itertools
+import math
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..dtypes import is_exact
-from ..ir.graph import Leaf, Node, Pick, Value, origin
+from ..ir.graph import Leaf, Node, Pick, Value, origin, value_name
 from ..ir.meta import Meta
 from ..ir.op import Entry
 from ..ir.source import node_line
@@ -112,7 +114,98 @@ def _inner(found: list[int], length: int, goes_on: bool) -> list[int]:
 
 
 def stretches(nodes: Sequence[Node], length: int) -> list[int]:
-    """Where to cut a graph without a loop, about every `length` ops: at a line boundary with little carried across."""
+    """Where to cut a graph without a loop into stretches of at most `length` ops.
+
+    Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
+    each kind of stretch, where waiting twice as long counts four times, and running each stretch in every step.
+    """
+    symbols = [symbol(node) for node in nodes]
+    lines = [place for place in range(1, len(nodes)) if not _is_within_line(nodes, place)]
+    marks = _marks(symbols, lines)
+    wiring = _Wiring(nodes, symbols)
+    best, least = [], math.inf
+    for scale in (None, 512, 128, 32, 16, 8, 4, 2):
+        ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
+        kinds = wiring.kinds(ends)
+        to_compile = sum(_PER_PROGRAM + stop - start for (start, stop), *_ in kinds.values())
+        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends)
+        if cost < least:
+            best, least = ends, cost
+    for starts in wiring.kinds(best).values():
+        for start, stop in starts[1:]:
+            first, last = starts[0]
+            dynamic.note_moving(nodes[first:last], nodes[start:stop])
+    return best
+
+
+# In ops that are to be compiled, of some 8 ms each (2 cores): what a program takes besides; and what a stretch that is
+# run by itself takes over a hundred steps.
+_PER_PROGRAM = 4
+_PER_STRETCH = 4
+
+
+def _marks(symbols: Sequence[Entry], lines: Sequence[int]) -> list[float]:
+    """For each place a number from 0 to 1 made of the ops around it, in every graph and process the same: what recurs
+    is cut at equal places where a graph is cut at low numbers. Where the user's line changes it is a quarter of it."""
+    text = {symbol: zlib.crc32(f"{symbol.name}{symbol.operands}{symbol.metas}".encode()) for symbol in set(symbols)}
+    words = [text[symbol] for symbol in symbols]
+    marks, before, last = [], 0, 0
+    for word in words:
+        marks.append(((before * 31 + last * 7 + word) * 0x9E3779B1 >> 8 & 0xFFFF) / 0x10000)
+        before, last = last, word
+    for place in lines:
+        marks[place] /= 4
+    return marks
+
+
+def _by_marks(marks: Sequence[float], scale: int, length: int) -> list[int]:
+    """The places with a mark below 1 / scale, about that many ops apart, but none further than `length`."""
+    found, start, most = [], 0, min(2 * scale, length)
+    for place in range(1, len(marks)):
+        ops = place - start
+        if ops >= most or (ops >= scale // 4 and marks[place] * scale < 1):
+            found.append(place)
+            start = place
+    return found
+
+
+class _Wiring:
+    """Which stretches of a graph are one program: the same ops, wired alike, with the same results read later."""
+
+    def __init__(self, nodes: Sequence[Node], symbols: Sequence[Entry]):
+        position = {node: place for place, node in enumerate(nodes)}
+        numbers: dict[Entry, int] = {}
+        self.symbols = [numbers.setdefault(symbol, len(numbers)) for symbol in symbols]
+        self.operands = [[_read(one, position) for one in node.operands] for node in nodes]
+        self.last_read = [0] * len(nodes)
+        for place, operands in enumerate(self.operands):
+            for made, *_ in operands:
+                if made is not None:
+                    self.last_read[made] = place
+
+    def kinds(self, ends: Sequence[int]) -> dict[tuple[Any, ...], list[tuple[int, int]]]:
+        """The stretches that end at these places and the one behind them, by what makes them one program."""
+        found: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
+            kind: list[Any] = []
+            outside: dict[Any, int] = {}
+            for place in range(start, stop):
+                kind.append((self.symbols[place], self.last_read[place] >= stop))
+                for made, result, name in self.operands[place]:
+                    inside = made is not None and made >= start
+                    kind.append((made - start, result) if inside else ~outside.setdefault(name, len(outside)))
+            found.setdefault(tuple(kind), []).append((start, stop))
+        return found
+
+
+def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any]:
+    """By which op of a graph a value is made, which of its results it is, and its name."""
+    maker = origin(value)
+    return None if maker is None else position[maker], _result(value), value_name(value)
+
+
+def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
+    """Where to cut a graph about every `length` ops: at a line boundary with little carried across."""
     carried = _carried_bytes(nodes, {node: i for i, node in enumerate(nodes)})
     found, start = [], 0
     while len(nodes) - start > length:

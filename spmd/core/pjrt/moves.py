@@ -24,10 +24,10 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     """
     if source.memory != DEVICE:  # programs compute in the devices' own
         near = source.with_spec(source.spec)
-        return moved(_copied(buffer, near), shape, near, target)
+        return moved(copied(buffer, near), shape, near, target)
     if target.memory != DEVICE:
         near = target.with_spec(target.spec)
-        return _copied(moved(buffer, shape, source, near), target)
+        return copied(moved(buffer, shape, source, near), target)
     num_old, num_new = len(source.device_ids), len(target.device_ids)
     if num_old == 1 and target.is_replicated():
         return _handed_over(buffer, shape, source, target)
@@ -37,7 +37,7 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
         return jax.device_put(buffer, target.jax, may_alias=False)  # each device is sent its piece alone
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
-        return _copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
+        return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
     if num_old % num_new == 0:
         there = _repeated(target, source.device_ids)
         return _handed_over(_exchanged(buffer, shape, source, there), shape, there, target)
@@ -50,8 +50,8 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     return _exchanged(_handed_over(gathered, shape, whole, there), shape, there, target)
 
 
-def _copied(buffer: jax.Array, target: Sharding) -> jax.Array:
-    """The same pieces on the same devices in another memory."""
+def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
+    """The same shards on the same devices in buffers of their own, perhaps in another memory; nothing is compiled."""
     return jax.device_put(buffer, target.jax, may_alias=False)
 
 

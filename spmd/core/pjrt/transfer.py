@@ -19,6 +19,7 @@ from ..jax_private import device_order, local_to_global_shape
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import Sharding
 from . import agreement, moves, processes
+from .moves import copied as copied
 from .moves import respelled as respelled
 
 
