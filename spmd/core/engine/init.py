@@ -77,6 +77,8 @@ def give_birth(cells: list[Cell], line: Line, *, for_read: bool = False) -> bool
         if cell.value is node:
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
+        else:
+            cell.data = leaf
         leaf.holder = weakref.ref(cell)
     return True
 
