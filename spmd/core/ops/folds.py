@@ -60,7 +60,7 @@ def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]
         for dim, group in enumerate(groups)
     ]
     shape = [size for group in sizes for size in group]
-    return array if len(shape) == array.ndim else source.reshape(shape), sizes
+    return array if tuple(shape) == array.shape else source.reshape(shape), sizes
 
 
 def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
@@ -75,6 +75,29 @@ def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
 def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
     """An elementwise function of arrays that broadcast, in the dims from before a merge of one of them."""
     return along((), function, *arrays)
+
+
+def called(
+    rule: Callable[..., jax.Array], arguments: Sequence[Any], keywords: dict[str, Any], shape: tuple[int, ...]
+) -> jax.Array:
+    """The same of an elementwise rule with all its arguments, and of what only looks like one as it is."""
+    places = [i for i, value in enumerate(arguments) if isinstance(value, jax.Array)]
+
+    def function(*arrays: jax.Array) -> jax.Array:
+        given = list(arguments)
+        for i, array in zip(places, arrays, strict=True):
+            given[i] = array
+        return rule(*given, **keywords)
+
+    arrays = [arguments[i] for i in places]
+    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in [x.shape for x in arrays]
+    return elementwise(function, *arrays) if is_elementwise else function(*arrays)
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(
+        size in (1, wide) for size, wide in zip(reversed(shape), reversed(to), strict=False)
+    )
 
 
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
