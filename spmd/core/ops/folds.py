@@ -37,14 +37,13 @@ def unmerged(array: Any) -> tuple[jax.Array, Groups]:
     """The array before a reshape merged its dims, and which of that one's dims make each of its own."""
     alone = tuple((dim,) for dim in range(array.ndim))
     made_by = getattr(array, "parent", None)
-    if made_by is None or split.num_devices() == 1:
+    name = "" if made_by is None or split.num_devices() == 1 else made_by.primitive.name
+    if name not in ("reshape", "convert_element_type"):
         return array, alone
-    (source, *_), name = made_by.in_tracers or (None,), made_by.primitive.name
+    source = made_by.in_tracers[0]
     if name == "convert_element_type":
         before, groups = unmerged(source)
         return (array, alone) if before is source else (before.astype(array.dtype), groups)
-    if name != "reshape" or source.dtype != array.dtype:
-        return array, alone
     groups = _groups(source.shape, array.shape)
     if groups is None or all(sum(source.shape[i] != 1 for i in group) < 2 for group in groups):
         return array, alone
@@ -70,6 +69,15 @@ def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
     if source is array:
         return jnp.transpose(array, order)
     return source.transpose([i for dim in order for i in groups[dim]]).reshape([array.shape[dim] for dim in order])
+
+
+def summed(array: jax.Array, dims: Sequence[int], keepdims: bool) -> jax.Array:
+    """The sum over dims, and so over all that was merged into these."""
+    source, groups = unmerged(array)
+    if source is array:
+        return jnp.sum(array, axis=tuple(dims), keepdims=keepdims)
+    shape = [1 if dim in dims else size for dim, size in enumerate(array.shape) if keepdims or dim not in dims]
+    return jnp.sum(source, axis=tuple(i for dim in dims for i in groups[dim])).reshape(shape)
 
 
 def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
