@@ -1,9 +1,9 @@
 """Dims that a reshape merges, (batch, sequence) to rows say, kept apart over several devices.
 
 No layout of a merged dim says that two of its parts are split over different axes, or the later part alone: a
-partitioner would all-gather them. A reshape that merges is therefore the last step of what makes an array, so that an op
-that reads it finds the dims from before, computes in these and merges its own result; a reshape that splits the merged
-dim again begins with them, too.
+partitioner would all-gather them. A reshape that merges is therefore the last step of what makes an array, so that an
+op that reads it finds the dims from before, computes in these and merges its own result; a reshape that splits the
+merged dim again begins with them, too.
 """
 
 import math
