@@ -212,202 +212,192 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %171 = stablehlo.broadcast_in_dim %130, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
     %172 = stablehlo.broadcast_in_dim %171, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
     %173 = stablehlo.add %170, %172 : tensor<8x8x16xf32>
-    %174 = stablehlo.reshape %173 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %175 = call @atleast_2d(%132) : (tensor<48x16xf32>) -> tensor<48x16xf32>
-    %176 = stablehlo.transpose %175, dims = [1, 0] : (tensor<48x16xf32>) -> tensor<16x48xf32>
-    %177 = stablehlo.dot_general %174, %176, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x48xf32>) -> tensor<64x48xf32>
-    %178 = stablehlo.broadcast_in_dim %134, dims = [1] : (tensor<48xf32>) -> tensor<1x48xf32>
-    %179 = stablehlo.broadcast_in_dim %178, dims = [0, 1] : (tensor<1x48xf32>) -> tensor<64x48xf32>
-    %180 = stablehlo.add %179, %177 : tensor<64x48xf32>
-    %181 = stablehlo.reshape %180 : (tensor<64x48xf32>) -> tensor<8x8x48xf32>
-    %182 = stablehlo.reshape %181 : (tensor<8x8x48xf32>) -> tensor<8x8x3x2x8xf32>
-    %183 = stablehlo.slice %182 [0:8, 0:8, 0:1, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %184 = stablehlo.reshape %183 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
-    %185 = stablehlo.transpose %184, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
-    %186 = stablehlo.slice %182 [0:8, 0:8, 1:2, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %187 = stablehlo.reshape %186 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
-    %188 = stablehlo.transpose %187, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
-    %189 = stablehlo.slice %182 [0:8, 0:8, 2:3, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
-    %190 = stablehlo.reshape %189 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
-    %191 = stablehlo.transpose %190, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
-    %192 = stablehlo.slice %arg20 [0:1] : (tensor<2xi64>) -> tensor<1xi64>
+    %174 = call @atleast_2d(%132) : (tensor<48x16xf32>) -> tensor<48x16xf32>
+    %175 = stablehlo.transpose %174, dims = [1, 0] : (tensor<48x16xf32>) -> tensor<16x48xf32>
+    %176 = stablehlo.dot_general %173, %175, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x8x16xf32>, tensor<16x48xf32>) -> tensor<8x8x48xf32>
+    %177 = stablehlo.broadcast_in_dim %134, dims = [2] : (tensor<48xf32>) -> tensor<1x1x48xf32>
+    %178 = stablehlo.broadcast_in_dim %177, dims = [0, 1, 2] : (tensor<1x1x48xf32>) -> tensor<8x8x48xf32>
+    %179 = stablehlo.add %178, %176 : tensor<8x8x48xf32>
+    %180 = stablehlo.reshape %179 : (tensor<8x8x48xf32>) -> tensor<8x8x3x2x8xf32>
+    %181 = stablehlo.slice %180 [0:8, 0:8, 0:1, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %182 = stablehlo.reshape %181 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
+    %183 = stablehlo.transpose %182, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
+    %184 = stablehlo.slice %180 [0:8, 0:8, 1:2, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %185 = stablehlo.reshape %184 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
+    %186 = stablehlo.transpose %185, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
+    %187 = stablehlo.slice %180 [0:8, 0:8, 2:3, 0:2, 0:8] : (tensor<8x8x3x2x8xf32>) -> tensor<8x8x1x2x8xf32>
+    %188 = stablehlo.reshape %187 : (tensor<8x8x1x2x8xf32>) -> tensor<8x8x2x8xf32>
+    %189 = stablehlo.transpose %188, dims = [0, 2, 1, 3] : (tensor<8x8x2x8xf32>) -> tensor<8x2x8x8xf32>
+    %190 = stablehlo.slice %arg20 [0:1] : (tensor<2xi64>) -> tensor<1xi64>
+    %191 = stablehlo.reshape %190 : (tensor<1xi64>) -> tensor<i64>
+    %192 = stablehlo.slice %arg20 [1:2] : (tensor<2xi64>) -> tensor<1xi64>
     %193 = stablehlo.reshape %192 : (tensor<1xi64>) -> tensor<i64>
-    %194 = stablehlo.slice %arg20 [1:2] : (tensor<2xi64>) -> tensor<1xi64>
-    %195 = stablehlo.reshape %194 : (tensor<1xi64>) -> tensor<i64>
-    %196 = stablehlo.dot_general %185, %188, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %194 = stablehlo.dot_general %183, %186, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
     %cst_13 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %197 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
-    %198 = stablehlo.multiply %196, %197 : tensor<8x2x8x8xf32>
-    %199 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %200 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %201 = stablehlo.compare LE, %200, %199, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %195 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<8x2x8x8xf32>
+    %196 = stablehlo.multiply %194, %195 : tensor<8x2x8x8xf32>
+    %197 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %198 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %199 = stablehlo.compare LE, %198, %197, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_14 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %202 = call @_where(%201, %198, %cst_14) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
+    %200 = call @_where(%199, %196, %cst_14) : (tensor<8x8xi1>, tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8x8xf32>
     %cst_15 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %203 = stablehlo.reduce(%202 init: %cst_15) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %204 = stablehlo.broadcast_in_dim %203, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %205 = stablehlo.broadcast_in_dim %204, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %206 = stablehlo.subtract %202, %205 : tensor<8x2x8x8xf32>
-    %207 = stablehlo.exponential %206 : tensor<8x2x8x8xf32>
+    %201 = stablehlo.reduce(%200 init: %cst_15) applies stablehlo.maximum across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %202 = stablehlo.broadcast_in_dim %201, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %203 = stablehlo.broadcast_in_dim %202, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %204 = stablehlo.subtract %200, %203 : tensor<8x2x8x8xf32>
+    %205 = stablehlo.exponential %204 : tensor<8x2x8x8xf32>
     %cst_16 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %208 = stablehlo.reduce(%207 init: %cst_16) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
-    %209 = stablehlo.broadcast_in_dim %208, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
-    %210 = stablehlo.log %209 : tensor<8x2x8x1xf32>
-    %211 = stablehlo.add %204, %210 : tensor<8x2x8x1xf32>
-    %212 = stablehlo.reshape %211 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
-    %213 = stablehlo.broadcast_in_dim %209, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
-    %214 = stablehlo.divide %207, %213 : tensor<8x2x8x8xf32>
-    %215 = stablehlo.dot_general %214, %191, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
-    %216 = stablehlo.broadcast_in_dim %193, dims = [] : (tensor<i64>) -> tensor<1xi64>
-    %217 = stablehlo.broadcast_in_dim %195, dims = [] : (tensor<i64>) -> tensor<1xi64>
-    %218 = stablehlo.concatenate %216, %217, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
-    %219 = stablehlo.transpose %215, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
-    %220 = stablehlo.reshape %219 : (tensor<8x8x2x8xf32>) -> tensor<8x8x16xf32>
-    %221 = stablehlo.reshape %220 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %222 = call @atleast_2d_0(%136) : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %223 = stablehlo.transpose %222, dims = [1, 0] : (tensor<16x16xf32>) -> tensor<16x16xf32>
-    %224 = stablehlo.dot_general %221, %223, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x16xf32>) -> tensor<64x16xf32>
-    %225 = stablehlo.broadcast_in_dim %138, dims = [1] : (tensor<16xf32>) -> tensor<1x16xf32>
-    %226 = stablehlo.broadcast_in_dim %225, dims = [0, 1] : (tensor<1x16xf32>) -> tensor<64x16xf32>
-    %227 = stablehlo.add %226, %224 : tensor<64x16xf32>
-    %228 = stablehlo.reshape %227 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %229 = stablehlo.add %66#12, %228 : tensor<8x8x16xf32>
+    %206 = stablehlo.reduce(%205 init: %cst_16) applies stablehlo.add across dimensions = [3] : (tensor<8x2x8x8xf32>, tensor<f32>) -> tensor<8x2x8xf32>
+    %207 = stablehlo.broadcast_in_dim %206, dims = [0, 1, 2] : (tensor<8x2x8xf32>) -> tensor<8x2x8x1xf32>
+    %208 = stablehlo.log %207 : tensor<8x2x8x1xf32>
+    %209 = stablehlo.add %202, %208 : tensor<8x2x8x1xf32>
+    %210 = stablehlo.reshape %209 : (tensor<8x2x8x1xf32>) -> tensor<8x2x8xf32>
+    %211 = stablehlo.broadcast_in_dim %207, dims = [0, 1, 2, 3] : (tensor<8x2x8x1xf32>) -> tensor<8x2x8x8xf32>
+    %212 = stablehlo.divide %205, %211 : tensor<8x2x8x8xf32>
+    %213 = stablehlo.dot_general %212, %189, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<8x2x8x8xf32>, tensor<8x2x8x8xf32>) -> tensor<8x2x8x8xf32>
+    %214 = stablehlo.broadcast_in_dim %191, dims = [] : (tensor<i64>) -> tensor<1xi64>
+    %215 = stablehlo.broadcast_in_dim %193, dims = [] : (tensor<i64>) -> tensor<1xi64>
+    %216 = stablehlo.concatenate %214, %215, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
+    %217 = stablehlo.transpose %213, dims = [0, 2, 1, 3] : (tensor<8x2x8x8xf32>) -> tensor<8x8x2x8xf32>
+    %218 = stablehlo.reshape %217 : (tensor<8x8x2x8xf32>) -> tensor<8x8x16xf32>
+    %219 = call @atleast_2d_0(%136) : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %220 = stablehlo.transpose %219, dims = [1, 0] : (tensor<16x16xf32>) -> tensor<16x16xf32>
+    %221 = stablehlo.dot_general %218, %220, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x8x16xf32>, tensor<16x16xf32>) -> tensor<8x8x16xf32>
+    %222 = stablehlo.broadcast_in_dim %138, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %223 = stablehlo.broadcast_in_dim %222, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %224 = stablehlo.add %223, %221 : tensor<8x8x16xf32>
+    %225 = stablehlo.add %66#12, %224 : tensor<8x8x16xf32>
     %cst_17 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %230 = stablehlo.reduce(%229 init: %cst_17) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %231 = stablehlo.broadcast_in_dim %230, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %226 = stablehlo.reduce(%225 init: %cst_17) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %227 = stablehlo.broadcast_in_dim %226, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_18 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %232 = stablehlo.broadcast_in_dim %cst_18, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %233 = stablehlo.divide %231, %232 : tensor<8x8x1xf32>
-    %234 = stablehlo.broadcast_in_dim %233, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %235 = stablehlo.subtract %229, %234 : tensor<8x8x16xf32>
-    %236 = stablehlo.multiply %235, %235 : tensor<8x8x16xf32>
+    %228 = stablehlo.broadcast_in_dim %cst_18, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %229 = stablehlo.divide %227, %228 : tensor<8x8x1xf32>
+    %230 = stablehlo.broadcast_in_dim %229, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %231 = stablehlo.subtract %225, %230 : tensor<8x8x16xf32>
+    %232 = stablehlo.multiply %231, %231 : tensor<8x8x16xf32>
     %cst_19 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %237 = stablehlo.reduce(%236 init: %cst_19) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %238 = stablehlo.broadcast_in_dim %237, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %233 = stablehlo.reduce(%232 init: %cst_19) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %234 = stablehlo.broadcast_in_dim %233, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_20 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %239 = stablehlo.broadcast_in_dim %cst_20, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %240 = stablehlo.divide %238, %239 : tensor<8x8x1xf32>
+    %235 = stablehlo.broadcast_in_dim %cst_20, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %236 = stablehlo.divide %234, %235 : tensor<8x8x1xf32>
     %cst_21 = stablehlo.constant dense<9.99999974E-6> : tensor<f32>
-    %241 = stablehlo.broadcast_in_dim %cst_21, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %242 = stablehlo.add %240, %241 : tensor<8x8x1xf32>
-    %243 = stablehlo.rsqrt %242 : tensor<8x8x1xf32>
-    %244 = stablehlo.broadcast_in_dim %243, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %245 = stablehlo.multiply %235, %244 : tensor<8x8x16xf32>
-    %246 = stablehlo.broadcast_in_dim %140, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %247 = stablehlo.broadcast_in_dim %246, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %248 = stablehlo.multiply %245, %247 : tensor<8x8x16xf32>
-    %249 = stablehlo.broadcast_in_dim %142, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %250 = stablehlo.broadcast_in_dim %249, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %251 = stablehlo.add %248, %250 : tensor<8x8x16xf32>
-    %252 = stablehlo.reshape %251 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %253 = call @atleast_2d_1(%144) : (tensor<64x16xf32>) -> tensor<64x16xf32>
-    %254 = stablehlo.transpose %253, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
-    %255 = stablehlo.dot_general %252, %254, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x64xf32>) -> tensor<64x64xf32>
-    %256 = stablehlo.broadcast_in_dim %146, dims = [1] : (tensor<64xf32>) -> tensor<1x64xf32>
-    %257 = stablehlo.broadcast_in_dim %256, dims = [0, 1] : (tensor<1x64xf32>) -> tensor<64x64xf32>
-    %258 = stablehlo.add %257, %255 : tensor<64x64xf32>
-    %259 = stablehlo.reshape %258 : (tensor<64x64xf32>) -> tensor<8x8x64xf32>
+    %237 = stablehlo.broadcast_in_dim %cst_21, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %238 = stablehlo.add %236, %237 : tensor<8x8x1xf32>
+    %239 = stablehlo.rsqrt %238 : tensor<8x8x1xf32>
+    %240 = stablehlo.broadcast_in_dim %239, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %241 = stablehlo.multiply %231, %240 : tensor<8x8x16xf32>
+    %242 = stablehlo.broadcast_in_dim %140, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %243 = stablehlo.broadcast_in_dim %242, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %244 = stablehlo.multiply %241, %243 : tensor<8x8x16xf32>
+    %245 = stablehlo.broadcast_in_dim %142, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %246 = stablehlo.broadcast_in_dim %245, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %247 = stablehlo.add %244, %246 : tensor<8x8x16xf32>
+    %248 = call @atleast_2d_1(%144) : (tensor<64x16xf32>) -> tensor<64x16xf32>
+    %249 = stablehlo.transpose %248, dims = [1, 0] : (tensor<64x16xf32>) -> tensor<16x64xf32>
+    %250 = stablehlo.dot_general %247, %249, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x8x16xf32>, tensor<16x64xf32>) -> tensor<8x8x64xf32>
+    %251 = stablehlo.broadcast_in_dim %146, dims = [2] : (tensor<64xf32>) -> tensor<1x1x64xf32>
+    %252 = stablehlo.broadcast_in_dim %251, dims = [0, 1, 2] : (tensor<1x1x64xf32>) -> tensor<8x8x64xf32>
+    %253 = stablehlo.add %252, %250 : tensor<8x8x64xf32>
     %cst_22 = stablehlo.constant dense<5.000000e-01> : tensor<f32>
-    %260 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %261 = stablehlo.multiply %260, %259 : tensor<8x8x64xf32>
-    %262 = stablehlo.multiply %259, %259 : tensor<8x8x64xf32>
-    %263 = stablehlo.multiply %262, %259 : tensor<8x8x64xf32>
+    %254 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %255 = stablehlo.multiply %254, %253 : tensor<8x8x64xf32>
+    %256 = stablehlo.multiply %253, %253 : tensor<8x8x64xf32>
+    %257 = stablehlo.multiply %256, %253 : tensor<8x8x64xf32>
     %cst_23 = stablehlo.constant dense<4.471500e-02> : tensor<f32>
-    %264 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %265 = stablehlo.multiply %264, %263 : tensor<8x8x64xf32>
-    %266 = stablehlo.add %259, %265 : tensor<8x8x64xf32>
+    %258 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %259 = stablehlo.multiply %258, %257 : tensor<8x8x64xf32>
+    %260 = stablehlo.add %253, %259 : tensor<8x8x64xf32>
     %cst_24 = stablehlo.constant dense<0.797884583> : tensor<f32>
-    %267 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %268 = stablehlo.multiply %267, %266 : tensor<8x8x64xf32>
-    %269 = stablehlo.tanh %268 : tensor<8x8x64xf32>
+    %261 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %262 = stablehlo.multiply %261, %260 : tensor<8x8x64xf32>
+    %263 = stablehlo.tanh %262 : tensor<8x8x64xf32>
     %cst_25 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %270 = stablehlo.broadcast_in_dim %cst_25, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
-    %271 = stablehlo.add %270, %269 : tensor<8x8x64xf32>
-    %272 = stablehlo.multiply %261, %271 : tensor<8x8x64xf32>
-    %273 = stablehlo.reshape %272 : (tensor<8x8x64xf32>) -> tensor<64x64xf32>
-    %274 = call @atleast_2d_2(%149) : (tensor<16x64xf32>) -> tensor<16x64xf32>
-    %275 = stablehlo.transpose %274, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
-    %276 = stablehlo.dot_general %273, %275, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x64xf32>, tensor<64x16xf32>) -> tensor<64x16xf32>
-    %277 = stablehlo.broadcast_in_dim %151, dims = [1] : (tensor<16xf32>) -> tensor<1x16xf32>
-    %278 = stablehlo.broadcast_in_dim %277, dims = [0, 1] : (tensor<1x16xf32>) -> tensor<64x16xf32>
-    %279 = stablehlo.add %278, %276 : tensor<64x16xf32>
-    %280 = stablehlo.reshape %279 : (tensor<64x16xf32>) -> tensor<8x8x16xf32>
-    %281 = stablehlo.add %229, %280 : tensor<8x8x16xf32>
-    %282 = sdy.sharding_constraint %281 <@mesh, [{"fsdp"}, {}, {}]> : tensor<8x8x16xf32>
+    %264 = stablehlo.broadcast_in_dim %cst_25, dims = [] : (tensor<f32>) -> tensor<8x8x64xf32>
+    %265 = stablehlo.add %264, %263 : tensor<8x8x64xf32>
+    %266 = stablehlo.multiply %255, %265 : tensor<8x8x64xf32>
+    %267 = call @atleast_2d_2(%149) : (tensor<16x64xf32>) -> tensor<16x64xf32>
+    %268 = stablehlo.transpose %267, dims = [1, 0] : (tensor<16x64xf32>) -> tensor<64x16xf32>
+    %269 = stablehlo.dot_general %266, %268, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x8x64xf32>, tensor<64x16xf32>) -> tensor<8x8x16xf32>
+    %270 = stablehlo.broadcast_in_dim %151, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %271 = stablehlo.broadcast_in_dim %270, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %272 = stablehlo.add %271, %269 : tensor<8x8x16xf32>
+    %273 = stablehlo.add %225, %272 : tensor<8x8x16xf32>
+    %274 = sdy.sharding_constraint %273 <@mesh, [{"fsdp"}, {}, {}]> : tensor<8x8x16xf32>
     %cst_26 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %283 = stablehlo.reduce(%282 init: %cst_26) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %284 = stablehlo.broadcast_in_dim %283, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %275 = stablehlo.reduce(%274 init: %cst_26) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %276 = stablehlo.broadcast_in_dim %275, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_27 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %285 = stablehlo.broadcast_in_dim %cst_27, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %286 = stablehlo.divide %284, %285 : tensor<8x8x1xf32>
-    %287 = stablehlo.broadcast_in_dim %286, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %288 = stablehlo.subtract %282, %287 : tensor<8x8x16xf32>
-    %289 = stablehlo.multiply %288, %288 : tensor<8x8x16xf32>
+    %277 = stablehlo.broadcast_in_dim %cst_27, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %278 = stablehlo.divide %276, %277 : tensor<8x8x1xf32>
+    %279 = stablehlo.broadcast_in_dim %278, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %280 = stablehlo.subtract %274, %279 : tensor<8x8x16xf32>
+    %281 = stablehlo.multiply %280, %280 : tensor<8x8x16xf32>
     %cst_28 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %290 = stablehlo.reduce(%289 init: %cst_28) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
-    %291 = stablehlo.broadcast_in_dim %290, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
+    %282 = stablehlo.reduce(%281 init: %cst_28) applies stablehlo.add across dimensions = [2] : (tensor<8x8x16xf32>, tensor<f32>) -> tensor<8x8xf32>
+    %283 = stablehlo.broadcast_in_dim %282, dims = [0, 1] : (tensor<8x8xf32>) -> tensor<8x8x1xf32>
     %cst_29 = stablehlo.constant dense<1.600000e+01> : tensor<f32>
-    %292 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %293 = stablehlo.divide %291, %292 : tensor<8x8x1xf32>
+    %284 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %285 = stablehlo.divide %283, %284 : tensor<8x8x1xf32>
     %cst_30 = stablehlo.constant dense<9.99999974E-6> : tensor<f32>
-    %294 = stablehlo.broadcast_in_dim %cst_30, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
-    %295 = stablehlo.add %293, %294 : tensor<8x8x1xf32>
-    %296 = stablehlo.rsqrt %295 : tensor<8x8x1xf32>
-    %297 = stablehlo.broadcast_in_dim %296, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
-    %298 = stablehlo.multiply %288, %297 : tensor<8x8x16xf32>
-    %299 = stablehlo.broadcast_in_dim %32, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %300 = stablehlo.broadcast_in_dim %299, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %301 = stablehlo.multiply %298, %300 : tensor<8x8x16xf32>
-    %302 = stablehlo.broadcast_in_dim %34, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
-    %303 = stablehlo.broadcast_in_dim %302, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
-    %304 = stablehlo.add %301, %303 : tensor<8x8x16xf32>
-    %305 = stablehlo.reshape %304 : (tensor<8x8x16xf32>) -> tensor<64x16xf32>
-    %306 = call @atleast_2d_3(%36) : (tensor<32x16xf32>) -> tensor<32x16xf32>
-    %307 = stablehlo.transpose %306, dims = [1, 0] : (tensor<32x16xf32>) -> tensor<16x32xf32>
-    %308 = stablehlo.dot_general %305, %307, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x16xf32>, tensor<16x32xf32>) -> tensor<64x32xf32>
-    %309 = stablehlo.reshape %308 : (tensor<64x32xf32>) -> tensor<8x8x32xf32>
-    %310 = sdy.sharding_constraint %309 <@mesh, [{"fsdp"}, {}, {}]> : tensor<8x8x32xf32>
-    %311 = stablehlo.reshape %310 : (tensor<8x8x32xf32>) -> tensor<64x32xf32>
-    %312 = stablehlo.reshape %arg18 : (tensor<8x8xi64>) -> tensor<64xi64>
+    %286 = stablehlo.broadcast_in_dim %cst_30, dims = [] : (tensor<f32>) -> tensor<8x8x1xf32>
+    %287 = stablehlo.add %285, %286 : tensor<8x8x1xf32>
+    %288 = stablehlo.rsqrt %287 : tensor<8x8x1xf32>
+    %289 = stablehlo.broadcast_in_dim %288, dims = [0, 1, 2] : (tensor<8x8x1xf32>) -> tensor<8x8x16xf32>
+    %290 = stablehlo.multiply %280, %289 : tensor<8x8x16xf32>
+    %291 = stablehlo.broadcast_in_dim %32, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %292 = stablehlo.broadcast_in_dim %291, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %293 = stablehlo.multiply %290, %292 : tensor<8x8x16xf32>
+    %294 = stablehlo.broadcast_in_dim %34, dims = [2] : (tensor<16xf32>) -> tensor<1x1x16xf32>
+    %295 = stablehlo.broadcast_in_dim %294, dims = [0, 1, 2] : (tensor<1x1x16xf32>) -> tensor<8x8x16xf32>
+    %296 = stablehlo.add %293, %295 : tensor<8x8x16xf32>
+    %297 = call @atleast_2d_3(%36) : (tensor<32x16xf32>) -> tensor<32x16xf32>
+    %298 = stablehlo.transpose %297, dims = [1, 0] : (tensor<32x16xf32>) -> tensor<16x32xf32>
+    %299 = stablehlo.dot_general %296, %298, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<8x8x16xf32>, tensor<16x32xf32>) -> tensor<8x8x32xf32>
+    %300 = sdy.sharding_constraint %299 <@mesh, [{"fsdp"}, {}, {}]> : tensor<8x8x32xf32>
+    %301 = stablehlo.reshape %300 : (tensor<8x8x32xf32>) -> tensor<64x32xf32>
+    %302 = stablehlo.reshape %arg18 : (tensor<8x8xi64>) -> tensor<64xi64>
     %c_31 = stablehlo.constant dense<-100> : tensor<i64>
-    %313 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<64xi64>
-    %314 = stablehlo.compare NE, %312, %313, SIGNED : (tensor<64xi64>, tensor<64xi64>) -> tensor<64xi1>
+    %303 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<64xi64>
+    %304 = stablehlo.compare NE, %302, %303, SIGNED : (tensor<64xi64>, tensor<64xi64>) -> tensor<64xi1>
     %c_32 = stablehlo.constant dense<0> : tensor<i64>
-    %315 = call @_where_4(%314, %312, %c_32) : (tensor<64xi1>, tensor<64xi64>, tensor<i64>) -> tensor<64xi64>
+    %305 = call @_where_4(%304, %302, %c_32) : (tensor<64xi1>, tensor<64xi64>, tensor<i64>) -> tensor<64xi64>
     %cst_33 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
     %cst_34 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %316 = call @_where_5(%314, %cst_33, %cst_34) : (tensor<64xi1>, tensor<f32>, tensor<f32>) -> tensor<64xf32>
+    %306 = call @_where_5(%304, %cst_33, %cst_34) : (tensor<64xi1>, tensor<f32>, tensor<f32>) -> tensor<64xf32>
     %cst_35 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %317 = stablehlo.reduce(%311 init: %cst_35) applies stablehlo.maximum across dimensions = [1] : (tensor<64x32xf32>, tensor<f32>) -> tensor<64xf32>
+    %307 = stablehlo.reduce(%301 init: %cst_35) applies stablehlo.maximum across dimensions = [1] : (tensor<64x32xf32>, tensor<f32>) -> tensor<64xf32>
     %cst_36 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %318 = stablehlo.broadcast_in_dim %cst_36, dims = [] : (tensor<f32>) -> tensor<64xf32>
-    %319 = stablehlo.maximum %318, %317 : tensor<64xf32>
-    %320 = stablehlo.broadcast_in_dim %319, dims = [0] : (tensor<64xf32>) -> tensor<64x1xf32>
-    %321 = stablehlo.broadcast_in_dim %320, dims = [0, 1] : (tensor<64x1xf32>) -> tensor<64x32xf32>
-    %322 = stablehlo.subtract %311, %321 : tensor<64x32xf32>
-    %323 = stablehlo.exponential %322 : tensor<64x32xf32>
+    %308 = stablehlo.broadcast_in_dim %cst_36, dims = [] : (tensor<f32>) -> tensor<64xf32>
+    %309 = stablehlo.maximum %308, %307 : tensor<64xf32>
+    %310 = stablehlo.broadcast_in_dim %309, dims = [0] : (tensor<64xf32>) -> tensor<64x1xf32>
+    %311 = stablehlo.broadcast_in_dim %310, dims = [0, 1] : (tensor<64x1xf32>) -> tensor<64x32xf32>
+    %312 = stablehlo.subtract %301, %311 : tensor<64x32xf32>
+    %313 = stablehlo.exponential %312 : tensor<64x32xf32>
     %cst_37 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %324 = stablehlo.reduce(%323 init: %cst_37) applies stablehlo.add across dimensions = [1] : (tensor<64x32xf32>, tensor<f32>) -> tensor<64xf32>
-    %325 = stablehlo.log %324 : tensor<64xf32>
-    %326 = stablehlo.reshape %320 : (tensor<64x1xf32>) -> tensor<64xf32>
-    %327 = stablehlo.broadcast_in_dim %315, dims = [0] : (tensor<64xi64>) -> tensor<64x1xi64>
-    %328 = call @take_along_axis(%311, %327) : (tensor<64x32xf32>, tensor<64x1xi64>) -> tensor<64x1xf32>
-    %329 = stablehlo.reshape %328 : (tensor<64x1xf32>) -> tensor<64xf32>
-    %330 = stablehlo.subtract %329, %326 : tensor<64xf32>
-    %331 = stablehlo.subtract %325, %330 : tensor<64xf32>
-    %332 = stablehlo.multiply %316, %331 : tensor<64xf32>
+    %314 = stablehlo.reduce(%313 init: %cst_37) applies stablehlo.add across dimensions = [1] : (tensor<64x32xf32>, tensor<f32>) -> tensor<64xf32>
+    %315 = stablehlo.log %314 : tensor<64xf32>
+    %316 = stablehlo.reshape %310 : (tensor<64x1xf32>) -> tensor<64xf32>
+    %317 = stablehlo.broadcast_in_dim %305, dims = [0] : (tensor<64xi64>) -> tensor<64x1xi64>
+    %318 = call @take_along_axis(%301, %317) : (tensor<64x32xf32>, tensor<64x1xi64>) -> tensor<64x1xf32>
+    %319 = stablehlo.reshape %318 : (tensor<64x1xf32>) -> tensor<64xf32>
+    %320 = stablehlo.subtract %319, %316 : tensor<64xf32>
+    %321 = stablehlo.subtract %315, %320 : tensor<64xf32>
+    %322 = stablehlo.multiply %306, %321 : tensor<64xf32>
     %c_38 = stablehlo.constant dense<-100> : tensor<i64>
-    %333 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<64xi64>
-    %334 = stablehlo.compare NE, %312, %333, SIGNED : (tensor<64xi64>, tensor<64xi64>) -> tensor<64xi1>
+    %323 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<64xi64>
+    %324 = stablehlo.compare NE, %302, %323, SIGNED : (tensor<64xi64>, tensor<64xi64>) -> tensor<64xi1>
     %cst_39 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %335 = call @_where_6(%334, %332, %cst_39) : (tensor<64xi1>, tensor<64xf32>, tensor<f32>) -> tensor<64xf32>
+    %325 = call @_where_6(%324, %322, %cst_39) : (tensor<64xi1>, tensor<64xf32>, tensor<f32>) -> tensor<64xf32>
     %cst_40 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %336 = stablehlo.reduce(%316 init: %cst_40) applies stablehlo.add across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
+    %326 = stablehlo.reduce(%306 init: %cst_40) applies stablehlo.add across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
     %cst_41 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %337 = stablehlo.reduce(%335 init: %cst_41) applies stablehlo.add across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
-    %338 = stablehlo.divide %337, %336 : tensor<f32>
-    %339 = stablehlo.add %325, %326 : tensor<64xf32>
-    return %338 : tensor<f32>
+    %327 = stablehlo.reduce(%325 init: %cst_41) applies stablehlo.add across dimensions = [0] : (tensor<64xf32>, tensor<f32>) -> tensor<f32>
+    %328 = stablehlo.divide %327, %326 : tensor<f32>
+    %329 = stablehlo.add %315, %316 : tensor<64xf32>
+    return %328 : tensor<f32>
   }
   func.func private @atleast_2d(%arg0: tensor<48x16xf32>) -> tensor<48x16xf32> {
     return %arg0 : tensor<48x16xf32>

@@ -68,384 +68,363 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %38 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
     %39 = stablehlo.broadcast_in_dim %38, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
     %40 = stablehlo.multiply %39, %37 : tensor<4x8x32xf32>
-    %41 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %42 = call @atleast_2d(%arg3) : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %43 = stablehlo.transpose %42, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %44 = stablehlo.dot_general %41, %43, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %45 = stablehlo.reshape %44 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %46 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %47 = call @atleast_2d(%arg4) : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %41 = call @atleast_2d(%arg3) : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %42 = stablehlo.transpose %41, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %43 = stablehlo.dot_general %40, %42, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %44 = call @atleast_2d(%arg4) : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %45 = stablehlo.transpose %44, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %46 = stablehlo.dot_general %40, %45, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %47 = call @atleast_2d(%arg5) : (tensor<32x32xf32>) -> tensor<32x32xf32>
     %48 = stablehlo.transpose %47, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %49 = stablehlo.dot_general %46, %48, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %50 = stablehlo.reshape %49 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %51 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %52 = call @atleast_2d(%arg5) : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %53 = stablehlo.transpose %52, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %54 = stablehlo.dot_general %51, %53, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %55 = stablehlo.reshape %54 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %56 = stablehlo.reshape %45 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %57 = stablehlo.transpose %56, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %58 = stablehlo.reshape %18 : (tensor<1x8x8xf32>) -> tensor<1x1x8x8xf32>
-    %59 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %60 = stablehlo.multiply %57, %59 : tensor<4x4x8x8xf32>
-    %61 = stablehlo.slice %57 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %62 = stablehlo.negate %61 : tensor<4x4x8x4xf32>
-    %63 = stablehlo.slice %57 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %64 = stablehlo.concatenate %62, %63, dim = 3 : (tensor<4x4x8x4xf32>, tensor<4x4x8x4xf32>) -> tensor<4x4x8x8xf32>
-    %65 = stablehlo.reshape %24 : (tensor<1x8x8xf32>) -> tensor<1x1x8x8xf32>
-    %66 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %67 = stablehlo.multiply %64, %66 : tensor<4x4x8x8xf32>
-    %68 = stablehlo.add %60, %67 : tensor<4x4x8x8xf32>
-    %69 = stablehlo.reshape %50 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %70 = stablehlo.transpose %69, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %71 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %49 = stablehlo.dot_general %40, %48, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %50 = stablehlo.reshape %43 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %51 = stablehlo.transpose %50, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %52 = stablehlo.reshape %18 : (tensor<1x8x8xf32>) -> tensor<1x1x8x8xf32>
+    %53 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %54 = stablehlo.multiply %51, %53 : tensor<4x4x8x8xf32>
+    %55 = stablehlo.slice %51 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %56 = stablehlo.negate %55 : tensor<4x4x8x4xf32>
+    %57 = stablehlo.slice %51 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %58 = stablehlo.concatenate %56, %57, dim = 3 : (tensor<4x4x8x4xf32>, tensor<4x4x8x4xf32>) -> tensor<4x4x8x8xf32>
+    %59 = stablehlo.reshape %24 : (tensor<1x8x8xf32>) -> tensor<1x1x8x8xf32>
+    %60 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %61 = stablehlo.multiply %58, %60 : tensor<4x4x8x8xf32>
+    %62 = stablehlo.add %54, %61 : tensor<4x4x8x8xf32>
+    %63 = stablehlo.reshape %46 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %64 = stablehlo.transpose %63, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %65 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %66 = stablehlo.multiply %64, %65 : tensor<4x4x8x8xf32>
+    %67 = stablehlo.slice %64 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %68 = stablehlo.negate %67 : tensor<4x4x8x4xf32>
+    %69 = stablehlo.slice %64 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %70 = stablehlo.concatenate %68, %69, dim = 3 : (tensor<4x4x8x4xf32>, tensor<4x4x8x4xf32>) -> tensor<4x4x8x8xf32>
+    %71 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
     %72 = stablehlo.multiply %70, %71 : tensor<4x4x8x8xf32>
-    %73 = stablehlo.slice %70 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %74 = stablehlo.negate %73 : tensor<4x4x8x4xf32>
-    %75 = stablehlo.slice %70 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %76 = stablehlo.concatenate %74, %75, dim = 3 : (tensor<4x4x8x4xf32>, tensor<4x4x8x4xf32>) -> tensor<4x4x8x8xf32>
-    %77 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %78 = stablehlo.multiply %76, %77 : tensor<4x4x8x8xf32>
-    %79 = stablehlo.add %72, %78 : tensor<4x4x8x8xf32>
-    %80 = stablehlo.reshape %55 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %81 = stablehlo.transpose %80, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %82 = stablehlo.slice %arg12 [0:1] : (tensor<5xi64>) -> tensor<1xi64>
-    %83 = stablehlo.reshape %82 : (tensor<1xi64>) -> tensor<i64>
-    %84 = stablehlo.slice %arg12 [1:2] : (tensor<5xi64>) -> tensor<1xi64>
-    %85 = stablehlo.reshape %84 : (tensor<1xi64>) -> tensor<i64>
-    %86 = stablehlo.dot_general %68, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %73 = stablehlo.add %66, %72 : tensor<4x4x8x8xf32>
+    %74 = stablehlo.reshape %49 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %75 = stablehlo.transpose %74, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %76 = stablehlo.slice %arg12 [0:1] : (tensor<5xi64>) -> tensor<1xi64>
+    %77 = stablehlo.reshape %76 : (tensor<1xi64>) -> tensor<i64>
+    %78 = stablehlo.slice %arg12 [1:2] : (tensor<5xi64>) -> tensor<1xi64>
+    %79 = stablehlo.reshape %78 : (tensor<1xi64>) -> tensor<i64>
+    %80 = stablehlo.dot_general %62, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_2 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %87 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %88 = stablehlo.multiply %86, %87 : tensor<4x4x8x8xf32>
-    %89 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %90 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %91 = stablehlo.compare LE, %90, %89, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %81 = stablehlo.broadcast_in_dim %cst_2, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %82 = stablehlo.multiply %80, %81 : tensor<4x4x8x8xf32>
+    %83 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %84 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %85 = stablehlo.compare LE, %84, %83, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_3 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %92 = call @_where(%91, %88, %cst_3) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
+    %86 = call @_where(%85, %82, %cst_3) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
     %cst_4 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %93 = stablehlo.reduce(%92 init: %cst_4) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %94 = stablehlo.broadcast_in_dim %93, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %95 = stablehlo.broadcast_in_dim %94, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %96 = stablehlo.subtract %92, %95 : tensor<4x4x8x8xf32>
-    %97 = stablehlo.exponential %96 : tensor<4x4x8x8xf32>
+    %87 = stablehlo.reduce(%86 init: %cst_4) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %88 = stablehlo.broadcast_in_dim %87, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %89 = stablehlo.broadcast_in_dim %88, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %90 = stablehlo.subtract %86, %89 : tensor<4x4x8x8xf32>
+    %91 = stablehlo.exponential %90 : tensor<4x4x8x8xf32>
     %cst_5 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %98 = stablehlo.reduce(%97 init: %cst_5) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %99 = stablehlo.broadcast_in_dim %98, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %100 = stablehlo.log %99 : tensor<4x4x8x1xf32>
-    %101 = stablehlo.add %94, %100 : tensor<4x4x8x1xf32>
-    %102 = stablehlo.reshape %101 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
-    %103 = stablehlo.broadcast_in_dim %99, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %104 = stablehlo.divide %97, %103 : tensor<4x4x8x8xf32>
-    %105 = stablehlo.dot_general %104, %81, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %106 = stablehlo.broadcast_in_dim %83, dims = [] : (tensor<i64>) -> tensor<1xi64>
-    %107 = stablehlo.broadcast_in_dim %85, dims = [] : (tensor<i64>) -> tensor<1xi64>
-    %108 = stablehlo.concatenate %106, %107, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
-    %109 = stablehlo.transpose %105, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %110 = stablehlo.reshape %109 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %111 = stablehlo.reshape %110 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %112 = call @atleast_2d(%arg6) : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %113 = stablehlo.transpose %112, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %114 = stablehlo.dot_general %111, %113, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %115 = stablehlo.reshape %114 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %116 = stablehlo.add %arg1, %115 : tensor<4x8x32xf32>
-    %117 = stablehlo.multiply %116, %116 : tensor<4x8x32xf32>
+    %92 = stablehlo.reduce(%91 init: %cst_5) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %93 = stablehlo.broadcast_in_dim %92, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %94 = stablehlo.log %93 : tensor<4x4x8x1xf32>
+    %95 = stablehlo.add %88, %94 : tensor<4x4x8x1xf32>
+    %96 = stablehlo.reshape %95 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
+    %97 = stablehlo.broadcast_in_dim %93, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %98 = stablehlo.divide %91, %97 : tensor<4x4x8x8xf32>
+    %99 = stablehlo.dot_general %98, %75, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %100 = stablehlo.broadcast_in_dim %77, dims = [] : (tensor<i64>) -> tensor<1xi64>
+    %101 = stablehlo.broadcast_in_dim %79, dims = [] : (tensor<i64>) -> tensor<1xi64>
+    %102 = stablehlo.concatenate %100, %101, dim = 0 : (tensor<1xi64>, tensor<1xi64>) -> tensor<2xi64>
+    %103 = stablehlo.transpose %99, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %104 = stablehlo.reshape %103 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %105 = call @atleast_2d(%arg6) : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %106 = stablehlo.transpose %105, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %107 = stablehlo.dot_general %104, %106, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %108 = stablehlo.add %arg1, %107 : tensor<4x8x32xf32>
+    %109 = stablehlo.multiply %108, %108 : tensor<4x8x32xf32>
     %cst_6 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %118 = stablehlo.reduce(%117 init: %cst_6) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %119 = stablehlo.broadcast_in_dim %118, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %110 = stablehlo.reduce(%109 init: %cst_6) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %111 = stablehlo.broadcast_in_dim %110, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
     %cst_7 = stablehlo.constant dense<3.200000e+01> : tensor<f32>
-    %120 = stablehlo.broadcast_in_dim %cst_7, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %121 = stablehlo.divide %119, %120 : tensor<4x8x1xf32>
-    %122 = stablehlo.slice %arg11 [3:4] : (tensor<9xf64>) -> tensor<1xf64>
-    %123 = stablehlo.reshape %122 : (tensor<1xf64>) -> tensor<f64>
-    %124 = stablehlo.convert %123 : (tensor<f64>) -> tensor<f32>
-    %125 = stablehlo.broadcast_in_dim %124, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %126 = stablehlo.add %121, %125 : tensor<4x8x1xf32>
-    %127 = stablehlo.rsqrt %126 : tensor<4x8x1xf32>
-    %128 = stablehlo.broadcast_in_dim %127, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %129 = stablehlo.multiply %116, %128 : tensor<4x8x32xf32>
-    %130 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %131 = stablehlo.broadcast_in_dim %130, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %132 = stablehlo.multiply %131, %129 : tensor<4x8x32xf32>
-    %133 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %134 = call @atleast_2d_0(%arg8) : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %135 = stablehlo.transpose %134, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
-    %136 = stablehlo.dot_general %133, %135, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
-    %137 = stablehlo.reshape %136 : (tensor<32x64xf32>) -> tensor<4x8x64xf32>
-    %138 = stablehlo.negate %137 : tensor<4x8x64xf32>
-    %139 = stablehlo.exponential %138 : tensor<4x8x64xf32>
+    %112 = stablehlo.broadcast_in_dim %cst_7, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %113 = stablehlo.divide %111, %112 : tensor<4x8x1xf32>
+    %114 = stablehlo.slice %arg11 [3:4] : (tensor<9xf64>) -> tensor<1xf64>
+    %115 = stablehlo.reshape %114 : (tensor<1xf64>) -> tensor<f64>
+    %116 = stablehlo.convert %115 : (tensor<f64>) -> tensor<f32>
+    %117 = stablehlo.broadcast_in_dim %116, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %118 = stablehlo.add %113, %117 : tensor<4x8x1xf32>
+    %119 = stablehlo.rsqrt %118 : tensor<4x8x1xf32>
+    %120 = stablehlo.broadcast_in_dim %119, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %121 = stablehlo.multiply %108, %120 : tensor<4x8x32xf32>
+    %122 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %123 = stablehlo.broadcast_in_dim %122, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %124 = stablehlo.multiply %123, %121 : tensor<4x8x32xf32>
+    %125 = call @atleast_2d_0(%arg8) : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %126 = stablehlo.transpose %125, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
+    %127 = stablehlo.dot_general %124, %126, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x64xf32>) -> tensor<4x8x64xf32>
+    %128 = stablehlo.negate %127 : tensor<4x8x64xf32>
+    %129 = stablehlo.exponential %128 : tensor<4x8x64xf32>
     %cst_8 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %140 = stablehlo.broadcast_in_dim %cst_8, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %141 = stablehlo.add %140, %139 : tensor<4x8x64xf32>
+    %130 = stablehlo.broadcast_in_dim %cst_8, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %131 = stablehlo.add %130, %129 : tensor<4x8x64xf32>
     %cst_9 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %142 = stablehlo.broadcast_in_dim %cst_9, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %143 = stablehlo.divide %142, %141 : tensor<4x8x64xf32>
-    %144 = stablehlo.multiply %137, %143 : tensor<4x8x64xf32>
-    %145 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %146 = call @atleast_2d_0(%arg9) : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %147 = stablehlo.transpose %146, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
-    %148 = stablehlo.dot_general %145, %147, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
-    %149 = stablehlo.reshape %148 : (tensor<32x64xf32>) -> tensor<4x8x64xf32>
-    %150 = stablehlo.multiply %144, %149 : tensor<4x8x64xf32>
-    %151 = stablehlo.reshape %150 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
-    %152 = call @atleast_2d_1(%arg10) : (tensor<32x64xf32>) -> tensor<32x64xf32>
-    %153 = stablehlo.transpose %152, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
-    %154 = stablehlo.dot_general %151, %153, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
-    %155 = stablehlo.reshape %154 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %156 = stablehlo.add %116, %155 : tensor<4x8x32xf32>
+    %132 = stablehlo.broadcast_in_dim %cst_9, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %133 = stablehlo.divide %132, %131 : tensor<4x8x64xf32>
+    %134 = stablehlo.multiply %127, %133 : tensor<4x8x64xf32>
+    %135 = call @atleast_2d_0(%arg9) : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %136 = stablehlo.transpose %135, dims = [1, 0] : (tensor<64x32xf32>) -> tensor<32x64xf32>
+    %137 = stablehlo.dot_general %124, %136, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x64xf32>) -> tensor<4x8x64xf32>
+    %138 = stablehlo.multiply %134, %137 : tensor<4x8x64xf32>
+    %139 = call @atleast_2d_1(%arg10) : (tensor<32x64xf32>) -> tensor<32x64xf32>
+    %140 = stablehlo.transpose %139, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
+    %141 = stablehlo.dot_general %138, %140, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x64xf32>, tensor<64x32xf32>) -> tensor<4x8x32xf32>
+    %142 = stablehlo.add %108, %141 : tensor<4x8x32xf32>
     %cst_10 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %157 = stablehlo.broadcast_in_dim %cst_10, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %158 = stablehlo.slice %arg12 [2:3] : (tensor<5xi64>) -> tensor<1xi64>
-    %159 = stablehlo.reshape %158 : (tensor<1xi64>) -> tensor<i64>
-    %160 = stablehlo.convert %159 : (tensor<i64>) -> tensor<f32>
-    %161 = stablehlo.broadcast_in_dim %160, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %162 = stablehlo.divide %157, %161 : tensor<4x8x32xf32>
-    %163 = stablehlo.slice %arg11 [4:5] : (tensor<9xf64>) -> tensor<1xf64>
-    %164 = stablehlo.reshape %163 : (tensor<1xf64>) -> tensor<f64>
-    %165 = stablehlo.convert %164 : (tensor<f64>) -> tensor<f32>
-    %166 = stablehlo.broadcast_in_dim %165, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %167 = stablehlo.multiply %156, %166 : tensor<4x8x32xf32>
-    %168 = stablehlo.multiply %162, %167 : tensor<4x8x32xf32>
-    %169 = stablehlo.reshape %150 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
-    %170 = stablehlo.reshape %168 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %171 = stablehlo.dot_general %170, %arg10, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
-    %172 = stablehlo.transpose %170, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %173 = stablehlo.dot_general %172, %169, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
-    %174 = stablehlo.reshape %171 : (tensor<32x64xf32>) -> tensor<4x8x64xf32>
-    %175 = stablehlo.custom_call @Sharding(%173) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x64xf32>) -> tensor<32x64xf32>
-    %176 = stablehlo.multiply %174, %144 : tensor<4x8x64xf32>
-    %177 = stablehlo.multiply %174, %149 : tensor<4x8x64xf32>
-    %178 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %179 = stablehlo.reshape %176 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
-    %180 = stablehlo.dot_general %179, %arg9, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
-    %181 = stablehlo.reshape %180 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %182 = stablehlo.custom_call @Sharding(%181) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %183 = stablehlo.transpose %179, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
-    %184 = stablehlo.dot_general %183, %178, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
-    %185 = stablehlo.custom_call @Sharding(%184) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %186 = stablehlo.negate %137 : tensor<4x8x64xf32>
-    %187 = stablehlo.exponential %186 : tensor<4x8x64xf32>
+    %143 = stablehlo.broadcast_in_dim %cst_10, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %144 = stablehlo.slice %arg12 [2:3] : (tensor<5xi64>) -> tensor<1xi64>
+    %145 = stablehlo.reshape %144 : (tensor<1xi64>) -> tensor<i64>
+    %146 = stablehlo.convert %145 : (tensor<i64>) -> tensor<f32>
+    %147 = stablehlo.broadcast_in_dim %146, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %148 = stablehlo.divide %143, %147 : tensor<4x8x32xf32>
+    %149 = stablehlo.slice %arg11 [4:5] : (tensor<9xf64>) -> tensor<1xf64>
+    %150 = stablehlo.reshape %149 : (tensor<1xf64>) -> tensor<f64>
+    %151 = stablehlo.convert %150 : (tensor<f64>) -> tensor<f32>
+    %152 = stablehlo.broadcast_in_dim %151, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %153 = stablehlo.multiply %142, %152 : tensor<4x8x32xf32>
+    %154 = stablehlo.multiply %148, %153 : tensor<4x8x32xf32>
+    %155 = stablehlo.reshape %154 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %156 = stablehlo.reshape %138 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
+    %157 = stablehlo.dot_general %154, %arg10, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x64xf32>) -> tensor<4x8x64xf32>
+    %158 = stablehlo.transpose %155, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %159 = stablehlo.dot_general %158, %156, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x64xf32>) -> tensor<32x64xf32>
+    %160 = stablehlo.custom_call @Sharding(%159) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x64xf32>) -> tensor<32x64xf32>
+    %161 = stablehlo.multiply %157, %134 : tensor<4x8x64xf32>
+    %162 = stablehlo.multiply %157, %137 : tensor<4x8x64xf32>
+    %163 = stablehlo.reshape %161 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
+    %164 = stablehlo.reshape %124 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %165 = stablehlo.dot_general %161, %arg9, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x64xf32>, tensor<64x32xf32>) -> tensor<4x8x32xf32>
+    %166 = stablehlo.custom_call @Sharding(%165) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %167 = stablehlo.transpose %163, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
+    %168 = stablehlo.dot_general %167, %164, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
+    %169 = stablehlo.custom_call @Sharding(%168) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %170 = stablehlo.negate %127 : tensor<4x8x64xf32>
+    %171 = stablehlo.exponential %170 : tensor<4x8x64xf32>
     %cst_11 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %188 = stablehlo.broadcast_in_dim %cst_11, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %189 = stablehlo.add %188, %187 : tensor<4x8x64xf32>
+    %172 = stablehlo.broadcast_in_dim %cst_11, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %173 = stablehlo.add %172, %171 : tensor<4x8x64xf32>
     %cst_12 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %190 = stablehlo.broadcast_in_dim %cst_12, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %191 = stablehlo.divide %190, %189 : tensor<4x8x64xf32>
-    %192 = stablehlo.multiply %177, %191 : tensor<4x8x64xf32>
+    %174 = stablehlo.broadcast_in_dim %cst_12, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %175 = stablehlo.divide %174, %173 : tensor<4x8x64xf32>
+    %176 = stablehlo.multiply %162, %175 : tensor<4x8x64xf32>
     %cst_13 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %193 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %194 = stablehlo.subtract %193, %191 : tensor<4x8x64xf32>
-    %195 = stablehlo.multiply %137, %194 : tensor<4x8x64xf32>
+    %177 = stablehlo.broadcast_in_dim %cst_13, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %178 = stablehlo.subtract %177, %175 : tensor<4x8x64xf32>
+    %179 = stablehlo.multiply %127, %178 : tensor<4x8x64xf32>
     %cst_14 = stablehlo.constant dense<1.000000e+00> : tensor<f32>
-    %196 = stablehlo.broadcast_in_dim %cst_14, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
-    %197 = stablehlo.add %196, %195 : tensor<4x8x64xf32>
-    %198 = stablehlo.multiply %192, %197 : tensor<4x8x64xf32>
-    %199 = stablehlo.reshape %132 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %200 = stablehlo.reshape %198 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
-    %201 = stablehlo.dot_general %200, %arg8, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x64xf32>, tensor<64x32xf32>) -> tensor<32x32xf32>
-    %202 = stablehlo.reshape %201 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %203 = stablehlo.custom_call @Sharding(%202) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %204 = stablehlo.transpose %200, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
-    %205 = stablehlo.dot_general %204, %199, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
-    %206 = stablehlo.add %182, %203 : tensor<4x8x32xf32>
-    %207 = stablehlo.custom_call @Sharding(%205) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
-    %208 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %209 = stablehlo.broadcast_in_dim %208, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %210 = stablehlo.multiply %206, %209 : tensor<4x8x32xf32>
-    %211 = stablehlo.multiply %206, %129 : tensor<4x8x32xf32>
+    %180 = stablehlo.broadcast_in_dim %cst_14, dims = [] : (tensor<f32>) -> tensor<4x8x64xf32>
+    %181 = stablehlo.add %180, %179 : tensor<4x8x64xf32>
+    %182 = stablehlo.multiply %176, %181 : tensor<4x8x64xf32>
+    %183 = stablehlo.reshape %182 : (tensor<4x8x64xf32>) -> tensor<32x64xf32>
+    %184 = stablehlo.reshape %124 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %185 = stablehlo.dot_general %182, %arg8, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x64xf32>, tensor<64x32xf32>) -> tensor<4x8x32xf32>
+    %186 = stablehlo.custom_call @Sharding(%185) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %187 = stablehlo.transpose %183, dims = [1, 0] : (tensor<32x64xf32>) -> tensor<64x32xf32>
+    %188 = stablehlo.dot_general %187, %184, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<64x32xf32>, tensor<32x32xf32>) -> tensor<64x32xf32>
+    %189 = stablehlo.add %166, %186 : tensor<4x8x32xf32>
+    %190 = stablehlo.custom_call @Sharding(%188) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<64x32xf32>) -> tensor<64x32xf32>
+    %191 = stablehlo.broadcast_in_dim %arg7, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %192 = stablehlo.broadcast_in_dim %191, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %193 = stablehlo.multiply %189, %192 : tensor<4x8x32xf32>
+    %194 = stablehlo.multiply %189, %121 : tensor<4x8x32xf32>
     %cst_15 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %212 = stablehlo.reduce(%211 init: %cst_15) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %213 = stablehlo.broadcast_in_dim %212, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %214 = stablehlo.multiply %210, %116 : tensor<4x8x32xf32>
-    %215 = stablehlo.broadcast_in_dim %127, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %216 = stablehlo.multiply %210, %215 : tensor<4x8x32xf32>
+    %195 = stablehlo.reduce(%194 init: %cst_15) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %196 = stablehlo.broadcast_in_dim %195, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %197 = stablehlo.multiply %193, %108 : tensor<4x8x32xf32>
+    %198 = stablehlo.broadcast_in_dim %119, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %199 = stablehlo.multiply %193, %198 : tensor<4x8x32xf32>
     %cst_16 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %217 = stablehlo.reduce(%214 init: %cst_16) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %218 = stablehlo.broadcast_in_dim %217, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %219 = stablehlo.add %168, %216 : tensor<4x8x32xf32>
-    %220 = stablehlo.multiply %127, %127 : tensor<4x8x1xf32>
-    %221 = stablehlo.multiply %220, %127 : tensor<4x8x1xf32>
-    %222 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
-    %223 = stablehlo.reshape %222 : (tensor<1xf64>) -> tensor<f64>
-    %224 = stablehlo.convert %223 : (tensor<f64>) -> tensor<f32>
-    %225 = stablehlo.broadcast_in_dim %224, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %226 = stablehlo.multiply %218, %225 : tensor<4x8x1xf32>
-    %227 = stablehlo.multiply %226, %221 : tensor<4x8x1xf32>
-    %228 = stablehlo.broadcast_in_dim %227, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %229 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
-    %230 = stablehlo.reshape %229 : (tensor<1xi64>) -> tensor<i64>
-    %231 = stablehlo.convert %230 : (tensor<i64>) -> tensor<f32>
-    %232 = stablehlo.broadcast_in_dim %231, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %233 = stablehlo.divide %228, %232 : tensor<4x8x32xf32>
-    %234 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
-    %235 = stablehlo.reshape %234 : (tensor<1xf64>) -> tensor<f64>
-    %236 = stablehlo.convert %235 : (tensor<f64>) -> tensor<f32>
-    %237 = stablehlo.broadcast_in_dim %236, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %238 = stablehlo.multiply %116, %237 : tensor<4x8x32xf32>
-    %239 = stablehlo.multiply %233, %238 : tensor<4x8x32xf32>
-    %240 = stablehlo.add %219, %239 : tensor<4x8x32xf32>
-    %241 = stablehlo.reshape %110 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %242 = stablehlo.reshape %240 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %243 = stablehlo.dot_general %242, %arg6, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %244 = stablehlo.transpose %242, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %245 = stablehlo.dot_general %244, %241, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %246 = stablehlo.reshape %243 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %247 = stablehlo.custom_call @Sharding(%245) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %248 = stablehlo.reshape %246 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
-    %249 = stablehlo.transpose %248, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
-    %250 = stablehlo.dot_general %68, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %200 = stablehlo.reduce(%197 init: %cst_16) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %201 = stablehlo.broadcast_in_dim %200, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %202 = stablehlo.add %154, %199 : tensor<4x8x32xf32>
+    %203 = stablehlo.multiply %119, %119 : tensor<4x8x1xf32>
+    %204 = stablehlo.multiply %203, %119 : tensor<4x8x1xf32>
+    %205 = stablehlo.slice %arg11 [5:6] : (tensor<9xf64>) -> tensor<1xf64>
+    %206 = stablehlo.reshape %205 : (tensor<1xf64>) -> tensor<f64>
+    %207 = stablehlo.convert %206 : (tensor<f64>) -> tensor<f32>
+    %208 = stablehlo.broadcast_in_dim %207, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %209 = stablehlo.multiply %201, %208 : tensor<4x8x1xf32>
+    %210 = stablehlo.multiply %209, %204 : tensor<4x8x1xf32>
+    %211 = stablehlo.broadcast_in_dim %210, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %212 = stablehlo.slice %arg12 [3:4] : (tensor<5xi64>) -> tensor<1xi64>
+    %213 = stablehlo.reshape %212 : (tensor<1xi64>) -> tensor<i64>
+    %214 = stablehlo.convert %213 : (tensor<i64>) -> tensor<f32>
+    %215 = stablehlo.broadcast_in_dim %214, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %216 = stablehlo.divide %211, %215 : tensor<4x8x32xf32>
+    %217 = stablehlo.slice %arg11 [6:7] : (tensor<9xf64>) -> tensor<1xf64>
+    %218 = stablehlo.reshape %217 : (tensor<1xf64>) -> tensor<f64>
+    %219 = stablehlo.convert %218 : (tensor<f64>) -> tensor<f32>
+    %220 = stablehlo.broadcast_in_dim %219, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %221 = stablehlo.multiply %108, %220 : tensor<4x8x32xf32>
+    %222 = stablehlo.multiply %216, %221 : tensor<4x8x32xf32>
+    %223 = stablehlo.add %202, %222 : tensor<4x8x32xf32>
+    %224 = stablehlo.reshape %223 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %225 = stablehlo.reshape %104 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %226 = stablehlo.dot_general %223, %arg6, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %227 = stablehlo.transpose %224, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %228 = stablehlo.dot_general %227, %225, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %229 = stablehlo.custom_call @Sharding(%228) {backend_config = "", mhlo.sharding = "{devices=[1,4,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %230 = stablehlo.reshape %226 : (tensor<4x8x32xf32>) -> tensor<4x8x4x8xf32>
+    %231 = stablehlo.transpose %230, dims = [0, 2, 1, 3] : (tensor<4x8x4x8xf32>) -> tensor<4x4x8x8xf32>
+    %232 = stablehlo.dot_general %62, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_17 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %251 = stablehlo.broadcast_in_dim %cst_17, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %252 = stablehlo.multiply %250, %251 : tensor<4x4x8x8xf32>
-    %253 = stablehlo.iota dim = 0 : tensor<8x8xi32>
-    %254 = stablehlo.iota dim = 1 : tensor<8x8xi32>
-    %255 = stablehlo.compare LE, %254, %253, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
+    %233 = stablehlo.broadcast_in_dim %cst_17, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %234 = stablehlo.multiply %232, %233 : tensor<4x4x8x8xf32>
+    %235 = stablehlo.iota dim = 0 : tensor<8x8xi32>
+    %236 = stablehlo.iota dim = 1 : tensor<8x8xi32>
+    %237 = stablehlo.compare LE, %236, %235, SIGNED : (tensor<8x8xi32>, tensor<8x8xi32>) -> tensor<8x8xi1>
     %cst_18 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %256 = call @_where(%255, %252, %cst_18) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
+    %238 = call @_where(%237, %234, %cst_18) : (tensor<8x8xi1>, tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8x8xf32>
     %cst_19 = stablehlo.constant dense<0xFF800000> : tensor<f32>
-    %257 = stablehlo.reduce(%256 init: %cst_19) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %258 = stablehlo.broadcast_in_dim %257, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %259 = stablehlo.broadcast_in_dim %258, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %260 = stablehlo.subtract %256, %259 : tensor<4x4x8x8xf32>
-    %261 = stablehlo.exponential %260 : tensor<4x4x8x8xf32>
+    %239 = stablehlo.reduce(%238 init: %cst_19) applies stablehlo.maximum across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %240 = stablehlo.broadcast_in_dim %239, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %241 = stablehlo.broadcast_in_dim %240, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %242 = stablehlo.subtract %238, %241 : tensor<4x4x8x8xf32>
+    %243 = stablehlo.exponential %242 : tensor<4x4x8x8xf32>
     %cst_20 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %262 = stablehlo.reduce(%261 init: %cst_20) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %263 = stablehlo.broadcast_in_dim %262, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %264 = stablehlo.log %263 : tensor<4x4x8x1xf32>
-    %265 = stablehlo.add %258, %264 : tensor<4x4x8x1xf32>
-    %266 = stablehlo.reshape %265 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
-    %267 = stablehlo.broadcast_in_dim %263, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %268 = stablehlo.divide %261, %267 : tensor<4x4x8x8xf32>
-    %269 = stablehlo.dot_general %268, %249, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %270 = stablehlo.dot_general %249, %81, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %271 = stablehlo.multiply %249, %105 : tensor<4x4x8x8xf32>
+    %244 = stablehlo.reduce(%243 init: %cst_20) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %245 = stablehlo.broadcast_in_dim %244, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %246 = stablehlo.log %245 : tensor<4x4x8x1xf32>
+    %247 = stablehlo.add %240, %246 : tensor<4x4x8x1xf32>
+    %248 = stablehlo.reshape %247 : (tensor<4x4x8x1xf32>) -> tensor<4x4x8xf32>
+    %249 = stablehlo.broadcast_in_dim %245, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %250 = stablehlo.divide %243, %249 : tensor<4x4x8x8xf32>
+    %251 = stablehlo.dot_general %250, %231, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %252 = stablehlo.dot_general %231, %75, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [3], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %253 = stablehlo.multiply %231, %99 : tensor<4x4x8x8xf32>
     %cst_21 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %272 = stablehlo.reduce(%271 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
-    %273 = stablehlo.broadcast_in_dim %272, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
-    %274 = stablehlo.broadcast_in_dim %273, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
-    %275 = stablehlo.subtract %270, %274 : tensor<4x4x8x8xf32>
-    %276 = stablehlo.multiply %268, %275 : tensor<4x4x8x8xf32>
-    %277 = stablehlo.dot_general %276, %79, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %254 = stablehlo.reduce(%253 init: %cst_21) applies stablehlo.add across dimensions = [3] : (tensor<4x4x8x8xf32>, tensor<f32>) -> tensor<4x4x8xf32>
+    %255 = stablehlo.broadcast_in_dim %254, dims = [0, 1, 2] : (tensor<4x4x8xf32>) -> tensor<4x4x8x1xf32>
+    %256 = stablehlo.broadcast_in_dim %255, dims = [0, 1, 2, 3] : (tensor<4x4x8x1xf32>) -> tensor<4x4x8x8xf32>
+    %257 = stablehlo.subtract %252, %256 : tensor<4x4x8x8xf32>
+    %258 = stablehlo.multiply %250, %257 : tensor<4x4x8x8xf32>
+    %259 = stablehlo.dot_general %258, %73, batching_dims = [0, 1] x [0, 1], contracting_dims = [3] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_22 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %278 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %279 = stablehlo.multiply %278, %277 : tensor<4x4x8x8xf32>
-    %280 = stablehlo.dot_general %276, %68, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %260 = stablehlo.broadcast_in_dim %cst_22, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %261 = stablehlo.multiply %260, %259 : tensor<4x4x8x8xf32>
+    %262 = stablehlo.dot_general %258, %62, batching_dims = [0, 1] x [0, 1], contracting_dims = [2] x [2], precision = [HIGHEST, HIGHEST] : (tensor<4x4x8x8xf32>, tensor<4x4x8x8xf32>) -> tensor<4x4x8x8xf32>
     %cst_23 = stablehlo.constant dense<0.353553385> : tensor<f32>
-    %281 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
-    %282 = stablehlo.multiply %281, %280 : tensor<4x4x8x8xf32>
-    %283 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %284 = stablehlo.multiply %282, %283 : tensor<4x4x8x8xf32>
-    %285 = stablehlo.slice %284 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %286 = stablehlo.negate %285 : tensor<4x4x8x4xf32>
+    %263 = stablehlo.broadcast_in_dim %cst_23, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %264 = stablehlo.multiply %263, %262 : tensor<4x4x8x8xf32>
+    %265 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %266 = stablehlo.multiply %264, %265 : tensor<4x4x8x8xf32>
+    %267 = stablehlo.slice %266 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %268 = stablehlo.negate %267 : tensor<4x4x8x4xf32>
     %cst_24 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %287 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %269 = stablehlo.broadcast_in_dim %cst_24, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_25 = stablehlo.constant dense<0> : tensor<i64>
     %c_26 = stablehlo.constant dense<0> : tensor<i64>
     %c_27 = stablehlo.constant dense<0> : tensor<i64>
     %c_28 = stablehlo.constant dense<4> : tensor<i64>
-    %288 = stablehlo.dynamic_update_slice %287, %286, %c_25, %c_26, %c_27, %c_28 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %289 = stablehlo.slice %284 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %270 = stablehlo.dynamic_update_slice %269, %268, %c_25, %c_26, %c_27, %c_28 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %271 = stablehlo.slice %266 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
     %cst_29 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %290 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %272 = stablehlo.broadcast_in_dim %cst_29, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_30 = stablehlo.constant dense<0> : tensor<i64>
     %c_31 = stablehlo.constant dense<0> : tensor<i64>
     %c_32 = stablehlo.constant dense<0> : tensor<i64>
     %c_33 = stablehlo.constant dense<0> : tensor<i64>
-    %291 = stablehlo.dynamic_update_slice %290, %289, %c_30, %c_31, %c_32, %c_33 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %292 = stablehlo.add %288, %291 : tensor<4x4x8x8xf32>
-    %293 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %294 = stablehlo.multiply %282, %293 : tensor<4x4x8x8xf32>
-    %295 = stablehlo.add %292, %294 : tensor<4x4x8x8xf32>
-    %296 = stablehlo.broadcast_in_dim %65, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %297 = stablehlo.multiply %279, %296 : tensor<4x4x8x8xf32>
-    %298 = stablehlo.slice %297 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
-    %299 = stablehlo.negate %298 : tensor<4x4x8x4xf32>
+    %273 = stablehlo.dynamic_update_slice %272, %271, %c_30, %c_31, %c_32, %c_33 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %274 = stablehlo.add %270, %273 : tensor<4x4x8x8xf32>
+    %275 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %276 = stablehlo.multiply %264, %275 : tensor<4x4x8x8xf32>
+    %277 = stablehlo.add %274, %276 : tensor<4x4x8x8xf32>
+    %278 = stablehlo.broadcast_in_dim %59, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %279 = stablehlo.multiply %261, %278 : tensor<4x4x8x8xf32>
+    %280 = stablehlo.slice %279 [0:4, 0:4, 0:8, 0:4] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %281 = stablehlo.negate %280 : tensor<4x4x8x4xf32>
     %cst_34 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %300 = stablehlo.broadcast_in_dim %cst_34, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %282 = stablehlo.broadcast_in_dim %cst_34, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_35 = stablehlo.constant dense<0> : tensor<i64>
     %c_36 = stablehlo.constant dense<0> : tensor<i64>
     %c_37 = stablehlo.constant dense<0> : tensor<i64>
     %c_38 = stablehlo.constant dense<4> : tensor<i64>
-    %301 = stablehlo.dynamic_update_slice %300, %299, %c_35, %c_36, %c_37, %c_38 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %302 = stablehlo.slice %297 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
+    %283 = stablehlo.dynamic_update_slice %282, %281, %c_35, %c_36, %c_37, %c_38 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %284 = stablehlo.slice %279 [0:4, 0:4, 0:8, 4:8] : (tensor<4x4x8x8xf32>) -> tensor<4x4x8x4xf32>
     %cst_39 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %303 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
+    %285 = stablehlo.broadcast_in_dim %cst_39, dims = [] : (tensor<f32>) -> tensor<4x4x8x8xf32>
     %c_40 = stablehlo.constant dense<0> : tensor<i64>
     %c_41 = stablehlo.constant dense<0> : tensor<i64>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %304 = stablehlo.dynamic_update_slice %303, %302, %c_40, %c_41, %c_42, %c_43 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
-    %305 = stablehlo.add %301, %304 : tensor<4x4x8x8xf32>
-    %306 = stablehlo.broadcast_in_dim %58, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
-    %307 = stablehlo.multiply %279, %306 : tensor<4x4x8x8xf32>
-    %308 = stablehlo.add %305, %307 : tensor<4x4x8x8xf32>
-    %309 = stablehlo.transpose %269, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %310 = stablehlo.reshape %309 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %311 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %312 = stablehlo.reshape %310 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %313 = stablehlo.dot_general %312, %arg5, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %314 = stablehlo.reshape %313 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %286 = stablehlo.dynamic_update_slice %285, %284, %c_40, %c_41, %c_42, %c_43 : (tensor<4x4x8x8xf32>, tensor<4x4x8x4xf32>, tensor<i64>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x4x8x8xf32>
+    %287 = stablehlo.add %283, %286 : tensor<4x4x8x8xf32>
+    %288 = stablehlo.broadcast_in_dim %52, dims = [0, 1, 2, 3] : (tensor<1x1x8x8xf32>) -> tensor<4x4x8x8xf32>
+    %289 = stablehlo.multiply %261, %288 : tensor<4x4x8x8xf32>
+    %290 = stablehlo.add %287, %289 : tensor<4x4x8x8xf32>
+    %291 = stablehlo.transpose %251, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %292 = stablehlo.reshape %291 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %293 = stablehlo.reshape %292 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %294 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %295 = stablehlo.dot_general %292, %arg5, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %296 = stablehlo.custom_call @Sharding(%295) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %297 = stablehlo.transpose %293, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %298 = stablehlo.dot_general %297, %294, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %299 = stablehlo.custom_call @Sharding(%298) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %300 = stablehlo.transpose %277, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %301 = stablehlo.reshape %300 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %302 = stablehlo.reshape %301 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %303 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %304 = stablehlo.dot_general %301, %arg4, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
+    %305 = stablehlo.custom_call @Sharding(%304) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
+    %306 = stablehlo.transpose %302, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %307 = stablehlo.dot_general %306, %303, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %308 = stablehlo.add %296, %305 : tensor<4x8x32xf32>
+    %309 = stablehlo.custom_call @Sharding(%307) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %310 = stablehlo.transpose %290, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
+    %311 = stablehlo.reshape %310 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
+    %312 = stablehlo.reshape %311 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %313 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
+    %314 = stablehlo.dot_general %311, %arg3, contracting_dims = [2] x [0], precision = [HIGHEST, HIGHEST] : (tensor<4x8x32xf32>, tensor<32x32xf32>) -> tensor<4x8x32xf32>
     %315 = stablehlo.custom_call @Sharding(%314) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
     %316 = stablehlo.transpose %312, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %317 = stablehlo.dot_general %316, %311, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %318 = stablehlo.custom_call @Sharding(%317) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %319 = stablehlo.transpose %295, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %320 = stablehlo.reshape %319 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %321 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %322 = stablehlo.reshape %320 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %323 = stablehlo.dot_general %322, %arg4, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %324 = stablehlo.reshape %323 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %325 = stablehlo.custom_call @Sharding(%324) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %326 = stablehlo.transpose %322, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %327 = stablehlo.dot_general %326, %321, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %328 = stablehlo.add %315, %325 : tensor<4x8x32xf32>
-    %329 = stablehlo.custom_call @Sharding(%327) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %330 = stablehlo.transpose %308, dims = [0, 2, 1, 3] : (tensor<4x4x8x8xf32>) -> tensor<4x8x4x8xf32>
-    %331 = stablehlo.reshape %330 : (tensor<4x8x4x8xf32>) -> tensor<4x8x32xf32>
-    %332 = stablehlo.reshape %40 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %333 = stablehlo.reshape %331 : (tensor<4x8x32xf32>) -> tensor<32x32xf32>
-    %334 = stablehlo.dot_general %333, %arg3, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %335 = stablehlo.reshape %334 : (tensor<32x32xf32>) -> tensor<4x8x32xf32>
-    %336 = stablehlo.custom_call @Sharding(%335) {backend_config = "", mhlo.sharding = "{devices=[2,1,1,4]<=[8] last_tile_dim_replicate}"} : (tensor<4x8x32xf32>) -> tensor<4x8x32xf32>
-    %337 = stablehlo.transpose %333, dims = [1, 0] : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %338 = stablehlo.dot_general %337, %332, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
-    %339 = stablehlo.add %328, %336 : tensor<4x8x32xf32>
-    %340 = stablehlo.custom_call @Sharding(%338) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
-    %341 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %342 = stablehlo.broadcast_in_dim %341, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
-    %343 = stablehlo.multiply %339, %342 : tensor<4x8x32xf32>
-    %344 = stablehlo.multiply %339, %37 : tensor<4x8x32xf32>
+    %317 = stablehlo.dot_general %316, %313, contracting_dims = [1] x [0], precision = [HIGHEST, HIGHEST] : (tensor<32x32xf32>, tensor<32x32xf32>) -> tensor<32x32xf32>
+    %318 = stablehlo.add %308, %315 : tensor<4x8x32xf32>
+    %319 = stablehlo.custom_call @Sharding(%317) {backend_config = "", mhlo.sharding = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"} : (tensor<32x32xf32>) -> tensor<32x32xf32>
+    %320 = stablehlo.broadcast_in_dim %arg2, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %321 = stablehlo.broadcast_in_dim %320, dims = [0, 1, 2] : (tensor<1x1x32xf32>) -> tensor<4x8x32xf32>
+    %322 = stablehlo.multiply %318, %321 : tensor<4x8x32xf32>
+    %323 = stablehlo.multiply %318, %37 : tensor<4x8x32xf32>
     %cst_44 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %345 = stablehlo.reduce(%344 init: %cst_44) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
-    %346 = stablehlo.broadcast_in_dim %345, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
-    %347 = stablehlo.multiply %343, %arg1 : tensor<4x8x32xf32>
-    %348 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %349 = stablehlo.multiply %343, %348 : tensor<4x8x32xf32>
+    %324 = stablehlo.reduce(%323 init: %cst_44) applies stablehlo.add across dimensions = [0, 1] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<32xf32>
+    %325 = stablehlo.broadcast_in_dim %324, dims = [2] : (tensor<32xf32>) -> tensor<1x1x32xf32>
+    %326 = stablehlo.multiply %322, %arg1 : tensor<4x8x32xf32>
+    %327 = stablehlo.broadcast_in_dim %35, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %328 = stablehlo.multiply %322, %327 : tensor<4x8x32xf32>
     %cst_45 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %350 = stablehlo.reduce(%347 init: %cst_45) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
-    %351 = stablehlo.broadcast_in_dim %350, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
-    %352 = stablehlo.add %240, %349 : tensor<4x8x32xf32>
-    %353 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
-    %354 = stablehlo.multiply %353, %35 : tensor<4x8x1xf32>
-    %355 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
-    %356 = stablehlo.reshape %355 : (tensor<1xf64>) -> tensor<f64>
-    %357 = stablehlo.convert %356 : (tensor<f64>) -> tensor<f32>
-    %358 = stablehlo.broadcast_in_dim %357, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
-    %359 = stablehlo.multiply %351, %358 : tensor<4x8x1xf32>
-    %360 = stablehlo.multiply %359, %354 : tensor<4x8x1xf32>
-    %361 = stablehlo.broadcast_in_dim %360, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
-    %362 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
-    %363 = stablehlo.reshape %362 : (tensor<1xi64>) -> tensor<i64>
-    %364 = stablehlo.convert %363 : (tensor<i64>) -> tensor<f32>
-    %365 = stablehlo.broadcast_in_dim %364, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %366 = stablehlo.divide %361, %365 : tensor<4x8x32xf32>
-    %367 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
-    %368 = stablehlo.reshape %367 : (tensor<1xf64>) -> tensor<f64>
-    %369 = stablehlo.convert %368 : (tensor<f64>) -> tensor<f32>
-    %370 = stablehlo.broadcast_in_dim %369, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
-    %371 = stablehlo.multiply %arg1, %370 : tensor<4x8x32xf32>
-    %372 = stablehlo.multiply %366, %371 : tensor<4x8x32xf32>
-    %373 = stablehlo.add %352, %372 : tensor<4x8x32xf32>
-    return %175, %185, %207, %213, %247, %318, %329, %340, %346, %373 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
+    %329 = stablehlo.reduce(%326 init: %cst_45) applies stablehlo.add across dimensions = [2] : (tensor<4x8x32xf32>, tensor<f32>) -> tensor<4x8xf32>
+    %330 = stablehlo.broadcast_in_dim %329, dims = [0, 1] : (tensor<4x8xf32>) -> tensor<4x8x1xf32>
+    %331 = stablehlo.add %223, %328 : tensor<4x8x32xf32>
+    %332 = stablehlo.multiply %35, %35 : tensor<4x8x1xf32>
+    %333 = stablehlo.multiply %332, %35 : tensor<4x8x1xf32>
+    %334 = stablehlo.slice %arg11 [7:8] : (tensor<9xf64>) -> tensor<1xf64>
+    %335 = stablehlo.reshape %334 : (tensor<1xf64>) -> tensor<f64>
+    %336 = stablehlo.convert %335 : (tensor<f64>) -> tensor<f32>
+    %337 = stablehlo.broadcast_in_dim %336, dims = [] : (tensor<f32>) -> tensor<4x8x1xf32>
+    %338 = stablehlo.multiply %330, %337 : tensor<4x8x1xf32>
+    %339 = stablehlo.multiply %338, %333 : tensor<4x8x1xf32>
+    %340 = stablehlo.broadcast_in_dim %339, dims = [0, 1, 2] : (tensor<4x8x1xf32>) -> tensor<4x8x32xf32>
+    %341 = stablehlo.slice %arg12 [4:5] : (tensor<5xi64>) -> tensor<1xi64>
+    %342 = stablehlo.reshape %341 : (tensor<1xi64>) -> tensor<i64>
+    %343 = stablehlo.convert %342 : (tensor<i64>) -> tensor<f32>
+    %344 = stablehlo.broadcast_in_dim %343, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %345 = stablehlo.divide %340, %344 : tensor<4x8x32xf32>
+    %346 = stablehlo.slice %arg11 [8:9] : (tensor<9xf64>) -> tensor<1xf64>
+    %347 = stablehlo.reshape %346 : (tensor<1xf64>) -> tensor<f64>
+    %348 = stablehlo.convert %347 : (tensor<f64>) -> tensor<f32>
+    %349 = stablehlo.broadcast_in_dim %348, dims = [] : (tensor<f32>) -> tensor<4x8x32xf32>
+    %350 = stablehlo.multiply %arg1, %349 : tensor<4x8x32xf32>
+    %351 = stablehlo.multiply %345, %350 : tensor<4x8x32xf32>
+    %352 = stablehlo.add %331, %351 : tensor<4x8x32xf32>
+    return %160, %169, %190, %196, %229, %299, %309, %319, %325, %352 : tensor<32x64xf32>, tensor<64x32xf32>, tensor<64x32xf32>, tensor<1x1x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<32x32xf32>, tensor<1x1x32xf32>, tensor<4x8x32xf32>
   }
   func.func private @atleast_2d(%arg0: tensor<32x32xf32>) -> tensor<32x32xf32> {
     return %arg0 : tensor<32x32xf32>

@@ -17,7 +17,7 @@ from ..compile.rows import Made, Row, find_stretch, plain, rows, scalars
 from ..dtypes import is_exact, to_numpy_dtype
 from ..ir.meta import padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, OnHost, Padded, Slot
-from ..ops import RULES, Rule
+from ..ops import RULES, Rule, folds
 from ..ops.create import cast
 from ..ops.moving import Gradient, Move, Read, Run, move_of
 from ..ops.padding import RULES as PADDING
@@ -122,7 +122,10 @@ class Call(Lowering):
         if rule.wants_draw:
             named["draw"] = (numbers[-2], numbers[-1])
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
-            flat = tuple(_leaves(rule.function(*arguments, **named)))
+            if rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
+                flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
+            else:
+                flat = tuple(_leaves(rule.function(*arguments, **named)))
         if rule.promote is not None or self.writes:
             flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
         if self.writes:
@@ -273,6 +276,11 @@ class Moving(Lowering):
 
     def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
         return ((1, 2),) if len(op.numbers) == 3 else ()
+
+
+def _depends_on_place(call: Call) -> bool:
+    """Whether a call goes along a dim, is told its result's shape or draws: it is of the array as torch has it."""
+    return call.rule.wants_returns or call.rule.wants_draw or any(name == "dim" for name, _ in call.arguments)
 
 
 def _is_exact(op: Entry) -> bool:

@@ -310,12 +310,7 @@ def graph_of(
     aside = _read_aside()
     leaves += _unread(cells, {*leaves, *aside}, mesh, dies)
     lies = [lies_in(leaf, mesh) for leaf in leaves]
-    joining = {
-        leaf.holder()
-        for leaf, to in zip(leaves, lies, strict=True)
-        if leaf.host is None and leaf.sharding is not to and leaf.holder is not None
-    }
-    pinned = [pinned_sharding(cell, mesh, joins=cell in joining) for cell in cells]
+    pinned = [pinned_sharding(cell, mesh) for cell in cells]
     asked = {cell: (place, lie) for place, (cell, lie) in enumerate(zip(cells, pinned, strict=True))}
     onto = [
         written_over(leaf, to, asked) if dies(leaf) and leaf not in aside else None

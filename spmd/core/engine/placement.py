@@ -167,13 +167,14 @@ def bring(leaves: Iterable[Leaf], lies: Iterable[Sharding]) -> None:
             cell.lie(sharding)
 
 
-def pinned_sharding(cell: Cell, mesh: Sharding, *, joins: bool = False) -> Sharding | None:
-    """How a result must lie; None where the compiler may choose. joins: its data comes from other devices."""
+def pinned_sharding(cell: Cell, mesh: Sharding) -> Sharding | None:
+    """How a result must lie; None where the compiler may choose."""
     if cell.sharding is not None:
         return None if cell.sharding.is_open else cell.sharding  # its last op asks for what is asked (see `roots_of`)
-    if len(mesh.device_ids) == 1 or joins:
+    if len(mesh.device_ids) == 1:
         return mesh.with_spec(Spec(), _memory_of(cell))
-    # State written in place stays where the last run left it, so that a step's output fits its next input.
+    if cell.data is not None:  # What is written over data comes back as that came: one step's output fits the next.
+        return lies_in(cell.data, mesh)
     return cell.home if cell.home is not None and cell.home.devices == mesh.devices else None
 
 

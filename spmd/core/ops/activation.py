@@ -7,6 +7,7 @@ import torch
 from jax import lax
 from jax.scipy import special
 
+from . import folds
 from .floats import conj, wide, widened
 from .registry import Promote, lower
 
@@ -24,8 +25,13 @@ def _softmax(self, dim, dtype):
     x = self.astype(dtype)
     if x.ndim == 0 or not x.size:
         return jnp.exp(x - x)
-    weights = jnp.exp(x - jnp.max(x, axis=dim, keepdims=True))
-    return weights / jnp.sum(weights, axis=dim, keepdims=True)
+    dim = dim if dim < 0 else dim - x.ndim
+
+    def normalised(x):
+        weights = jnp.exp(x - jnp.max(x, axis=dim, keepdims=True))
+        return weights / jnp.sum(weights, axis=dim, keepdims=True)
+
+    return folds.along((dim,), normalised, x)
 
 
 @lower(aten._softmax.default)
@@ -43,9 +49,14 @@ def aten_safe_softmax(self, dim, dtype=None, *, returns):
 
 @lower(aten._softmax_backward_data.default)
 def aten_softmax_backward_data(grad_output, output, dim, input_dtype):
-    output, weighted = widened(output), widened(grad_output) * widened(output)
-    total = jnp.sum(weighted, axis=dim, keepdims=True) if output.ndim else weighted
-    return (weighted - output * total).astype(input_dtype)
+    dim = dim if dim < 0 else dim - output.ndim
+
+    def gradient(grad_output, output):
+        weighted = grad_output * output
+        total = jnp.sum(weighted, axis=dim, keepdims=True) if output.ndim else weighted
+        return weighted - output * total
+
+    return folds.along((dim,), gradient, widened(grad_output), widened(output)).astype(input_dtype)
 
 
 @lower(aten._log_softmax.default)

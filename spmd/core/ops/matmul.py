@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import split
+from . import folds, split
 from .create import cast
 from .grouped import groups_of_rows, rows_by_group
 from .partial import is_rounded, total
@@ -24,7 +24,7 @@ def _product(left, right):
     """left @ right, not yet rounded to the operands' dtype."""
     if left.dtype == jnp.bool_:
         return jnp.matmul(left, right)
-    return jnp.matmul(left, right, precision=None, preferred_element_type=_accumulator(left.dtype))
+    return _matmul(left, right, _accumulator(left.dtype))
 
 
 def _rounded_product(left, right, dtype):
@@ -36,8 +36,39 @@ def _rounded_product(left, right, dtype):
     its operands' (`ops.partial`).
     """
     if is_rounded(left, dtype):
-        return jnp.matmul(left, right, preferred_element_type=dtype)
+        return _matmul(left, right, dtype)
     return cast(_product(left, right), dtype)
+
+
+def _matmul(left, right, dtype):
+    """left @ right accumulated in `dtype`; rows, columns and batch dims that a reshape has merged stay apart in it."""
+    if left.ndim != right.ndim or left.ndim < 2:
+        return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
+    lead = range(left.ndim - 2)
+    inner = _split_inside(left, -1) or _split_inside(right, -2)
+    one, of_one = folds.apart(left, *lead, -2, *([-1] if inner else ()))
+    other, of_other = folds.apart(right, *lead, -1, *([-2] if inner else ()))
+    if one is left and other is right:
+        return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
+    for dims in (*((dim, dim) for dim in lead), (-1, -2)):  # both operands have these, in the same parts
+        of_one[dims[0]] = of_other[dims[1]] = max(of_one[dims[0]], of_other[dims[1]], key=len)
+    one, other = (folds.reshaped(x, sum(of, ())) for x, of in ((left, of_one), (right, of_other)))
+    batch = tuple(range(sum(map(len, of_one[:-2]))))
+    num_rows, num_summed = len(of_one[-2]), len(of_one[-1])
+    summed = (
+        tuple(range(len(batch) + num_rows, one.ndim)),
+        tuple(range(len(batch), len(batch) + num_summed)),
+    )
+    made = lax.dot_general(one, other, (summed, (batch, batch)), preferred_element_type=dtype)
+    return made.reshape(*left.shape[:-1], right.shape[-1])
+
+
+def _split_inside(array, dim):
+    """Whether a dim is merged of several of which a later one is known to be split: to sum over it merged would gather
+    it. Else it is summed over merged, which spares XLA's CPU compiler a transposed copy."""
+    source, groups = folds.unmerged(array)
+    known = split.layout_of(source)
+    return known is not None and any(known[1][i] for i in groups[dim][1:])
 
 
 def _affine(self, product, beta, alpha):
@@ -47,7 +78,8 @@ def _affine(self, product, beta, alpha):
     if beta == 0:
         return product
     self = self.astype(product.dtype)
-    return (self if beta == 1 else self * jnp.asarray(beta, product.dtype)) + product
+    self = self if beta == 1 else self * jnp.asarray(beta, product.dtype)
+    return folds.elementwise(jnp.add, self, product)
 
 
 @lower(aten.mm.default)
@@ -70,18 +102,26 @@ def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
     return cast(_affine(self, _product(mat1, mat2), beta, alpha), returns.dtype)
 
 
-def _rows(*arrays):
-    """Matrices: all dims but the last as one. Where one of these is split beside the first, a sequence's, they stay
-    apart: no layout of the one dim could say so, and the whole would be gathered."""
-    known = [split.layout_of(x) for x in arrays]
+def _rows(array):
+    """An array whose last dim are features: matrices on one device, since one product of matrices is what XLA's CPU
+    compiler does best. Over several the other dims stay apart, those too that a reshape has merged; of what a device
+    has XLA makes matrices by itself."""
+    if split.num_devices() == 1:
+        return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
+    return folds.apart(array, *range(array.ndim - 1))[0]
+
+
+def _summed_rows(left, right):
+    """Rows that are summed over: as one dim, unless one of them is known to be split behind the first."""
+    known = [split.layout_of(x) for x in (left, right)]
     if any(lies is not None and any(lies[1][1:-1]) for lies in known):
-        return arrays
-    return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in arrays)
+        return left, right
+    return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (left, right))
 
 
 @lower(aten.linear.default)
 def aten_linear(input, weight, bias=None, *, returns):
-    (rows,), columns = _rows(input), jnp.atleast_2d(weight).T  # one product of matrices: it partitions as `mm` does
+    rows, columns = _rows(input), jnp.atleast_2d(weight).T
     if bias is None:
         return _rounded_product(rows, columns, returns.dtype).reshape(returns.shape)
     product = _product(rows, columns)
@@ -125,13 +165,17 @@ def _input_gradient(made, self, grad_output):
 
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
-    grad_output = _gathered(grad_output, self)
-    rows, grad = _rows(self, grad_output)
-    before = tuple(range(grad.ndim - 1))
+    rows, grad = _rows(self), _rows(grad_output)
+    if rows.shape[:-1] != grad.shape[:-1]:  # merged in one of them alone
+        lead = max(rows.shape[:-1], grad.shape[:-1], key=len)
+        rows, grad = (folds.reshaped(x, (*lead, x.shape[-1])) for x in (rows, grad))
+    grad = _gathered(grad, rows)
+    left, right = _summed_rows(grad, rows)
+    before = tuple(range(left.ndim - 1))
     made = (
-        _input_gradient(_rounded_product(grad, weight, grad.dtype), self, grad_output) if output_mask[0] else None,
-        _summed_over_rows(grad, rows, returns[1].dtype) if output_mask[1] else None,
-        total(grad.astype(_accumulator(grad.dtype)), before, grad, returns[2].dtype) if output_mask[2] else None,
+        _input_gradient(_rounded_product(grad, weight, grad.dtype), rows, grad) if output_mask[0] else None,
+        _summed_over_rows(left, right, returns[1].dtype) if output_mask[1] else None,
+        total(left.astype(_accumulator(left.dtype)), before, left, returns[2].dtype) if output_mask[2] else None,
     )
     return tuple(
         None if value is None else cast(value.reshape(promised.shape), promised.dtype)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from jax import lax
 
+from . import folds
 from .floats import widened_as
 from .partial import is_narrowed, total
 from .registry import Promote, lower
@@ -37,7 +38,7 @@ def _sum(self, dim, keepdim, returns):
     axes = _axes(self, dim)
     if is_narrowed(self, returns.dtype):
         return total(self, axes, self, returns.dtype).reshape(returns.shape)
-    return jnp.sum(widened_as(self, returns.dtype), axis=axes, keepdims=keepdim).astype(returns.dtype)
+    return folds.summed(widened_as(self, returns.dtype), axes, keepdim).astype(returns.dtype)
 
 
 @lower(aten.sum.default)
@@ -57,7 +58,7 @@ def aten_nansum(self, dim=None, keepdim=False, *, dtype=None, returns):
 
 def _mean(self, dim, keepdim, returns):
     axes, wide = _axes(self, dim), widened_as(self, returns.dtype)
-    total = jnp.sum(wide, axis=axes, keepdims=keepdim)
+    total = folds.summed(wide, axes, keepdim)
     return (total / jnp.asarray(_count(self, axes), wide.dtype)).astype(returns.dtype)
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from . import folds
 from .place import at
 from .registry import lower
 
@@ -38,22 +39,22 @@ def _dim(dim: int, rank: int) -> int:
 
 @lower(aten.view.default, aten._unsafe_view.default)
 def aten_view(self, size, *, returns):
-    return self.reshape(returns.shape)
+    return folds.reshaped(self, returns.shape)
 
 
 @lower(aten._reshape_alias.default)
 def aten__reshape_alias(self, size, stride, *, returns):
-    return self.reshape(returns.shape)
+    return folds.reshaped(self, returns.shape)
 
 
 @lower(aten.squeeze.default)
 def aten_squeeze(self, *, returns):
-    return self.reshape(returns.shape)
+    return folds.reshaped(self, returns.shape)
 
 
 @lower(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
 def aten_squeeze_dim(self, dim, *, returns):
-    return self.reshape(returns.shape)
+    return folds.reshaped(self, returns.shape)
 
 
 @lower(aten.alias.default, aten.detach.default, aten.lift_fresh.default)
@@ -123,17 +124,20 @@ def _write_dtype(base, new, dtype):
 
 @lower(aten.t.default)
 def aten_t(self):
-    return self.T
+    return folds.transposed(self, range(self.ndim)[::-1])
 
 
 @lower(aten.transpose.int)
 def aten_transpose(self, dim0, dim1):
-    return jnp.swapaxes(self, dim0, dim1) if self.ndim else self
+    order = list(range(self.ndim))
+    if order:
+        order[dim0], order[dim1] = order[dim1], order[dim0]
+    return folds.transposed(self, order)
 
 
 @lower(aten.permute.default)
 def aten_permute(self, dims):
-    return jnp.transpose(self, dims)
+    return folds.transposed(self, dims)
 
 
 @write_back(aten.t.default)

@@ -1,8 +1,13 @@
-"""Schedules: pieces on several meshes, and what each of them donates."""
+"""Schedules: pieces on several meshes, and what each of them donates; where state without annotations lies."""
+
+import copy
+from collections.abc import Callable, Iterable
 
 import jax
+import pytest
 import torch
 from support import check
+from torch import nn
 
 import spmd
 from spmd import Mesh
@@ -97,3 +102,69 @@ class TestTwoMeshes:
             spmd.sync()
             compiles.append([record.name for record in spmd.metrics.compiles()[before:]])
         assert "init" in compiles[0] and compiles[1:] == [[], []], compiles
+
+
+# By name: the optimizer, and how many programs its steps are on any device (torch's first step with momentum makes it).
+OPTIMIZERS: dict[str, tuple[Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer], int]] = {
+    "sgd": (lambda parameters: torch.optim.SGD(parameters, lr=0.1), 1),
+    "momentum": (lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9), 2),
+    "adam": (lambda parameters: torch.optim.Adam(parameters, lr=0.01), 1),
+}
+
+
+def perceptron() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 8))
+
+
+def normalised() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(16, 32, bias=False), nn.BatchNorm1d(32), nn.Linear(32, 8))
+
+
+class TestUnmarkedState:
+    """What is written over data without an annotation comes back as that came: one program, the same layouts."""
+
+    @pytest.mark.parametrize("name", OPTIMIZERS)
+    @pytest.mark.parametrize(
+        ("make", "is_split"), [(perceptron, False), (normalised, False), (perceptron, True)], ids=["dp", "norm", "tp"]
+    )
+    def test_one_program(
+        self, mesh2x4: Mesh, make: Callable[[], nn.Sequential], is_split: bool, name: str
+    ) -> None:
+        """Data parallel with nothing but the batch marked, tensor parallel with the weights marked and not the biases:
+        no program is compiled because a layout changes, and values are those of torch on the CPU."""
+        optimizer, num_programs = OPTIMIZERS[name]
+        cpu = make()
+        model = copy.deepcopy(cpu).to("xla")
+        if is_split:
+            spmd.mark_sharding(model[0].weight, mesh2x4, ("fsdp", None))
+            spmd.mark_sharding(model[-1].weight, mesh2x4, (None, "fsdp"))
+        steps = optimizer(cpu.parameters()), optimizer(model.parameters())
+        last = spmd.metrics.compiles()[-1:]
+        for _ in range(4):
+            x = torch.randn(8, 16)
+            xs = x, spmd.mark_sharding(x.to("xla"), mesh2x4, ("data", None))
+            for one, step, batch in zip((cpu, model), steps, xs, strict=True):
+                step.zero_grad()
+                one(batch).square().mean().backward()
+                step.step()
+            spmd.sync()
+        records = spmd.metrics.compiles()
+        compiled = records[records.index(last[0]) + 1 :] if last else records
+        assert len(compiled) == num_programs, [record.cause for record in compiled]
+        for key, value in model.state_dict().items():
+            check(value, cpu.state_dict()[key])
+            if not is_split or "bias" in key:
+                assert spmd.get_sharding(value).is_replicated(), key
+
+    def test_bytes_are_of_the_replicated_form(self, mesh8: Mesh) -> None:
+        """The ledger says what the state takes: all of it on each device, before and behind the first step."""
+        weight = torch.ones(64, 64).to("xla")
+        spmd.sync()
+        for _ in range(2):
+            x = spmd.mark_sharding(torch.ones(8, 64).to("xla"), mesh8, (None, "fsdp"))
+            weight.add_(x.T @ x)
+            spmd.sync()
+        record = spmd.metrics.compiles()[-1]
+        assert record.alias_bytes == 64 * 64 * 4
+        assert record.argument_bytes >= 64 * 64 * 4
+        check(weight, torch.full((64, 64), 17.0))

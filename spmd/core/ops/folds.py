@@ -1,0 +1,169 @@
+"""Dims that a reshape merges, (batch, sequence) to rows say, kept apart over several devices.
+
+No layout of a merged dim says that two of its parts are split over different axes, or the later part alone: a
+partitioner would all-gather them. A reshape that merges is therefore the last step of what makes an array, so that an
+op that reads it finds the dims from before, computes in these and merges its own result; a reshape that splits the
+merged dim again begins with them, too.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from . import split
+
+Groups = tuple[tuple[int, ...], ...]  # of each dim of an array, the dims of another that it is made of
+
+
+def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
+    """array.reshape(shape), of the dims from before a merge; dims are split first and merged last."""
+    shape = tuple(shape)
+    if array.shape == shape or split.num_devices() == 1:
+        return array.reshape(shape)
+    for source in (unmerged(array)[0], array):
+        common = _common(source.shape, shape)
+        if common is not None:
+            made_of, makes = _groups(common, source.shape), _groups(common, shape)
+            if made_of and makes and any(len(g) > 1 for g in made_of) and any(len(g) > 1 for g in makes):
+                source = source.reshape(common)
+            return source.reshape(shape)
+    return array.reshape(shape)
+
+
+def unmerged(array: Any) -> tuple[jax.Array, Groups]:
+    """The array before a reshape merged its dims, and which of that one's dims make each of its own."""
+    alone = tuple((dim,) for dim in range(array.ndim))
+    made_by = getattr(array, "parent", None)
+    name = "" if made_by is None or split.num_devices() == 1 else made_by.primitive.name
+    if name not in ("reshape", "convert_element_type"):
+        return array, alone
+    source = made_by.in_tracers[0]
+    if name == "convert_element_type":
+        before, groups = unmerged(source)
+        return (array, alone) if before is source else (before.astype(array.dtype), groups)
+    groups = _groups(source.shape, array.shape)
+    if groups is None or all(sum(source.shape[i] != 1 for i in group) < 2 for group in groups):
+        return array, alone
+    return source, groups
+
+
+def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:
+    """The array with these dims as they were before a merge, and of each of its own dims the sizes in it."""
+    source, groups = unmerged(array)
+    wanted = {dim % array.ndim for dim in dims}
+    sizes = [
+        tuple(source.shape[i] for i in group) if dim in wanted else (array.shape[dim],)
+        for dim, group in enumerate(groups)
+    ]
+    shape = [size for group in sizes for size in group]
+    return array if tuple(shape) == array.shape else source.reshape(shape), sizes
+
+
+def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
+    """The array with its dims in another order."""
+    source, groups = unmerged(array)
+    order = [dim % array.ndim for dim in order]
+    if source is array:
+        return jnp.transpose(array, order)
+    return source.transpose([i for dim in order for i in groups[dim]]).reshape([array.shape[dim] for dim in order])
+
+
+def summed(array: jax.Array, dims: Sequence[int], keepdims: bool) -> jax.Array:
+    """The sum over dims, and so over all that was merged into these."""
+    source, groups = unmerged(array)
+    if source is array:
+        return jnp.sum(array, axis=tuple(dims), keepdims=keepdims)
+    shape = [1 if dim in dims else size for dim, size in enumerate(array.shape) if keepdims or dim not in dims]
+    return jnp.sum(source, axis=tuple(i for dim in dims for i in groups[dim])).reshape(shape)
+
+
+def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+    """An elementwise function of arrays that broadcast, in the dims from before a merge of one of them."""
+    return along((), function, *arrays)
+
+
+def called(
+    rule: Callable[..., jax.Array], arguments: Sequence[Any], keywords: dict[str, Any], shape: tuple[int, ...]
+) -> jax.Array:
+    """The same of an elementwise rule with all its arguments, and of what only looks like one as it is."""
+    places = [i for i, value in enumerate(arguments) if isinstance(value, jax.Array)]
+
+    def function(*arrays: jax.Array) -> jax.Array:
+        given = list(arguments)
+        for i, array in zip(places, arrays, strict=True):
+            given[i] = array
+        return rule(*given, **keywords)
+
+    arrays = [arguments[i] for i in places]
+    is_elementwise = all(_broadcasts(array.shape, shape) for array in arrays) and shape in [x.shape for x in arrays]
+    return elementwise(function, *arrays) if is_elementwise else function(*arrays)
+
+
+def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
+    return len(shape) <= len(to) and all(
+        size in (1, wide) for size, wide in zip(reversed(shape), reversed(to), strict=False)
+    )
+
+
+def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
+    """The same of a function that goes along these dims, counted from the end, which stay merged."""
+    shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
+    found: dict[int, tuple[int, ...]] = {}
+    for array in arrays:
+        source, groups = unmerged(array)
+        for dim, group in enumerate(groups if source is not array else ()):
+            place = dim - array.ndim
+            sizes = tuple(source.shape[i] for i in group)
+            if len(group) > 1 and place not in dims and array.shape[dim] == shape[place]:
+                found[place] = max(found.get(place, ()), sizes, key=len)
+    if not found:
+        return function(*arrays)
+
+    def fine(of: Sequence[int]) -> list[int]:
+        """The sizes of an array's dims, those found in their parts: ones where it is broadcast."""
+        sizes: list[int] = []
+        for place, size in enumerate(of, -len(of)):
+            parts = found.get(place, (size,))
+            sizes += parts if math.prod(parts) == size else [1] * len(parts)
+        return sizes
+
+    made = function(*(reshaped(array, fine(array.shape)) for array in arrays))
+    return made.reshape(shape)
+
+
+def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
+    """The fewest dims, none of size 1, of which the dims of both shapes are made; None where there are none."""
+    ends = sorted({*_ends(before), *_ends(after)})
+    if not ends or 0 in ends:
+        return None
+    sizes = []
+    for start, end in zip([1, *ends], ends, strict=False):
+        if end % start:
+            return None
+        sizes.append(end // start)
+    return tuple(size for size in sizes if size != 1)
+
+
+def _ends(shape: Sequence[int]) -> list[int]:
+    return [math.prod(shape[: dim + 1]) for dim in range(len(shape))]
+
+
+def _groups(parts: Sequence[int], shape: Sequence[int]) -> Groups | None:
+    """Which of these parts, in order, make each dim of a shape; None where its dims are no merges of them."""
+    groups: list[tuple[int, ...]] = []
+    here = 0
+    for size in shape:
+        begin, product = here, 1
+        while product != size and here < len(parts):
+            product *= parts[here]
+            here += 1
+        if product != size:
+            return None
+        groups.append(tuple(range(begin, here)))
+    if any(size != 1 for size in parts[here:]) or not groups:
+        return None
+    groups[-1] = (*groups[-1], *range(here, len(parts)))
+    return tuple(groups)
