@@ -79,8 +79,11 @@ def _run_all_or_needed(cell: Cell) -> None:
 def _with_step(cell: Cell) -> list[Cell]:
     """The cells to be run for a value: where another thread has written it over data, in the midst of a step, all that
     this step has written, so that the next of them is data by then."""
-    waiting = pending_elsewhere(()) if recorders.is_several and cell.data is not None else [cell]
-    return [other for other in waiting if other is cell or (other.data and other.recorder == cell.recorder)]
+    if not recorders.is_several or cell.data is None:
+        return [cell]
+    # No barrier sees a cell that was set aside after a failure; the one that is read is run all the same.
+    step = [other for other in pending_elsewhere([cell]) if other.data and other.recorder == cell.recorder]
+    return [cell, *step]
 
 
 def _run_needed(cell: Cell) -> None:
