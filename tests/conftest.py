@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import selection
 import torch
 
 import spmd
@@ -37,3 +38,22 @@ def mesh2x4() -> spmd.Mesh:
 def mesh1() -> spmd.Mesh:
     """One device: the same program without any partitioning."""
     return spmd.Mesh(range(1), (1,), ("fsdp",))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
+    parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, instead of the commit's")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    config.share = selection.share() if config.option.share is None else config.option.share
+    return f"sweeps: share {config.share} of 0..{selection.SHARES - 1}" if config.option.quick else "sweeps: all shares"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if selection.is_partitioned(item):
+            item.add_marker("partitioned")
+    if config.option.quick:
+        items[:], dropped = selection.quick(items, config.share, spmd.config.partitioner)
+        config.hook.pytest_deselected(items=dropped)
