@@ -6,10 +6,10 @@ RUN := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test bench plan lint clean
+.PHONY: help install train test test-all bench plan lint clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(INSTALLED)  ## make .venv and install everything into it; instant the second time
 
@@ -23,8 +23,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,fsdp=4" goes through
 	$(RUN) recipes/train_gpt.py $(ARGS)
 
-test: $(INSTALLED)  ## run every test, also under the Shardy partitioner
+test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
+
+test-all: $(INSTALLED)  ## run every test, under both partitioners; writes down when it passed
+	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
 bench: $(INSTALLED)  ## time a training step against a hand-written JAX program
 	$(RUN) recipes/benchmarks/step.py $(ARGS)
