@@ -1,6 +1,9 @@
 """What every test shares: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
 
 import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import selection
@@ -9,6 +12,8 @@ import torch
 import spmd
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
+# A folder of programs for one run would save nothing: of 351 programs that 325 tests asked for, none was loaded from it,
+# as equal graphs share a program in memory already.
 spmd.config.program_cache = False
 os.environ["SPMD_PROGRAM_CACHE"] = "0"
 
@@ -43,11 +48,7 @@ def mesh1() -> spmd.Mesh:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
     parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, instead of the commit's")
-
-
-def pytest_report_header(config: pytest.Config) -> str:
-    config.share = selection.share() if config.option.share is None else config.option.share
-    return f"sweeps: share {config.share} of 0..{selection.SHARES - 1}" if config.option.quick else "sweeps: all shares"
+    parser.addoption("--record", type=Path, help="adds a line for each test: its id, seconds of the CPU with children's")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -55,5 +56,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if selection.is_partitioned(item):
             item.add_marker("partitioned")
     if config.option.quick:
-        items[:], dropped = selection.quick(items, config.share, spmd.config.partitioner)
+        share = selection.share() if config.option.share is None else config.option.share
+        items[:], dropped = selection.quick(items, share, spmd.config.partitioner)
         config.hook.pytest_deselected(items=dropped)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if item.config.option.record is None:
+        return (yield)
+    before = _seconds()
+    result = yield
+    with item.config.option.record.open("a") as file:
+        file.write(f"{item.nodeid}\t{_seconds() - before:.2f}\n")
+    return result
+
+
+def _seconds() -> float:
+    """What the CPU did for this process and for those that it waited for; alike on a busy machine."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
