@@ -12,8 +12,8 @@ import torch
 import spmd
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
-# A folder of programs for one run would save nothing: of 351 programs that 325 tests asked for, none was loaded from it,
-# as equal graphs share a program in memory already.
+# A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
+# equal graphs share a program in memory already.
 spmd.config.program_cache = False
 os.environ["SPMD_PROGRAM_CACHE"] = "0"
 
@@ -47,14 +47,13 @@ def mesh1() -> spmd.Mesh:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
-    parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, instead of the commit's")
-    parser.addoption("--record", type=Path, help="adds a line for each test: its id, seconds of the CPU with children's")
+    parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, not the commit's")
+    parser.addoption("--record", type=Path, help="adds to a file each test's id and seconds of the CPU")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if selection.is_partitioned(item):
-            item.add_marker("partitioned")
+        selection.mark(item)
     if config.option.quick:
         share = selection.share() if config.option.share is None else config.option.share
         items[:], dropped = selection.quick(items, share, spmd.config.partitioner)

@@ -1,9 +1,10 @@
 """The tests that `make test` runs (`--quick`) of those that `make test-all` runs: by marker, partitioner and commit.
 
+A test is `long` where its marker or the table in `selected.py` says so; a sweep runs one share of seven, by the commit.
 A test is `partitioned` where its programs are over a mesh: it asks for a fixture that makes one, or it names one of
 `MESHES`, itself or by a helper in the tests. No other can differ between the partitioners, so that under Shardy no
 other runs. In `tests/spmd` and `tests/fsdp`, where nearly all are, Shardy runs those whose marker names a promise,
-`@pytest.mark.partitioned("gradients")`: about one test for each.
+`@pytest.mark.partitioned("gradients")`, or which `selected.py` lists under one.
 """
 
 import datetime
@@ -17,6 +18,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
+from selected import LONG, PROMISED, names
 
 import spmd
 
@@ -29,6 +31,18 @@ SHARES = 7  # a sweep over torch's databases runs one of so many
 
 _TESTS = Path(__file__).resolve().parent
 _ALL_ARE_PARTITIONED = ("spmd", "fsdp")
+
+
+def mark(item: pytest.Item) -> None:
+    """Gives a test the markers that it has by its name and by what it does."""
+    known = names(item.nodeid)
+    if any(name in LONG for name in known):
+        item.add_marker("long")
+    promise = next((PROMISED[name] for name in known if name in PROMISED), None)
+    if promise is not None:
+        item.add_marker(pytest.mark.partitioned(promise))
+    elif is_partitioned(item):
+        item.add_marker("partitioned")
 
 
 def is_partitioned(item: pytest.Item) -> bool:
@@ -56,13 +70,13 @@ def _names_mesh(test: FunctionType, cls: type | None) -> bool:
         if isinstance(value, spmd.Mesh):
             return True
         for function in _functions(value):
-            names, texts = _constants(function.__code__)
-            if names & MESHES or any(f"{name}(" in text for text in texts for name in MESHES):
+            used, texts = _constants(function.__code__)
+            if used & MESHES or any(f"{name}(" in text for text in texts for name in MESHES):
                 return True
             spaces = [function.__globals__, *([vars(cls)] if cls else [])]
-            found = [space[name] for space in spaces for name in names & space.keys()]
-            modules = [value for value in found if isinstance(value, ModuleType) and _is_ours(getattr(value, "__file__", None))]
-            waiting += [*found, *(vars(m)[name] for m in modules for name in names & vars(m).keys())]
+            found = [space[name] for space in spaces for name in used & space.keys()]
+            modules = [one for one in found if isinstance(one, ModuleType) and _is_ours(getattr(one, "__file__", None))]
+            waiting += [*found, *(vars(m)[name] for m in modules for name in used & vars(m).keys())]
     return False
 
 
@@ -86,15 +100,15 @@ def _is_ours(file: str | None) -> bool:
 
 def _constants(code: CodeType) -> tuple[set[str], list[str]]:
     """The names and texts in a function and the functions inside of it."""
-    names, texts = {*code.co_names}, []
+    used, texts = {*code.co_names}, []
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             inner = _constants(constant)
-            names |= inner[0]
+            used |= inner[0]
             texts += inner[1]
         elif isinstance(constant, str):
             texts.append(constant)
-    return names, texts
+    return used, texts
 
 
 def share() -> int:

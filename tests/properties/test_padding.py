@@ -14,7 +14,8 @@ CAPACITY, WIDTH, CHAINS = 16, 4, 12
 # From (n, 4) to (n, 4): what keeps the length; each is differentiable.
 KEEPING: list[Callable[[Tensor], Tensor]] = [
     torch.tanh, lambda x: x * 2 + 1, lambda x: x.softmax(0), lambda x: x.softmax(1), lambda x: x.cumsum(0) * 0.1,
-    lambda x: torch.where(x > 0, x, x.exp()), lambda x: x.t().contiguous().t(), lambda x: x.view(-1, 2, 2).transpose(1, 2).reshape(-1, 4),
+    lambda x: torch.where(x > 0, x, x.exp()), lambda x: x.t().contiguous().t(),
+    lambda x: x.view(-1, 2, 2).transpose(1, 2).reshape(-1, 4),
     lambda x: x @ torch.linspace(-1, 1, 16).view(4, 4).to(x.device), lambda x: torch.cat([x[:, 2:], x[:, :2]], 1),
     lambda x: x - x.mean(0, keepdim=True), lambda x: x / (1 + x.abs().amax(0)), lambda x: x * x[-1] - x[0],
     lambda x: torch.stack([x, x * 2], 1).sum(1), lambda x: x.log_softmax(1), lambda x: (x @ x.t()).tril() @ x * 0.1,

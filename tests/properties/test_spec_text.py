@@ -32,7 +32,8 @@ def specs(draw: st.DrawFn, mesh: Mesh, rank: int) -> P:
         if dim >= 0:
             entries[dim] = (*entries[dim], axis)
     is_open = draw(st.lists(st.booleans(), min_size=rank, max_size=rank)) if draw(st.booleans()) else [False] * rank
-    return P(*(P.UNCONSTRAINED if left and not entry else entry or None for entry, left in zip(entries, is_open, strict=True)))
+    pairs = zip(entries, is_open, strict=True)
+    return P(*(P.UNCONSTRAINED if left and not entry else entry or None for entry, left in pairs))
 
 
 @st.composite
