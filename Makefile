@@ -8,7 +8,7 @@ NEWEST := .venv-newest
 NEWEST_INSTALLED := $(NEWEST)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install train test test-newest smoke-newest bench plan lint clean
+.PHONY: help install train test test-all test-newest smoke-newest bench plan lint clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,8 +25,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,fsdp=4" goes through
 	$(RUN) recipes/train_gpt.py $(ARGS)
 
-test: $(INSTALLED)  ## run every test, also under the Shardy partitioner
+test: $(INSTALLED)  ## run the tests that a change must pass, also under the Shardy partitioner
 	PYTHON=$(RUN) tests/run.sh $(ARGS)
+
+test-all: $(INSTALLED)  ## run every test, under both partitioners; writes down when it passed
+	PYTHON=$(RUN) tests/run.sh --all $(ARGS)
 
 # The newest Python, torch and jax that pyproject.toml allows, in an environment of their own.
 $(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
@@ -34,7 +37,7 @@ $(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
 	touch $@
 
 test-newest: $(NEWEST_INSTALLED)  ## run the main tests on the newest Python, torch and jax
-	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core fsdp spmd golden core@shardy fsdp@shardy spmd@shardy golden@shardy" tests/run.sh $(ARGS)
+	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core fsdp spmd golden core@shardy fsdp@shardy spmd@shardy golden@shardy" tests/run.sh --all $(ARGS)
 
 smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, a plan, two processes
 	$(NEWEST)/bin/python -m pip install --quiet -e '.[tpu]'

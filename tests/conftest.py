@@ -1,13 +1,19 @@
 """What every test shares: eight simulated devices, meshes over them, a fixed seed. Helpers live in `support.py`."""
 
 import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+import selection
 import torch
 
 import spmd
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
+# A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
+# equal graphs share a program in memory already.
 spmd.config.program_cache = False
 os.environ["SPMD_PROGRAM_CACHE"] = "0"
 
@@ -37,3 +43,35 @@ def mesh2x4() -> spmd.Mesh:
 def mesh1() -> spmd.Mesh:
     """One device: the same program without any partitioning."""
     return spmd.Mesh(range(1), (1,), ("fsdp",))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--quick", action="store_true", help="what `make test` runs: see tests/selection.py")
+    parser.addoption("--share", type=int, choices=range(selection.SHARES), help="of the sweeps, not the commit's")
+    parser.addoption("--record", type=Path, help="adds to a file each test's id and seconds of the CPU")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        selection.mark(item)
+    if config.option.quick:
+        share = selection.share() if config.option.share is None else config.option.share
+        items[:], dropped = selection.quick(items, share, spmd.config.partitioner)
+        config.hook.pytest_deselected(items=dropped)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if item.config.option.record is None:
+        return (yield)
+    before = _seconds()
+    result = yield
+    with item.config.option.record.open("a") as file:
+        file.write(f"{item.nodeid}\t{_seconds() - before:.2f}\n")
+    return result
+
+
+def _seconds() -> float:
+    """What the CPU did for this process and for those that it waited for; alike on a busy machine."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)

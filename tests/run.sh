@@ -1,39 +1,58 @@
 #!/usr/bin/env bash
-# Run every test: one pytest process per group of files, so that a group shares its devices and compiled programs, and
-# at most JOBS (2) processes at once. Arguments go to every pytest.
+# Run the tests that a change must pass (`make test`), or with --all every test (`make test-all`): one pytest process per
+# group of files, so that a group shares its devices and compiled programs, and at most JOBS (2) processes at once.
+# Other arguments go to every pytest. What the first leaves out is said in tests/selection.py.
 #
 # Most of the time of a small test goes to LLVM. So the groups of small tests have XLA generate simple code, from the
 # same partitioned and optimised program; tests of whole models, of processes and of what the generator decides (the
 # group codegen) take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
 #
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
-#     TEST_GROUPS="spmd fsdp@shardy" tests/run.sh   only these
+#     TEST_GROUPS="spmd+fsdp@shardy" tests/run.sh   only these: folders of one process, its part of several, partitioner
+#     tests/run.sh --groups                         their names, --all --groups those of every test
 set -uo pipefail
 cd "$(dirname "$0")/.."
 shopt -s nullglob
 
 python=${PYTHON:-.venv/bin/python}
-usual="core sweep core@shardy fsdp spmd models fsdp@shardy spmd@shardy processes rest codegen golden golden@shardy"
 simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
 if grep -qzx xla_cpu_use_fusion_emitters "$jaxlib"/*.so; then simple+=" --xla_cpu_use_fusion_emitters=false"; fi
-read -ra groups <<<"${TEST_GROUPS:-$usual}"
+small=" core properties sweep spmd fsdp golden "
+passed=tests/test-all.passed
+
+# Balanced by tests/baseline/durations.tsv.gz; the longest first.
+usual="core:1of3 core:2of3 core:3of3 models+processes+rest properties+golden+spmd fsdp
+    golden+core+spmd+fsdp@shardy sweep codegen"
+quick=--quick
+if [[ ${1-} == --all ]]; then
+    usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
+        processes rest codegen golden golden@shardy"
+    quick=
+    shift
+fi
+read -rd '' -a groups <<<"${TEST_GROUPS:-$usual}"
+if [[ ${1-} == --groups ]]; then
+    echo "${groups[@]}"
+    exit
+fi
 # A group that hangs is ended, and says where each of its threads was.
 limit=()
 if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 40m); fi
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
-files() { # the files and folders of a group
+files() { # the files and folders of a part of a group
     case $1 in
-        core | sweep | spmd | fsdp | models | golden | processes) echo "tests/$1" ;;
-        codegen) echo "tests/core -m codegen" ;;
+        core | properties | sweep | spmd | fsdp | models | golden | processes) echo "tests/$1" ;;
+        codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
         rest) # what stands beside these; nullglob drops what does not exist
             for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
             ;;
         *)
-            echo "tests/run.sh: no group '$1'; there are core, codegen, sweep, spmd, fsdp, models, golden, processes and rest, each also with @shardy" >&2
+            echo "tests/run.sh: no group '$1'; there are core, properties, codegen, sweep, spmd, fsdp, models, golden," \
+                "processes and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
             return 1
             ;;
     esac
@@ -46,19 +65,28 @@ around="backend/test_cpu_programs backend/test_device_module backend/test_genera
     test_interrupt test_tables test_threads"
 
 run() { # one group in one process; its last line says how it ended
-    local group=$1 partitioner=gspmd flags=${XLA_FLAGS-} paths name
+    local group=$1 partitioner=gspmd flags=${XLA_FLAGS-} folders part name found is_small=1 paths=""
     shift
-    paths=$(files "${group%@*}") || return 1
-    if [[ -z ${XLA_FLAGS+set} && ${group%@*} =~ ^(core|sweep|spmd|fsdp|golden)$ ]]; then
-        flags=$simple
-    fi
-    if [[ ${group%@*} == core ]]; then set -- -m "not codegen" "$@"; fi
+    IFS=: read -r folders part <<<"${group%@*}"
+    for name in ${folders//+/ }; do
+        found=$(files "$name") || return 1
+        paths+=" $found"
+        if [[ $small != *" $name "* ]]; then is_small=; fi
+    done
+    # shellcheck disable=SC2086  # paths hold no blanks and must split
+    if [[ -n $part ]]; then paths=$("$python" tests/parts.py "${part%of*}" "${part#*of}" $paths) || return 1; fi
+    if [[ -z ${XLA_FLAGS+set} && -n $is_small ]]; then flags=$simple; fi
+    case $folders in
+        codegen) set -- -m codegen "$@" ;;
+        *core*) set -- -m "not codegen" "$@" ;;
+    esac
     if [[ $group == *@shardy ]]; then
         partitioner=shardy
         for name in $around; do set -- "$@" "--ignore=tests/core/$name.py"; done
     fi
-    # shellcheck disable=SC2086  # paths hold no blanks and must split
-    XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner ${limit[@]+"${limit[@]}"} "$python" -m pytest -q -p no:cacheprovider $paths "$@"
+    # shellcheck disable=SC2086
+    XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner ${limit[@]+"${limit[@]}"} "$python" -m pytest -q -p no:cacheprovider \
+        $quick $paths "$@"
 }
 
 start() {
@@ -92,3 +120,9 @@ if [ $failed -ne 0 ]; then
     exit 1
 fi
 echo "== all tests passed"
+if [[ -z $quick && -z ${TEST_GROUPS-} && $# -eq 0 ]]; then # .ci/run prints it
+    changed=$(git status --porcelain -- . ":!$passed" 2>/dev/null | grep -c .)
+    printf '%s\n' "$(date -u +%F) at commit $(git rev-parse --short HEAD 2>/dev/null || echo unknown), $changed files changed" \
+        "$("$python" -c 'import jax, platform, torch
+print(f"Python {platform.python_version()}, torch {torch.__version__}, jax {jax.__version__}")')" >"$passed"
+fi

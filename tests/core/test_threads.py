@@ -695,6 +695,7 @@ class TestNoHang:
         """Programs launched without waiting, Python called on each device, collectives that data does not order."""
         assert self.hanging("--runs", "12", "--patience", "240") == ["ended"] * 4
 
+    @pytest.mark.long
     @pytest.mark.parametrize(("program", "without"), [("queue", "queue"), ("callback", "width")])
     def test_what_hangs(self, program: str, without: str) -> None:
         """Without the bound on programs in flight, and without the one thread more, these do not end."""

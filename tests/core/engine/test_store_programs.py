@@ -193,7 +193,8 @@ class TestFailing:
         layers.check()
 
     def test_a_run_that_keeps_its_store(self) -> None:
-        """A callback that raises: nothing was donated."""
+        """A callback that raises: nothing was donated. The layers that it is of take their values back, the others wait
+        for the next barrier."""
         layers = Layers(None, 8, 2)
         layers.step()
 
@@ -208,6 +209,8 @@ class TestFailing:
         layers.layers[0].add_(spmd.call_jax(call, layers.layers[1].sum()))
         with pytest.raises(RuntimeError):
             spmd.sync()
+        for twin in layers.twins[2:]:
+            twin.mul_(2)
         layers.check()
         layers.step()
         layers.check()

@@ -1,0 +1,186 @@
+"""Thirty breakages of rules, passes and wrappers, drawn by a seed; `make test` must notice as many as `make test-all`.
+
+    python tests/mutants.py --draw > tests/baseline/mutants.tsv   draws them; done once, before tests were cut
+    python tests/mutants.py                                       all, a line for each
+    python tests/mutants.py 3 17                                  some
+    python tests/mutants.py --groups "core/1 core/2" 3            by these groups of tests/run.sh alone
+
+A breakage changes one operator, condition, constant or call of one function. Each third of them is drawn from one of
+`PLACES`: a file by chance, of its functions one, of that one's kinds of breakages one, so that a long file counts
+no more than a short one. It is applied by its text, in a copy of this tree, and is reported as gone where the function
+no longer holds it. Outcomes: red (by `make test`), red in test-all, green.
+"""
+
+import argparse
+import ast
+import copy
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = ROOT / "tests/baseline/mutants.tsv"
+SEED, NUMBER = 18, 30
+PLACES = {
+    "rule": ["spmd/core/ops"],
+    "pass": ["spmd/core/passes", "spmd/core/compile", "spmd/core/lazy"],
+    "wrapper": ["fsdp", "spmd"],
+}
+_SWAPPED = {
+    ast.Eq: ast.NotEq, ast.NotEq: ast.Eq, ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt,
+    ast.In: ast.NotIn, ast.NotIn: ast.In, ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.Add: ast.Sub, ast.Sub: ast.Add,
+    ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.And: ast.Or, ast.Or: ast.And,
+}  # fmt: skip
+
+
+def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """The breakages of one expression or statement, each as a name and what stands instead."""
+    match node:
+        case ast.Compare(ops=[op]) if type(op) in _SWAPPED:
+            yield "comparison", _with(node, ops=[_SWAPPED[type(op)]()])
+        case ast.BinOp(op=op) | ast.BoolOp(op=op) if type(op) in _SWAPPED:
+            yield "operator", _with(node, op=_SWAPPED[type(op)]())
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            yield "not", operand
+        case ast.IfExp(test=test):
+            yield "condition", _with(node, test=ast.UnaryOp(ast.Not(), test))
+        case ast.Constant(value=bool(value)):
+            yield "constant", ast.Constant(not value)
+        case ast.Constant(value=int(value)):
+            yield "constant", ast.Constant(value + 1)
+        case ast.Call(args=[first, second, *rest]) if not any(isinstance(a, ast.Starred) for a in (first, second)):
+            yield "arguments", _with(node, args=[second, first, *rest])
+        case ast.Expr(value=ast.Call()):
+            yield "no call", ast.Pass()
+
+
+def _with(node: ast.AST, **fields: object) -> ast.AST:
+    made = copy.copy(node)
+    for name, value in fields.items():
+        setattr(made, name, value)
+    return made
+
+
+def functions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.FunctionDef]]:
+    """The outermost functions of a file, and the methods of its classes, by their qualified names."""
+    for node in getattr(tree, "body", []):
+        if isinstance(node, ast.ClassDef):
+            yield from functions(node, f"{prefix}{node.name}.")
+        elif isinstance(node, ast.FunctionDef):
+            yield f"{prefix}{node.name}", node
+
+
+def places(function: ast.FunctionDef) -> Iterator[ast.AST]:
+    """What runs in a function and decides its result: no annotation, no text of an error."""
+    waiting: list[ast.AST] = list(reversed(function.body))
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Raise, ast.Assert, ast.JoinedStr)):
+            continue
+        yield node
+        hidden = ("annotation", "returns", "decorator_list", "format_spec")
+        fields = [value for name, value in ast.iter_fields(node) if name not in hidden]
+        children = [part for value in fields for part in (value if isinstance(value, list) else [value])]
+        waiting += reversed([child for child in children if isinstance(child, ast.AST)])
+
+
+def breakages(source: str) -> dict[str, list[tuple[str, str, str, int]]]:
+    """By function: the name of each breakage, the text it changes, the text instead, and which of equal texts it is."""
+    found: dict[str, list[tuple[str, str, str, int]]] = {}
+    for name, function in functions(ast.parse(source)):
+        seen: dict[str, int] = {}
+        for node in places(function):
+            text = ast.get_source_segment(source, node)
+            if text is None or "\n" in text or "\t" in text:
+                continue
+            options = list(changes(node))
+            if not options:
+                continue
+            which = seen[text] = seen.get(text, -1) + 1
+            for kind, changed in options:
+                found.setdefault(name, []).append((kind, text, ast.unparse(ast.fix_missing_locations(changed)), which))
+    return found
+
+
+def draw() -> Iterator[str]:
+    """The rows of the table: place, file, function, kind, text, text instead, which of equal texts."""
+    chance = random.Random(SEED)
+    for place, folders in PLACES.items():
+        drawn: set[tuple[str, str]] = set()
+        files = sorted(
+            file.relative_to(ROOT).as_posix()
+            for folder in folders
+            for file in ((ROOT / folder).glob("*.py") if folder == "spmd" else (ROOT / folder).rglob("*.py"))
+        )
+        while len(drawn) < NUMBER // len(PLACES):
+            file = chance.choice(files)
+            by_function = breakages((ROOT / file).read_text())
+            if not by_function:
+                continue
+            function = chance.choice(sorted(by_function))
+            kind = chance.choice(sorted({row[0] for row in by_function[function]}))
+            row = chance.choice([row for row in by_function[function] if row[0] == kind])
+            if (file, function) not in drawn:
+                drawn.add((file, function))
+                yield "\t".join((place, file, function, *map(str, row)))
+
+
+def apply(tree: Path, row: list[str]) -> bool:
+    """Breaks a copy of this tree; False where the function no longer holds the text."""
+    _, file, name, _, text, instead, which = row
+    path = tree / file
+    source = path.read_text() if path.exists() else ""
+    lines = source.splitlines(keepends=True)
+    seen = -1
+    for function in (function for found, function in functions(ast.parse(source)) if found == name):
+        for node in places(function):
+            if ast.get_source_segment(source, node) == text and any(changes(node)):
+                seen += 1
+                if seen == int(which):
+                    line = lines[node.lineno - 1].encode()  # columns count bytes
+                    broken = (instead if isinstance(node, ast.stmt) else f"({instead})").encode()
+                    line = line[: node.col_offset] + broken + line[node.end_col_offset :]
+                    lines[node.lineno - 1] = line.decode()
+                    path.write_text("".join(lines))
+                    return True
+    return False
+
+
+def is_green(tree: Path, groups: str, *, quick: bool) -> bool:
+    """Runs the tests of a copy, until the first fails."""
+    command = ["bash", str(tree / "tests/run.sh"), *([] if quick else ["--all"]), "-x"]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "PYTHONPATH": str(tree), "TEST_GROUPS": groups}
+    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--groups", default="", help="of tests/run.sh, for `make test` alone")
+    parser.add_argument("numbers", nargs="*", type=int)
+    asked = parser.parse_args()
+    if asked.draw:
+        print(*draw(), sep="\n")
+        return
+    rows = [line.split("\t") for line in TABLE.read_text().splitlines()]
+    for number in asked.numbers or range(len(rows)):
+        with tempfile.TemporaryDirectory() as folder:
+            tree = Path(folder) / "tree"
+            shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "out", "__pycache__"))
+            if not apply(tree, rows[number]):
+                outcome = "gone"
+            elif not is_green(tree, asked.groups, quick=True):
+                outcome = "red"
+            elif asked.groups:
+                outcome = "green in these groups"
+            else:
+                outcome = "green" if is_green(tree, "", quick=False) else "red in test-all"
+        print(number, outcome, *rows[number], sep="\t", flush=True)
+
+
+if __name__ == "__main__":
+    main()

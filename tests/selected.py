@@ -1,0 +1,228 @@
+"""Tests by name: those that run in `make test-all` alone, and those of `tests/spmd` and `tests/fsdp` that Shardy runs.
+
+A name is that of a test, with or without its parameters, of a class or of a file. `tests/baseline/check.py` refuses one
+that no test has. A test may as well carry the marker itself: `@pytest.mark.long`, `@pytest.mark.partitioned("uneven")`.
+"""
+
+# By file and test, the cheaper ones of `make test` that fail with it.
+_LONG = {
+    "tests/core/compile/test_stored.py": {
+        "TestProcesses::test_rolled_layers": "TestSecondStart::test_stores; test_roll",
+        "TestProcesses::test_a_training_script[shardy]": "the same test under GSPMD",
+        "TestProcesses::test_forked_before_the_device_starts": "test_forking",
+    },
+    "tests/core/ir/test_op.py": {
+        "TestDigest::test_in_every_process": "test_stored: a second process finds programs by digest",
+    },
+    "tests/core/backend/test_device_module.py": {
+        "TestGenericCode::test_checkpoint_imported_first": "test_checkpoint",
+    },
+    "tests/core/interop/test_other_jax.py": {
+        "TestWithoutTheCudnnKernel": "tests/core/ops/test_attention.py::TestGPU",
+        "TestWithoutGspmd::test_gspmd_is_refused": "test_shardy_is_the_default",
+    },
+    "tests/core/ops/test_backward_rules.py": {
+        "TestBenchmark": "the rules' own tests in the same file",
+    },
+    "tests/core/engine/test_failing.py": {
+        "test_keyboard_interrupt_from_an_alarm_during_compiles": "TestSignals::test_an_alarm",
+    },
+    "tests/core/test_forking.py": {
+        "TestFork::test_loaders_beside_a_busy_device": "test_threads.py::TestLoader",
+        "TestFork::test_a_child_of_a_process_without_devices": "test_what_a_child_is_told",
+        "TestSpawn": "backend/test_saving.py: values travel as on the CPU",
+    },
+    "tests/core/test_interrupt.py": {
+        "TestInterrupt::test_during_a_sleep": "test_during_a_run",
+        "TestInterrupt::test_during_a_loop": "test_during_a_run",
+        "TestInterrupt::test_while_gradients_are_recorded": "test_during_backward",
+        "TestInterrupt::test_a_handler_that_sends_another_signal": "test_failing.py::TestSignals",
+        "TestInterrupt::test_where_python_drops_what_is_raised[collector]": "[weak reference]",
+        "TestInterrupt::test_where_python_drops_what_is_raised[finalizer]": "[weak reference]",
+    },
+    "tests/core/test_threads.py": {
+        "TestEnd::test_every_way_backward_in_a_new_thread": "test_first_backward_in_a_thread",
+    },
+    "tests/processes/test_processes.py": {
+        "TestTraining::test_stores": "test_losses; tests/core/engine/test_stores.py",
+        "TestTraining::test_rolled": "test_losses; tests/core/passes/test_roll.py",
+        "TestTraining::test_torchrun": "test_losses; TestPlace::test_torch",
+        "TestKeywords": "test_losses; tests/fsdp on eight devices of one process",
+        "TestSee": "TestUse; tests/spmd/test_inspect.py",
+        "TestDifferent::test_told[other_number-words1]": "[other_program]",
+        "TestDifferent::test_told[other_seed-words2]": "[other_program]",
+        "TestDifferent::test_told[other_shape-words3]": "[other_program]",
+        "TestDifferent::test_told[one_more_run-words4]": "TestDifferent::test_failing",
+        "TestDifferent::test_killed": "TestDifferent::test_failing",
+    },
+    "tests/models/test_models.py": {
+        "TestTrainingStepAgreesWithCPU::test_unsharded[unet]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[clip]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[whisper]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[resnet18]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[vit]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[mixtral]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[bert]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[llama]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[t5]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_unsharded[mistral]": "the same model on 8 devices",
+        "TestTrainingStepAgreesWithCPU::test_batch_over_eight_devices[mistral]": "[llama]",
+        "TestTrainingStepAgreesWithCPU::test_batch_over_eight_devices[bert]": "[gpt2], [vit]",
+        "TestTrainingStepAgreesWithCPU::test_batch_over_eight_devices[clip]": "[vit], [t5]",
+    },
+    "tests/models/test_use.py": {
+        "TestGenerate::test_greedy[llama-dynamic-0]": "[llama-dynamic-2]",
+        "TestGenerate::test_greedy[llama-static-2]": "[gpt2-static-0]",
+        "TestGenerate::test_greedy[gpt2-dynamic-2]": "[llama-dynamic-2]",
+        "TestGenerate::test_sharded[llama-dynamic]": "test_sharded[llama-static]",
+        "TestGenerate::test_sharded[gpt2-dynamic]": "test_sharded[llama-static]",
+        "TestGenerate::test_beams": "tests/core/passes/test_lengths.py; test_greedy",
+        "TestGenerate::test_sampling": "tests/core/test_seed.py; test_greedy",
+        "TestDiffusionPipeline::test_latents[DPMSolverMultistep]": "[DDIM]",
+        "TestLoRA::test_over_a_frozen_sharded_model": "test_on_a_sharded_batch; test_reshard: frozen",
+    },
+    "tests/core/ops/test_attention.py": {
+        "TestSharded::test_batch_in_blocks": "TestSharded::test_batch; test_blocks",
+        "TestAttention::test_blocks[dtype1]": "[dtype0]; test_against_cpu of each dtype",
+        "TestAttention::test_blocks[dtype2]": "[dtype0]; test_against_cpu of each dtype",
+        "TestAttention::test_blocks[dtype3]": "[dtype0]; test_against_cpu of each dtype",
+    },
+    "tests/core/backend/test_checkpoint.py": {
+        "TestMemory::test_attention_and_dropout[reentrant-never]": "test_perceptron",
+        "TestMemory::test_attention_and_dropout[reentrant-auto]": "test_perceptron",
+    },
+    "tests/core/control/test_layers.py": {
+        "TestStacks::test_the_program_is_as_long_for_any_number_of_layers[never]": "[auto]",
+    },
+    "tests/fsdp/test_thousand_steps.py": {
+        "TestMemory::test_flat[middle]": "[end]",
+        "TestPrograms::test_read_in_the_middle": "test_read_after_the_step",
+    },
+    "tests/fsdp/test_parity.py": {
+        "TestSameLossesAsPlainTorch::test_fsdp[llama-eager]": "[llama-sdpa]",
+        "TestSameLossesAsPlainTorch::test_data_parallel[llama-eager]": "[gpt]",
+        "TestSameLossesAsPlainTorch::test_data_parallel[llama-sdpa]": "[gpt]",
+        "TestSameLossesAsPlainTorch::test_data_and_fsdp[llama-eager]": "[llama-sdpa]",
+        "TestSameLossesAsPlainTorch::test_data_and_fsdp[gpt]": "[llama-sdpa]; test_fsdp[gpt]",
+    },
+    "tests/fsdp/test_loading.py": {
+        "TestPeak::test_peak[model.pt]": "[model.safetensors]",
+    },
+    "tests/spmd/test_plan.py": {
+        "TestAgainstARun::test_many_thin_layers": "test_same_bytes_and_collectives",
+    },
+    "tests/spmd/test_mark_sharding.py": {
+        "TestComplexConstants::test_are_summed[shardy]": "[gspmd]",
+    },
+    "tests/recipes/test_bf16.py": {
+        "": "tests/fsdp/test_mixed_precision.py; test_precision",
+    },
+    "tests/recipes/test_jax_gpt.py": {
+        "test_same_weights_give_torchs_losses[1-shardy]": "[1-gspmd]: on one device it says nothing",
+    },
+    "tests/recipes/test_llama.py": {
+        "TestLlama::test_training_step[shape0-shardy]": "[shape2-shardy]",
+        "TestLlama::test_training_step[shape1-gspmd]": "[shape2-gspmd]",
+        "TestLlama::test_training_step[shape1-shardy]": "[shape2-shardy]",
+    },
+    "tests/recipes/test_scale.py": {
+        "test_a_toy_beside_jax_by_hand[False-shardy]": "[True-shardy]",
+    },
+    "tests/recipes/test_train_gpt.py": {
+        "TestMesh": "fsdp/test_memory.py: test_the_numbers_do_not_depend_on_the_mesh; test_parity",
+    },
+    "tests/recipes/test_train_llama.py": {
+        "TestResume::test_other_mesh": "fsdp/test_state_dict.py::TestOtherMeshes",
+        "TestTarget::test_planned": "test_planned.py::TestTarget::test_main_job",
+        "TestTarget::test_chips": "tests/spmd/test_plan_of_chips.py",
+    },
+    "tests/recipes/test_train_resnet.py": {
+        "TestReport::test_planned_at_the_shapes_of_imagenet": "test_planned.py",
+        "TestLayouts::test_same[data-shardy]": "[fsdp-shardy]",
+        "TestLayouts::test_same[data-gspmd]": "[fsdp-gspmd]",
+    },
+    "tests/recipes/test_wrap_hugging_face.py": {
+        "TestModels::test_trained_saved_and_loaded[gpt2]": "[llama]",
+        "TestTarget": "test_planned.py::TestTarget::test_main_job",
+    },
+}  # fmt: skip
+LONG = {"::".join(filter(None, (file, test))): covers for file, tests in _LONG.items() for test, covers in tests.items()}
+
+# What both partitioners must keep, and the tests that show it under Shardy.
+PROMISES = {
+    "placement": [
+        "tests/spmd/test_mark_sharding.py",
+        "tests/spmd/test_shards.py::TestPieces",
+        "tests/spmd/test_stablehlo.py::TestText",
+        "tests/spmd/test_stablehlo.py::TestBeforeCompilation",
+        "tests/spmd/test_unconstrained.py",
+        "tests/spmd/test_sharding_forms.py::TestText",
+        "tests/spmd/test_annotate.py::TestAlike",
+        "tests/spmd/test_annotate.py::TestCustom",
+        "tests/spmd/test_meshes.py",
+        "tests/spmd/test_rules.py::TestWithFsdp",
+        "tests/spmd/test_dtensor.py::TestParallelizeModule",
+        "tests/spmd/test_dtensor.py::TestFsdp",
+        "tests/fsdp/test_fully_shard.py::TestModule::test_the_same_program_as_the_wrappers",
+        "tests/fsdp/test_fully_shard.py::TestShardPlacementFn::test_rules",
+        "tests/fsdp/test_memory.py::TestEachDeviceHoldsItsShare::test_a_module_from_the_cpu_is_uploaded_in_shards",
+        "tests/fsdp/test_memory.py::TestBornSharded::test_reset_parameters_of_torch",
+        "tests/fsdp/test_reshard.py::TestCollectives",
+        "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_backward_gathers_among_neighbours[shardy]",
+    ],
+    "resharding": [
+        "tests/spmd/test_reshard.py",
+        "tests/spmd/test_three_ways.py",
+        "tests/spmd/test_shards_in.py::TestInverse",
+    ],
+    "gradients": [
+        "tests/spmd/test_annotate.py::TestGradient",
+        "tests/spmd/test_annotate.py::TestWithGradients",
+        "tests/spmd/test_memory.py::TestPlace::test_gradients_move",
+        "tests/fsdp/test_fully_shard.py::TestModule::test_gradients",
+        "tests/fsdp/test_fully_shard.py::TestModule::test_trains_as_plain_torch",
+        "tests/fsdp/test_fully_shard.py::TestMesh::test_two_axes_are_replicas_and_shards",
+        "tests/fsdp/test_parity_models.py::TestSameAsPlainTorch::test_training[gpt-2-adamw]",
+        "tests/fsdp/test_parity_models.py::TestSameAsPlainTorch::test_training[t5-2-adamw]",
+        "tests/fsdp/test_accumulation.py::TestAccumulateGradients::test_training_is_a_plain_loop_of_parts",
+        "tests/fsdp/test_mixed_precision.py::TestGradients::test_units",
+        "tests/fsdp/test_reshard.py::TestNumbers",
+        "tests/fsdp/test_mixed_precision.py::TestTensorParallel",
+        "tests/fsdp/test_reduce_dtype.py::TestReduceDtype",
+        "tests/fsdp/test_wrapped_model.py::TestTiedWeights",
+        "tests/fsdp/test_reshard.py::TestHowUnitsAreUsed::test_frozen",
+    ],
+    "uneven": [
+        "tests/spmd/test_uneven.py",
+        "tests/fsdp/test_fully_shard.py::TestShardPlacementFn::test_an_uneven_dim_is_padded",
+        "tests/fsdp/test_reshard_within.py::TestReshardAfterForward::test_uneven_dims_and_a_barrier_between",
+    ],
+    "checkpoint": [
+        "tests/spmd/test_distributed_checkpoint.py::TestLayouts",
+        "tests/fsdp/test_state_dict.py::TestForms::test_sharded",
+        "tests/fsdp/test_state_dict.py::TestResume",
+        "tests/fsdp/test_state_dict.py::TestOtherMeshes",
+        "tests/fsdp/test_reshard.py::TestHowUnitsAreUsed::test_each_unit_checkpointed",
+    ],
+    "memory": [
+        "tests/fsdp/test_reshard.py::TestMemory::test_a_stack_of_linear_layers",
+        "tests/spmd/test_memory.py::TestOptimizer::test_all_state_is_updated_in_place",
+        "tests/spmd/test_memory.py::TestPlace",
+        "tests/fsdp/test_memory.py::TestBornSharded::test_the_numbers_do_not_depend_on_the_mesh",
+        "tests/fsdp/test_parity.py::TestCompilesCounted",
+        "tests/spmd/test_no_recompile.py::TestRaises::test_several_meshes",
+    ],
+    "shards": [
+        "tests/spmd/test_shard_map.py",
+        "tests/spmd/test_manual_sharding.py",
+    ],
+}
+
+
+def names(item_id: str) -> list[str]:
+    """The names under which a table may hold a test: itself, without parameters, its class, its file."""
+    file, *parts = item_id.partition("[")[0].split("::")
+    return [item_id, *("::".join([file, *parts[:count]]) for count in range(len(parts), -1, -1))]
+
+
+PROMISED = {name: promise for promise, held in PROMISES.items() for name in held}
