@@ -154,9 +154,10 @@ class Flow:
         self.last: dict[Any, int] = {}
         self.others: set[Any] = set()  # what other threads' ops read
         self.part: dict[Node | None, int] = {}
+        self._several = several = set[Node]()  # ops that more than one piece has
+        self._wanted: dict[int, list[Root]] = {}  # of each piece, the roots that it computes
         if self.end == 1 and not rest:
             return
-        self._several = several = set[Node]()
         for here, piece in enumerate(pieces):
             several |= {node for node in piece.nodes if self.part.setdefault(node, here) != here}
         for here, nodes in enumerate([*(piece.nodes for piece in pieces), rest]):
@@ -169,7 +170,6 @@ class Flow:
                         if value_name(operand) not in self.readers:
                             self.carried[self.part[maker]].append(operand)
                         self._read(operand, here, node)
-        self._wanted: dict[int, list[Root]] = {}
         for root in roots:
             self._wanted.setdefault(self.part.get(origin(root[0]), -1), []).append(root)
         self.owners = {value_name(value): cell for _, cell in roots for value in (*(cell.past or ()), cell.value)} | {
