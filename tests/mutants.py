@@ -3,7 +3,7 @@
     python tests/mutants.py --draw > tests/baseline/mutants.tsv   draws them; done once, before tests were cut
     python tests/mutants.py                                       all, a line for each
     python tests/mutants.py 3 17                                  some
-    python tests/mutants.py --groups "core/1 core/2" 3            by these groups of tests/run.sh alone
+    python tests/mutants.py --groups "core:1of3 core:2of3" 3            by these groups of tests/run.sh alone
 
 A breakage changes one operator, condition, constant or call of one function. Each third of them is drawn from one of
 `PLACES`: a file by chance, of its functions one, of that one's kinds of breakages one, so that a long file counts

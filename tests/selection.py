@@ -126,6 +126,8 @@ def is_quick(item: pytest.Item, share: int, partitioner: str) -> bool:
         return False
     if partitioner != "shardy":
         return True
+    if hasattr(item, "callspec") and not {"gspmd", "shardy"}.isdisjoint(map(str, item.callspec.params.values())):
+        return False  # it sets the partitioner itself, and ran under both
     marks = list(item.iter_markers("partitioned"))
     return any(mark.args for mark in marks) if folder in _ALL_ARE_PARTITIONED else bool(marks)
 
