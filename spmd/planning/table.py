@@ -17,11 +17,13 @@ from .report import Plan
 from .search import Suggestion, Trial
 
 SHOWN = 20  # rows of the collectives' table
+_IN_A_PIPE = 200  # columns
 
 
 def text_of(shown: Plan | Suggestion) -> str:
-    """The table as text, as wide as the terminal."""
-    console = Console(file=io.StringIO(), width=max(Console().width, 100))
+    """The table as text, as wide as the terminal; in a pipe or a file, wide enough that no word is broken."""
+    out = Console()
+    console = Console(file=io.StringIO(), width=max(out.width, 100) if out.is_terminal else _IN_A_PIPE)
     console.print(table_of(shown) if isinstance(shown, Plan) else ranked(shown))
     file: Any = console.file
     return file.getvalue().rstrip("\n")
