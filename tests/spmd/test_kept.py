@@ -90,11 +90,11 @@ class TestStateDicts:
         model(torch.ones(2, 8, device="xla")).square().sum().backward()
         assert spmd.get_sharding(model[0].weight.grad) is marked[0]
 
-    def test_assigned_with_an_annotation_of_its_own(self, model: nn.Module, mesh8: Mesh) -> None:
+    def test_assigned_takes_the_layout_of_its_target(self, model: nn.Module, mesh8: Mesh) -> None:
         state = {name: value.clone() for name, value in model.state_dict().items()}
         spmd.mark_sharding(state["0.weight"], mesh8, (None, "fsdp"))
         model.load_state_dict(state, assign=True)
-        assert spmd.get_sharding(model[0].weight).partition_spec(2) == (None, "fsdp")
+        assert spmd.get_sharding(model[0].weight).partition_spec(2) == ("fsdp", None)  # not that of the file
         model.load_state_dict({name: value.cpu() for name, value in state.items()}, assign=True)
         assert model[0].weight.device.type == "cpu"
 
