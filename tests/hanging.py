@@ -185,9 +185,10 @@ if "--child" in sys.argv:  # the process that watches needs no device
     import jax
 
     # isort: on
-    import fsdp
     import jax.numpy as jnp
     from jax import lax
+
+    import fsdp
     from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
     from spmd.core.pjrt import runs
 

@@ -146,7 +146,9 @@ _LONG = {
         "TestTarget": "test_planned.py::TestTarget::test_main_job",
     },
 }  # fmt: skip
-LONG = {"::".join(filter(None, (file, test))): covers for file, tests in _LONG.items() for test, covers in tests.items()}
+LONG = {
+    "::".join(filter(None, (file, test))): covers for file, tests in _LONG.items() for test, covers in tests.items()
+}
 
 # What both partitioners must keep, and the tests that show it under Shardy.
 PROMISES = {

@@ -148,7 +148,8 @@ class TestCore:
     def test_rules_know_neither_graph_nor_tensor(self) -> None:
         for path in FILES:
             if ROOT / "spmd" / "core" / "ops" in path.parents:
-                foreign = {name for name in ours(path) if not name.startswith(("spmd.core.ops", "spmd.core.jax_private"))}
+                known = ("spmd.core.ops", "spmd.core.jax_private")
+                foreign = {name for name in ours(path) if not name.startswith(known)}
                 assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
@@ -291,7 +292,10 @@ class TestOneOwner:
 
     def test_only_one_file_spells_shardings(self) -> None:
         spellers = {
-            module_name(path) for path in FILES for line in code_lines(path) if "mhlo.sharding" in line or "sdy." in line
+            module_name(path)
+            for path in FILES
+            for line in code_lines(path)
+            if "mhlo.sharding" in line or "sdy." in line
         }
         # groups of one layout; all else jax writes, of the layouts that `sharding` names
         assert spellers == {"spmd.core.sharding.partitioner"}

@@ -43,7 +43,8 @@ class TestOtherOwners:
         )
         printed = run_script(
             f"{path}import {name}, torch\n"
-            "try:\n    import spmd\nexcept ImportError as error:\n    print(error, torch._C._get_privateuse1_backend_name())"
+            "try:\n    import spmd\n"
+            "except ImportError as error:\n    print(error, torch._C._get_privateuse1_backend_name())"
         )
         assert printed == (
             f"imported\n{name} is already imported, and torch has one XLA device per process. Import spmd in a process "

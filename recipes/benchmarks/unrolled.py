@@ -4,9 +4,9 @@
     python recipes/benchmarks/unrolled.py --case decoder --size 8 --report
 
 `first` is the processor's time for the first step (record, compile, run), `later` the time in which all later steps
-compiled, `CPU` torch's own step on the CPU; `digest` is one of the losses' digits. Each case is a training step, or an inference, of a program that PyTorch
-users write: the images of a batch one by one, a selective scan op by op, episodes, layers that are left out at random,
-images of many sizes, sentences of many lengths.
+compiled, `CPU` torch's own step on the CPU; `digest` is one of the losses' digits. Each case is a training step, or an
+inference, of a program that PyTorch users write: the images of a batch one by one, a selective scan op by op, episodes,
+layers that are left out at random, images of many sizes, sentences of many lengths.
 """
 
 import argparse

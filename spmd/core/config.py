@@ -201,7 +201,7 @@ def set_pool_width(num_devices: int) -> None:
 
 
 def reset_pool_width() -> None:
-    """Takes `set_pool_width` back once the client has started: processes that this one starts have their own devices."""
+    """Takes `set_pool_width` back once the client has started: child processes have devices of their own."""
     global _own_pool_width
     if _own_pool_width is not None and os.environ.get("PJRT_NPROC") == _own_pool_width:
         del os.environ["PJRT_NPROC"]

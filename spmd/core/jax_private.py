@@ -26,8 +26,8 @@ from jax._src.clusters import ClusterEnv as ClusterEnv
 # 0.10, 0.11, 0.12. Builds the op; the public `jax.ffi` sets no frontend attribute.
 from jax._src.interpreters.mlir import custom_call as custom_call
 
-# 0.10, 0.11, 0.12. The bindings of XLA: devices besides those of `jax.devices()`, a program's layouts, the partitioner's
-# report.
+# 0.10, 0.11, 0.12. The bindings of XLA: devices besides those of `jax.devices()`, a program's layouts, the
+# partitioner's report.
 from jax._src.lib import utils as _utils
 from jax._src.lib import xla_client as xla_client
 

@@ -26,8 +26,8 @@ from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
-from .reach import Reached
 from .progress import stage
+from .reach import Reached
 from .report import Plan
 from .rules import ShardingRules
 from .standing import kept, without_data

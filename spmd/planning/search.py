@@ -206,8 +206,8 @@ def _refuse_laid_out(module: nn.Module) -> None:
         if sharding is not None:
             raise ValueError(
                 f"suggest: expected a model without a layout, and {path} of the {type(module).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules or "
-                "marks, and apply the rules that it finds in their place"
+                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules "
+                "or marks, and apply the rules that it finds in their place"
             )
 
 

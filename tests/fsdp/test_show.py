@@ -61,7 +61,8 @@ class TestShow:
         lines = text.splitlines()
         assert lines[1].startswith("(root): Net") and lines[1].endswith("kept after forward")
         # Equal blocks stand once, those that differ apart; the total counts each.
-        assert any(line.split() == "blocks.0 to blocks.1: Layer, 2 alike 4.31 KiB 552 B".split() for line in lines)
+        row = ["blocks.0", "to", "blocks.1:", "Layer,", "2", "alike", "4.31", "KiB", "552", "B"]
+        assert any(line.split() == row for line in lines)
         assert any(line.split()[:1] == ["blocks.0.up.weight"] and "P('fsdp', None)" in line for line in lines)
         assert not any("blocks.1.up" in line for line in lines) and " 9.16 KiB" in lines[-1]
         other = Net()

@@ -22,10 +22,9 @@ from typing import Any
 TESTS = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
+import jax  # noqa: E402
 from drawing import SETS, draw_program  # noqa: E402  # behind the path
 from programs import MeshShape, Program, check_alone, check_together, on_cpu, shrunk  # noqa: E402
-
-import jax  # noqa: E402
 
 import spmd  # noqa: E402
 

@@ -7,7 +7,6 @@ torch compiles the function around such an op before it calls the op; `install` 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch._C import DispatchKey
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl

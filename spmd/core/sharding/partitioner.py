@@ -42,10 +42,10 @@ _num_quiet = 0
 
 @contextlib.contextmanager
 def _without_notice() -> Iterator[None]:
-    """Hides XLA's warning that GSPMD's propagation will go away, which jax 0.10 logs at each compile and later ones once.
+    """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile, later ones once).
 
-    XLA has one level for all of its log, which is lifted over warnings while a context of any thread is open. A user who
-    has asked for a level keeps it.
+    XLA has one level for all of its log, which is lifted over warnings while a context of any thread is open. A user
+    who has asked for a level keeps it.
     """
     global _num_quiet
     if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):
@@ -111,8 +111,8 @@ def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]
 
 
 def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
-    # Counted by module, so that all processes lower the same text: of what jax knows of a module, this list is shared by
-    # all its functions.
+    # Counted by module, so that all processes lower the same text: of what jax knows of a module, this list is shared
+    # by all its functions.
     group = sum(kept is _GROUP for kept in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":

@@ -1,4 +1,4 @@
-"""`torch.cond`, torch's `while_loop`, `scan` and `map`, and functions under `torch.compile`, with tensors of the device."""
+"""`torch.cond`, torch's `while_loop`, `scan`, `map` and functions under `torch.compile`, with tensors of the device."""
 
 from collections.abc import Callable
 from typing import Any
