@@ -123,7 +123,7 @@ class TestTarget:
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu, which it asks for, is there")
     def test_without_libtpu(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed"):
+        with pytest.raises(SystemExit, match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed"):
             run("--target", "v5e:2x4", "--out", str(tmp_path))
 
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")

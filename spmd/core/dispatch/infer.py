@@ -30,8 +30,8 @@ from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_f
 
 aten = torch.ops.aten
 
-# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; torch 2.15's meta kernel,
-# written in Python, says bcomplex32, which earlier versions do not have and XLA neither.
+# Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the meta kernel of torch
+# 2.15, written in Python, says bcomplex32, which earlier versions do not have and XLA neither.
 _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 

@@ -73,7 +73,7 @@ def give_birth(
         if cell.value is node:
             # The stamp stays: what was read of the value reads the leaf by now, in the order of every later step.
             cell.value, cell.past = leaf, None
-        elif cell.data is None:
+        else:
             cell.data = leaf  # the step that has overwritten it may fail; its result is pinned to this layout
         leaf.holder = weakref.ref(cell)
     for cell in needed:  # their own thread's barrier finds data that the step has written over
