@@ -107,9 +107,10 @@ class FullyShardedDataParallel(nn.Module):
         if not isinstance(module, nn.Module):
             raise TypeError(f"{caller}: expected a torch.nn.Module, got {type(module).__name__}")
         if isinstance(module, FullyShardedDataParallel):
+            inner, over = module.module, module.mesh  # type: ignore[has-type]
             raise ValueError(
-                f"{caller}: the {type(module.module).__name__} is wrapped already, over {module.mesh!r}; wrap a module "
-                "once (its `.module` is the module itself)"
+                f"{caller}: the {type(inner).__name__} is wrapped already, over {over!r}; wrap a module once (its "
+                "`.module` is the module itself)"
             )
         mesh, axis, batch_axes = axes_of(caller, mesh, shard_axis, extra_data_axis)
         settings = Settings(

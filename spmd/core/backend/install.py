@@ -90,8 +90,9 @@ def _split_loaded_state() -> None:
 
     def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = process(param, value, *args, **kwargs)
-        is_split = type(made) is XlaTensor and type(param) is XlaTensor and param._view is None
-        return placed_like(made, param) if is_split else made
+        if type(made) is XlaTensor and type(param) is XlaTensor and param._view is None:
+            return placed_like(made, param)
+        return made
 
     optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)  # type: ignore[method-assign]
 

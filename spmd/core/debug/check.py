@@ -85,10 +85,10 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     The op named is the first whose result has one while its operands have none. Where a NaN comes in with data (of a
     batch, a parameter, a buffer, an optimizer's state) and reaches a result or is cast to an integer, that data and its
     line are named; so is what brings an infinity, or a number of the user's that is one, into a parameter. An infinity
-    that goes elsewhere (`masked_fill(mask, -inf)`) is not blamed, nor a value that the program never needs. Inside, programs
-    return one flag per value and donate nothing, so tensors keep the data from before the program that failed; what
-    needs the value that is blamed is dropped, and all else stays recorded. Runs what is pending when it ends. It holds
-    for the calling thread.
+    that goes elsewhere (`masked_fill(mask, -inf)`) is not blamed, nor a value that the program never needs. Inside,
+    programs return one flag per value and donate nothing, so tensors keep the data from before the program that
+    failed; what needs the value that is blamed is dropped, and all else stays recorded. Runs what is pending when it
+    ends. It holds for the calling thread.
 
     Args:
         inf: look for infinities, too.

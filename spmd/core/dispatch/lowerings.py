@@ -123,7 +123,7 @@ class Call(Lowering):
             named["draw"] = (numbers[-2], numbers[-1])
         with jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext():
             if rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
-                flat = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
+                flat: tuple[Any, ...] = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
                 flat = tuple(_leaves(rule.function(*arguments, **named)))
         if rule.promote is not None or self.writes:

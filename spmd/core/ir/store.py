@@ -62,6 +62,7 @@ class Store:
     def pass_on(self, index: int, leaf: Any) -> None:
         """Gives the row of a leaf, which has a copy of it from then on, to another leaf."""
         before = self._leaves[index]()
+        assert before is not None, "a leaf has the row"
         before.take(self.copy_of(index), self.sharding)
         self._leaves[index] = weakref.ref(leaf)
         leaf.lie_in(self, index)

@@ -36,7 +36,7 @@ def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
 def unmerged(array: Any) -> tuple[jax.Array, Groups]:
     """The array before a reshape merged its dims, and which of that one's dims make each of its own."""
     alone = tuple((dim,) for dim in range(array.ndim))
-    made_by = getattr(array, "parent", None)
+    made_by: Any = getattr(array, "parent", None)
     name = "" if made_by is None or split.num_devices() == 1 else made_by.primitive.name
     if name not in ("reshape", "convert_element_type"):
         return array, alone
@@ -44,10 +44,10 @@ def unmerged(array: Any) -> tuple[jax.Array, Groups]:
     if name == "convert_element_type":
         before, groups = unmerged(source)
         return (array, alone) if before is source else (before.astype(array.dtype), groups)
-    groups = _groups(source.shape, array.shape)
-    if groups is None or all(sum(source.shape[i] != 1 for i in group) < 2 for group in groups):
+    merged = _groups(source.shape, array.shape)
+    if merged is None or all(sum(source.shape[i] != 1 for i in group) < 2 for group in merged):
         return array, alone
-    return source, groups
+    return source, merged
 
 
 def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:

@@ -83,10 +83,10 @@ def blame(graph: Graph, values: list[Value], flags: np.ndarray, kinds: int, targ
         if _is_cast_to_integer(node):
             _blame_what_came_in(node, held, kinds)
     for root, cell in zip(graph.roots, targets, strict=True):
-        node = origin(root)
+        maker = origin(root)
         found = held.of((root,)) & kinds
-        if node is not None and found:
-            _blame_what_came_in(node, held, found, cell)
+        if maker is not None and found:
+            _blame_what_came_in(maker, held, found, cell)
 
 
 _KEPT = ". Nothing that was stored is overwritten: tensors that had data before this program still have it."

@@ -192,8 +192,10 @@ class _Wiring:
             for place in range(start, stop):
                 kind.append((self.symbols[place], self.last_read[place] >= stop))
                 for made, result, name in self.operands[place]:
-                    inside = made is not None and made >= start
-                    kind.append((made - start, result) if inside else ~outside.setdefault(name, len(outside)))
+                    if made is not None and made >= start:
+                        kind.append((made - start, result))
+                    else:
+                        kind.append(~outside.setdefault(name, len(outside)))
             found.setdefault(tuple(kind), []).append((start, stop))
         return found
 

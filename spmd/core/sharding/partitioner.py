@@ -48,7 +48,7 @@ def _without_notice() -> Iterator[None]:
     who has asked for a level keeps it.
     """
     global _num_quiet
-    if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):
+    if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
         yield
         return
     with _quiet_lock:
