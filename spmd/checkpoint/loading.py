@@ -151,7 +151,7 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_mo
 
 
 def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
-    """What the files hold, by the model's own names where the files have those of a wrapper."""
+    """The contents of files, by the model's own names where the files have those of a wrapper."""
     names = {name: name if name in state else _WRAPPERS.sub("", name) for name in contents}
     return {(new if new not in contents else old): contents[old] for old, new in names.items()}
 

@@ -101,7 +101,7 @@ def hlo_sharding(sharding: Any, rank: int) -> Any:
 
 
 def is_reordered(sharding: Any) -> bool:
-    """Whether a `NamedSharding` has an order of devices besides its mesh's."""
+    """True for a `NamedSharding` with an order of devices besides its mesh's."""
     return sharding._logical_device_ids is not None
 
 

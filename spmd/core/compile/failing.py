@@ -71,7 +71,7 @@ def not_compiled(program: Program, graph: Graph, error: Exception) -> RuntimeErr
 
 
 def is_of_a_kernel(error: Exception) -> bool:
-    """Whether an error of the compiler says that a kernel does not compile, rather than that a program does not fit."""
+    """True for an error of the compiler of a kernel, not of a program that does not fit."""
     return _KERNEL.search(str(error)) is not None
 
 

@@ -117,7 +117,7 @@ def _kept(roots: Sequence[Root]) -> set[Node]:
 
 
 def _flow(todo: Sequence[Piece], rest: Sequence[Node], left: Sequence[Root], passed: set[Leaf]) -> Flow:
-    """Who reads what, other threads with what they have recorded included."""
+    """The readers of each value, other threads' recorded ops included."""
     flow = Flow(todo, rest, left, passed)
     if recorders.is_several:
         flow.add_others(_recorded_elsewhere(left))
