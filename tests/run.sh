@@ -37,9 +37,10 @@ if [[ ${1-} == --groups ]]; then
     echo "${groups[@]}"
     exit
 fi
-# A group that hangs is ended, and says where each of its threads was.
+# A test that hangs says where each of its threads is and ends its group; so does, at last, a group.
 limit=()
 if command -v timeout >/dev/null; then limit=(timeout --signal=ABRT 40m); fi
+patience=(-o faulthandler_timeout=600 -o faulthandler_exit_on_timeout=true)
 logs=$(mktemp -d)
 trap 'rm -rf "$logs"' EXIT
 
@@ -86,7 +87,7 @@ run() { # one group in one process; its last line says how it ended
     fi
     # shellcheck disable=SC2086
     XLA_FLAGS=$flags SPMD_PARTITIONER=$partitioner ${limit[@]+"${limit[@]}"} "$python" -m pytest -q -p no:cacheprovider \
-        $quick $paths "$@"
+        "${patience[@]}" $quick $paths "$@"
 }
 
 start() {
@@ -97,6 +98,12 @@ start() {
     else
         { echo "== $1: FAILED (exit $code)"; cat "$logs/$1"; } >"$logs/$1.shown"
         cat "$logs/$1.shown"
+        # Said once more at the end, which a reader of a long log sees first: the tests that failed, or what ran where the
+        # group was ended, by the innermost lines of ours.
+        {
+            echo "== $1: exit $code"
+            grep -E "^(FAILED|ERROR) " "$logs/$1" || grep -E "^(Fatal|Current thread|Thread)|File .*/(tests|spmd|fsdp)/" "$logs/$1"
+        } | cut -c 1-200 | head -n 30 >>"$logs/failures"
     fi
     return $code
 }
@@ -116,6 +123,7 @@ while [ "$running" -gt 0 ]; do
     running=$((running - 1))
 done
 if [ $failed -ne 0 ]; then
+    cat "$logs/failures"
     echo "== some tests failed"
     exit 1
 fi

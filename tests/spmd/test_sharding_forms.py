@@ -77,7 +77,7 @@ def pieces_of_text(text: str, ids: list[int], rank: int) -> dict[int, tuple[tupl
 
 
 class TestAgainstAModel:
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_spec_and_text(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
         """Both spellings say for each device the piece that the spec does, and each is taken back as the same value."""
@@ -93,7 +93,7 @@ class TestAgainstAModel:
             math.ceil(size / count) for size, (_, count) in zip(shape, wanted[mesh.device_ids[0]], strict=True)
         )
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_placements(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
         """DTensor's placements of a spec are taken back as the same value, in whatever order axes split a dim."""
@@ -106,12 +106,12 @@ class TestAgainstAModel:
         ]
         assert mesh.sharding(placements, len(spec)) is lies
 
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25, deadline=None, database=None, derandomize=True)
     @given(laid_out())
     def test_data(self, case: tuple[Mesh, tuple[Any, ...], tuple[int, ...]]) -> None:
         """What a device holds is the piece that the model names, padded; copies of one piece are numbered."""
         mesh, spec, shape = case
-        whole = torch.arange(1.0, 1 + math.prod(shape)).reshape(shape)
+        whole = torch.arange(1, 1 + math.prod(shape)).reshape(shape)  # whole numbers: sums are exact
         x = spmd.mark_sharding(whole.clone().to("xla"), mesh, spec)
         wanted, numbers = pieces_of(mesh, spec), dict[Any, set[int]]()
         shards = spmd.local_shards(x)
@@ -131,7 +131,7 @@ class TestAgainstAModel:
         assert all(ids == set(range(copies)) for ids in numbers.values())
         assert torch.equal(x.cpu(), whole) and x.sum().item() == whole.sum().item()
 
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300, deadline=None, database=None, derandomize=True)
     @given(
         st.lists(st.integers(1, 4), min_size=1, max_size=4).flatmap(
             lambda sizes: st.tuples(st.just(sizes), st.permutations(range(len(sizes))))
