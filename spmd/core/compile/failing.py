@@ -134,7 +134,7 @@ def check_memory(program: Program, graph: Graph) -> None:
 def late(program: Program | None, error: Exception) -> RuntimeError:
     """An error that a read met: of the first program in flight that failed so, else of the one that made the value."""
     text = _NESTED.sub("", str(error))
-    for array, maker in runs.in_flight():
+    for array, maker in runs.started():
         ran = maker()
         if ran is None or array.is_deleted():
             continue

@@ -6,7 +6,7 @@ import zlib
 import jax
 import numpy as np
 
-from .. import metrics
+from .. import in_flight, metrics
 from ..compile import cache, failing, families
 from ..compile.numbers import pack_numbers
 from ..compile.program import Program
@@ -55,8 +55,7 @@ def run(program: Program, graph: Graph) -> list[Leaf]:
         buffers = stacks.arguments(program, graph)
         for i, lies in program.foreign:
             buffers[i] = transfer.respelled(buffers[i], lies)
-        if len(graph.mesh.device_ids) > 1:
-            runs.make_room()
+        in_flight.make_room(len(graph.mesh.device_ids))
         with jax.enable_x64(True):
             made = program.executable(*buffers, *vectors)
         if program.calls_host:

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .. import in_flight
 from ..jax_private import device_order
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
@@ -68,7 +69,7 @@ def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, targ
     """The array laid out anew over the same devices, by a program; as it is where it lies so already."""
     if source.is_as(target, len(shape)):
         return respelled(buffer, target.jax)
-    runs.make_room()
+    in_flight.make_room(len(source.device_ids))
     made = _program(shape, source.device_ids, target)(buffer)
     runs.note_started(made)
     return respelled(made, target.jax)

@@ -8,18 +8,11 @@ from typing import Any
 
 import jax
 
-from .. import forking
+from .. import forking, in_flight
 
 # Of each program that may still run one of its results, and the program.
 _in_flight: "deque[tuple[jax.Array, Any]]" = deque()
 _MOST_IN_FLIGHT = 64
-
-# A result of each program over several devices of a CPU, in the order of their launches. XLA runs these programs one
-# at a time and in that order, whatever their devices, so that one result tells of every program before it. It takes 32
-# programs in flight on a device; the launch of another one holds a thread of the pool until one has ended, and a
-# program that needs this thread never ends (tests/hanging.py).
-_queue: "deque[jax.Array]" = deque()
-_LONGEST_QUEUE = 16
 
 _num_runs = 0
 
@@ -42,9 +35,7 @@ def note_started(result: jax.Array, maker: Any = lambda: None) -> None:
     if len(_in_flight) == _MOST_IN_FLIGHT:
         _in_flight.popleft()
     _in_flight.append((result, maker))
-    devices: Any = result.sharding.device_set
-    if len(devices) > 1 and next(iter(devices)).platform == "cpu":
-        _queue.append(result)
+    in_flight.note(result)
 
 
 def note_recorded() -> None:
@@ -66,47 +57,23 @@ def unchanged() -> Iterator[None]:
 
 def forget_done() -> None:
     """Drops what is known of programs that have ended."""
-    while _in_flight and _is_done(_in_flight[0][0]):
+    while _in_flight and in_flight.is_done(_in_flight[0][0]):
         _in_flight.popleft()
-    ended = [i for i, array in enumerate(list(_queue), 1) if not array.is_deleted() and _is_done(array)]
-    for _ in range(max(ended, default=0)):
-        _queue.popleft()
 
 
-def _is_done(array: jax.Array) -> bool:
-    """Whether the program that made an array has run; one that was donated since is another program's by now."""
-    return array.is_deleted() or array.is_ready()  # type: ignore[attr-defined]
-
-
-def in_flight() -> list[tuple[jax.Array, Any]]:
+def started() -> list[tuple[jax.Array, Any]]:
     """The programs that were started and not seen to end, oldest first: (a result, what `note_run` was told)."""
     return list(_in_flight)
 
 
 def wait() -> None:
     """Returns when every program that was started is done; raises what the first to fail raises."""
-    for array, _ in in_flight():
+    for array, _ in started():
         if not array.is_deleted():
             array.block_until_ready()
     forget_done()
 
 
-def make_room() -> None:
-    """Waits, where as many programs over several devices of a CPU are in flight as may be, until there are fewer.
-
-    What a program raises is raised where its results are read.
-    """
-    forget_done()
-    if len(_queue) >= _LONGEST_QUEUE:
-        # A result that a later program was given tells nothing; the newest one has no reader yet.
-        oldest = next((array for array in list(_queue) if not array.is_deleted()), None)
-        if oldest is not None:
-            with contextlib.suppress(jax.errors.JaxRuntimeError):
-                oldest.block_until_ready()
-        forget_done()
-
-
 # A thread of XLA's that ends a program when the interpreter has gone aborts the process; a fork's child has no threads.
 atexit.register(wait)
 forking.on_bad_fork(_in_flight.clear)
-forking.on_bad_fork(_queue.clear)

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from .. import in_flight
 from ..jax_private import device_order
 from .partitioner import compiler_context
 from .value import DEVICE, Sharding
@@ -63,15 +64,22 @@ def _run(
         named = lies.jax
         if arrays[0].is_fully_addressable:
             specs = tuple(one.jax.spec for one in lie)
-            return _program(body, named.mesh, specs, named.spec, len(numbers))(*arrays, *numbers)
+            return _launch(_program(body, named.mesh, specs, named.spec, len(numbers)), *arrays, *numbers)
         # A program over the devices of this process alone, which another process need not run at the same time.
         pieces = [{shard.device: shard.data for shard in array.addressable_shards} for array in arrays]
         devices = tuple(device for device in device_order(named) if device in pieces[0])
         beside = [_side_by_side([here[device] for device in devices], devices) for here in pieces]
         specs = tuple(_cut(len(array.shape)) for array in arrays)
-        made = _program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers))(*beside, *numbers)
+        made = _launch(_program(body, _mesh(devices), specs, _cut(len(shape)), len(numbers)), *beside, *numbers)
         found = {shard.device: shard.data for shard in made.addressable_shards}
         return jax.make_array_from_single_device_arrays(shape, named, [found[device] for device in devices])
+
+
+def _launch(program: Callable[..., jax.Array], array: jax.Array, *others: jax.Array | np.int32) -> jax.Array:
+    in_flight.make_room(len(array.sharding.device_set))
+    made = program(array, *others)
+    in_flight.note(made)
+    return made
 
 
 def _side_by_side(pieces: list[jax.Array], devices: tuple[Any, ...]) -> jax.Array:

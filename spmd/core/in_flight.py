@@ -1,0 +1,82 @@
+"""Programs of XLA's CPU client that were launched and may still run: so many that none of them waits for a thread.
+
+XLA takes 32 programs in flight on a device. The launch of another one over several devices waits for room on a thread
+of the client's pool, and a program in flight that needs this thread never ends (docs/decisions/thread-pools.md).
+"""
+
+import contextlib
+import threading
+from collections import deque
+
+import jax
+
+from . import forking
+
+# Together they stay below XLA's 32 on every device.
+_MOST_OVER_SEVERAL = 16
+_MOST_ON_ONE = 8
+
+# A result of each program over several devices, in the order of their launches. XLA runs these one at a time and in
+# that order, whatever their devices, so that one result tells of every program before it.
+_over_several: "deque[jax.Array]" = deque()
+# The same of programs on one device each, where there are several. These have no order but that of their data.
+_on_one: "deque[jax.Array]" = deque()
+_LOCK = forking.survives_fork(threading.Lock())
+
+
+def make_room(num_devices: int) -> None:
+    """Waits, where as many programs are in flight as may be, until a program over so many devices may be launched.
+
+    What a program raises is raised where its results are read.
+    """
+    if num_devices > 1:
+        forget_done()
+        if len(_over_several) >= _MOST_OVER_SEVERAL:
+            # A result that a later program was given tells nothing; the newest one has no reader yet.
+            _wait(next((array for array in list(_over_several) if not array.is_deleted()), None))
+            forget_done()
+    elif len(_on_one) >= _MOST_ON_ONE:
+        # A donated result is an input of a program whose result was not donated, or was donated in turn.
+        for array in list(_on_one):
+            if not array.is_deleted():
+                _wait(array)
+        _on_one.clear()
+
+
+def note(result: jax.Array) -> None:
+    """Remembers that a program was launched, by one of its results; elsewhere than on several CPU devices nothing."""
+    devices = result.sharding.device_set
+    first = next(iter(devices))
+    if first.platform != "cpu":
+        return
+    if len(devices) > 1:
+        _over_several.append(result)
+    elif first.client.local_device_count() > 1 and not is_done(result):
+        _on_one.append(result)
+
+
+def forget_done() -> None:
+    """Drops what is known of programs over several devices that have ended."""
+    with _LOCK:
+        ended = [i for i, array in enumerate(list(_over_several), 1) if not array.is_deleted() and is_done(array)]
+        for _ in range(max(ended, default=0)):
+            _over_several.popleft()
+
+
+def is_done(array: jax.Array) -> bool:
+    """True once the program that made an array has run; one that was donated since is another program's by now."""
+    return array.is_deleted() or array.is_ready()  # type: ignore[attr-defined]
+
+
+def _wait(array: jax.Array | None) -> None:
+    if array is not None:
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            array.block_until_ready()
+
+
+def _forget() -> None:
+    _over_several.clear()
+    _on_one.clear()
+
+
+forking.on_bad_fork(_forget)
