@@ -3,9 +3,9 @@
 # group of files, so that a group shares its devices and compiled programs, and at most JOBS (2) processes at once.
 # Other arguments go to every pytest. What the first leaves out is said in tests/selection.py.
 #
-# Most of the time of a small test goes to LLVM. So the groups of small tests have XLA generate simple code, from the
-# same partitioned and optimised program; tests of whole models, of processes and of what the generator decides (the
-# group codegen) take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
+# Most of the time of a small test goes to LLVM. So the tests have XLA generate simple code, from the same partitioned and
+# optimised program, but for those of what the generator decides (the group codegen). With --all the tests of whole
+# models, of recipes and of processes, too, take the code that users run. XLA_FLAGS, if set, is taken as it is by all.
 #
 #     tests/run.sh                                  all groups, and those that XLA partitions once more under Shardy
 #     TEST_GROUPS="spmd+fsdp@shardy" tests/run.sh   only these: folders of one process, its part of several, partitioner
@@ -19,7 +19,7 @@ simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
 if grep -qzx xla_cpu_use_fusion_emitters "$jaxlib"/*.so; then simple+=" --xla_cpu_use_fusion_emitters=false"; fi
-small=" core properties sweep spmd fsdp golden "
+small=" core properties sweep spmd fsdp golden models processes rest "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
@@ -30,6 +30,7 @@ if [[ ${1-} == --all ]]; then
     usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
         processes rest codegen golden golden@shardy"
     quick=
+    small=" core properties sweep spmd fsdp golden "
     shift
 fi
 read -rd '' -a groups <<<"${TEST_GROUPS:-$usual}"

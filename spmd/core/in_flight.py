@@ -40,7 +40,7 @@ def make_room(num_devices: int) -> None:
         for array in list(_on_one):
             if not array.is_deleted():
                 _wait(array)
-        _on_one.clear()
+        forget_done()
 
 
 def note(result: jax.Array) -> None:
@@ -56,8 +56,10 @@ def note(result: jax.Array) -> None:
 
 
 def forget_done() -> None:
-    """Drops what is known of programs over several devices that have ended."""
+    """Drops what is known of programs that have ended."""
     with _LOCK:
+        if all(map(is_done, _on_one)):
+            _on_one.clear()
         ended = [i for i, array in enumerate(list(_over_several), 1) if not array.is_deleted() and is_done(array)]
         for _ in range(max(ended, default=0)):
             _over_several.popleft()

@@ -59,6 +59,7 @@ def forget_done() -> None:
     """Drops what is known of programs that have ended."""
     while _in_flight and in_flight.is_done(_in_flight[0][0]):
         _in_flight.popleft()
+    in_flight.forget_done()
 
 
 def started() -> list[tuple[jax.Array, Any]]:
