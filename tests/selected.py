@@ -44,6 +44,7 @@ _LONG = {
         "TestEnd::test_every_way_backward_in_a_new_thread": "test_first_backward_in_a_thread",
     },
     "tests/processes/test_processes.py": {
+        "TestDifferent::test_alone": "TestDifferent::test_told[other_program-words0]",
         "TestTraining::test_stores": "test_losses; tests/core/engine/test_stores.py",
         "TestTraining::test_rolled": "test_losses; tests/core/passes/test_roll.py",
         "TestTraining::test_torchrun": "test_losses; TestPlace::test_torch",
@@ -118,6 +119,7 @@ _LONG = {
         "": "tests/fsdp/test_mixed_precision.py; test_precision",
     },
     "tests/recipes/test_jax_gpt.py": {
+        "test_same_weights_give_torchs_losses[8-shardy]": "[8-gspmd]",
         "test_same_weights_give_torchs_losses[1-shardy]": "[1-gspmd]: on one device it says nothing",
     },
     "tests/recipes/test_llama.py": {
@@ -126,7 +128,9 @@ _LONG = {
         "TestLlama::test_training_step[shape1-shardy]": "[shape2-shardy]",
     },
     "tests/recipes/test_scale.py": {
-        "test_a_toy_beside_jax_by_hand[False-shardy]": "[True-shardy]",
+        "test_a_toy_beside_jax_by_hand[True-shardy]": "[True-gspmd]",
+        "test_a_toy_beside_jax_by_hand[False-gspmd]": "[True-gspmd]",
+        "test_a_toy_beside_jax_by_hand[False-shardy]": "[True-gspmd]",
     },
     "tests/recipes/test_train_gpt.py": {
         "TestMesh": "fsdp/test_memory.py: test_the_numbers_do_not_depend_on_the_mesh; test_parity",
@@ -137,13 +141,25 @@ _LONG = {
         "TestTarget::test_chips": "tests/spmd/test_plan_of_chips.py",
     },
     "tests/recipes/test_train_resnet.py": {
+        "TestLayouts::test_same[fsdp-shardy]": "[spatial-shardy]; tests/fsdp under Shardy",
+        "TestLayouts::test_same[spatial-gspmd]": "[spatial-shardy]",
         "TestReport::test_planned_at_the_shapes_of_imagenet": "test_planned.py",
-        "TestLayouts::test_same[data-shardy]": "[fsdp-shardy]",
+        "TestLayouts::test_same[data-shardy]": "[spatial-shardy]",
         "TestLayouts::test_same[data-gspmd]": "[fsdp-gspmd]",
     },
     "tests/recipes/test_wrap_hugging_face.py": {
         "TestModels::test_trained_saved_and_loaded[gpt2]": "[llama]",
         "TestTarget": "test_planned.py::TestTarget::test_main_job",
+    },
+    "tests/recipes/test_planned.py": {
+        "TestTarget::test_memory": "tests/spmd/test_plan_of_chips.py; test_main_job",
+        "TestTarget::test_step": "test_main_job",
+    },
+    "tests/models/test_planned.py": {
+        "TestPlanned::test_as_in_a_run[unet]": "[resnet18]; tests/spmd/test_plan.py",
+        "TestPlanned::test_as_in_a_run[clip]": "[vit], [t5]",
+        "TestPlanned::test_as_in_a_run[mistral]": "[llama]",
+        "TestPlanned::test_as_in_a_run[bert]": "[gpt2], [vit]",
     },
 }  # fmt: skip
 LONG = {
