@@ -16,8 +16,8 @@ NAMES = {
         "MarkShardingFunction Mesh P PartitionSpec Picture Plan ProcessError RecompileError Shard Sharding "
         "ShardingRules ShardingSpec ShardingType Suggestion Synced XLAShard XLAShardedTensor add_step_closure "
         "all_gather all_reduce all_to_all annotate_custom_sharding apply_backward_optimization_barrier "
-        "apply_xla_patch_to_nn_linear axis_index axis_size broadcast call_jax check checkpoint_name clear_sharding "
-        "collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
+        "apply_xla_patch_to_nn_linear axis_index axis_size bare_name broadcast call_jax check checkpoint_name "
+        "clear_sharding collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
         "disable_manual_sharding eager enable_manual_sharding explain fill_shards from_local_shards "
         "from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_hlo get_sharding "
         "get_stablehlo init_device_mesh initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
@@ -116,6 +116,7 @@ SIGNATURES = {
     spmd.load_checkpoint: "(module, path, *, strict=True, dtype=None, key=None, rename=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
+    spmd.bare_name: "(name)",
     spmd.checkpoint_name: "(tensor, name)",
     spmd.mark_sharding: "(tensor, mesh=None, partition_spec=None, *, memory_kind=None, gradient=True)",
     spmd.add_step_closure: "(closure, args=(), run_async=False)",
