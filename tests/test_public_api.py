@@ -279,3 +279,58 @@ class TestPublicApi:
         ours = [(name, getattr(module, name)) for module in NAMES for name in NAMES[module].split()]
         silent = [name for name, what in ours if not what.__doc__ and not what.__module__.startswith("torch.")]
         assert not silent
+
+
+def _linear() -> nn.Linear:
+    return nn.Linear(2, 2, bias=False)
+
+
+def _value() -> torch.Tensor:
+    return torch.ones(2, device="xla")
+
+
+MESH1 = spmd.Mesh([0], (1,), ("fsdp",))
+# What takes any keyword: each hands it on to what knows its keywords, or compares it with those that there are.
+TAKING_KEYWORDS = {
+    "spmd.ShardingRules.apply": lambda **given: spmd.ShardingRules({"weight": P()}).apply(_linear(), MESH1, **given),
+    "spmd.XLAShardedTensor": lambda **given: spmd.XLAShardedTensor(_value(), **given),
+    "spmd.wrap_as_sharded_tensor": lambda **given: spmd.wrap_as_sharded_tensor(_value(), **given),
+    "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
+    "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
+    "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),
+    "spmd.scan_layers": lambda **given: spmd.scan_layers([_linear().to("xla")], _value(), **given),
+    "spmd.dtensor.DTensor": lambda **given: spmd.dtensor.DTensor(_value(), **given),
+    **{
+        f"spmd.dtensor.{name}": lambda name=name, **given: getattr(spmd.dtensor, name)(2, **given)
+        for name in ("empty", "full", "ones", "rand", "randn", "zeros")
+    },
+    "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), MESH1, **given),
+    "fsdp.recursive_wrap": lambda **given: fsdp.recursive_wrap(
+        _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
+    ),
+}
+# A function of autograd's, and torch's setters without a meaning here, which warn.
+TAKING_ALL = {"spmd.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
+
+
+class TestKeywords:
+    """No public function swallows a keyword that nothing knows."""
+
+    def test_all_are_listed(self) -> None:
+        found = set()
+        for module in NAMES:
+            for name in public(module):
+                owner = getattr(module, name)
+                methods = vars(owner).items() if inspect.isclass(owner) else ()
+                for key, function in [("", owner), *((f".{key}", value) for key, value in methods if key[0] != "_")]:
+                    if not callable(function) or not (getattr(function, "__module__", "") or "").startswith(("spmd", "fsdp")):
+                        continue
+                    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+                    if inspect.Parameter.VAR_KEYWORD in kinds and not key.startswith(".set_"):
+                        found.add(f"{module.__name__}.{name}{key}")
+        assert found == {*TAKING_KEYWORDS, *TAKING_ALL}
+
+    @pytest.mark.parametrize("name", TAKING_KEYWORDS)
+    def test_unknown(self, name: str) -> None:
+        with pytest.raises(TypeError, match="misspelt"):
+            TAKING_KEYWORDS[name](misspelt=1)
