@@ -2,13 +2,17 @@
 
 import inspect
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import fsdp
 import fsdp.state_dict
 import spmd
 import spmd.dtensor
+from spmd import P
 
 NAMES = {
     spmd: (
@@ -289,10 +293,11 @@ def _value() -> torch.Tensor:
     return torch.ones(2, device="xla")
 
 
-MESH1 = spmd.Mesh([0], (1,), ("fsdp",))
 # What takes any keyword: each hands it on to what knows its keywords, or compares it with those that there are.
 TAKING_KEYWORDS = {
-    "spmd.ShardingRules.apply": lambda **given: spmd.ShardingRules({"weight": P()}).apply(_linear(), MESH1, **given),
+    "spmd.ShardingRules.apply": lambda **given: spmd.ShardingRules({"weight": P()}).apply(
+        _linear(), spmd.Mesh([0], (1,), ("fsdp",)), **given
+    ),
     "spmd.XLAShardedTensor": lambda **given: spmd.XLAShardedTensor(_value(), **given),
     "spmd.wrap_as_sharded_tensor": lambda **given: spmd.wrap_as_sharded_tensor(_value(), **given),
     "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
@@ -302,15 +307,26 @@ TAKING_KEYWORDS = {
     "spmd.dtensor.DTensor": lambda **given: spmd.dtensor.DTensor(_value(), **given),
     **{
         f"spmd.dtensor.{name}": lambda name=name, **given: getattr(spmd.dtensor, name)(2, **given)
-        for name in ("empty", "full", "ones", "rand", "randn", "zeros")
+        for name in ("empty", "ones", "rand", "randn", "zeros")
     },
-    "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), MESH1, **given),
+    "spmd.dtensor.full": lambda **given: spmd.dtensor.full((2,), 1.0, **given),
+    "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), **given),
     "fsdp.recursive_wrap": lambda **given: fsdp.recursive_wrap(
         _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
     ),
 }
 # A function of autograd's, and torch's setters without a meaning here, which warn.
 TAKING_ALL = {"spmd.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
+
+
+def takes_any_keyword(function: Any) -> bool:
+    """True for a callable of ours with `**keywords`."""
+    if not callable(function) or not str(getattr(function, "__module__", "")).startswith(("spmd", "fsdp")):
+        return False
+    if inspect.isclass(function) and issubclass(function, BaseException):  # these are raised; some have no signature
+        return False
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
 
 
 class TestKeywords:
@@ -323,10 +339,7 @@ class TestKeywords:
                 owner = getattr(module, name)
                 methods = vars(owner).items() if inspect.isclass(owner) else ()
                 for key, function in [("", owner), *((f".{key}", value) for key, value in methods if key[0] != "_")]:
-                    if not callable(function) or not (getattr(function, "__module__", "") or "").startswith(("spmd", "fsdp")):
-                        continue
-                    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
-                    if inspect.Parameter.VAR_KEYWORD in kinds and not key.startswith(".set_"):
+                    if takes_any_keyword(function) and not key.startswith(".set_"):
                         found.add(f"{module.__name__}.{name}{key}")
         assert found == {*TAKING_KEYWORDS, *TAKING_ALL}
 
