@@ -10,7 +10,6 @@ from torch import nn
 import spmd
 
 from .api import Settings
-from .convert import bare
 from .outputs import BatchSplit
 from .units import ATTRIBUTE, Unit, slots, unit_of, units_in
 
@@ -102,7 +101,7 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
 def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """The hook before `load_state_dict`: names that other wrappers of the module have saved, PyTorch/XLA's FSDPv2 say,
     as the module's own."""
-    names = {key: prefix + bare(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
+    names = {key: prefix + spmd.bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
     if all(old == new for old, new in names.items()):
         return
     own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}

@@ -16,8 +16,7 @@ from typing import Any
 
 import torch
 
-# The modules that the wrappers put between a module and its parameters: the original names have none of them.
-_WRAPPERS = ("_fsdp_wrapped_module.", "_fpw_module.", "_orig_module.", "_orig_mod.")
+import spmd
 
 State = Mapping[str, torch.Tensor]
 
@@ -51,10 +50,11 @@ def consolidate_sharded_state_dicts(
         for module, infos in shard_metadata["shard_info"].items()
         for piece, info in infos.items()
     }
-    dtypes = {bare(name): info["_orig_dtype"] for name, info in shard_metadata.get("buffer_info", {}).items()}
+    buffers = shard_metadata.get("buffer_info", {}).items()
+    dtypes = {spmd.bare_name(name): info["_orig_dtype"] for name, info in buffers}
     whole: dict[str, torch.Tensor] = {}
     for key, value in state_dict_list[0].items():
-        name = bare(key)
+        name = spmd.bare_name(key)
         if name in pieces:
             module, info = pieces.pop(name)
             whole[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
@@ -120,16 +120,8 @@ def _rank(path: str, loaded: Any) -> int:
     return loaded["shard_metadata"]["rank"]
 
 
-def bare(name: str) -> str:
-    """A name without the wrappers' modules; that of a wrapper ends with no dot."""
-    name += "."
-    for wrapper in _WRAPPERS:
-        name = name.replace(wrapper, "")
-    return name.removesuffix(".")
-
-
 def _joined(module: str, name: str) -> str:
-    return bare(f"{module}.{name}" if module else name)
+    return spmd.bare_name(f"{module}.{name}" if module else name)
 
 
 def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
@@ -150,7 +142,7 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
 
 def _unflattened(whole: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """The parameters that were joined in flat ones, each by itself again."""
-    flat = {bare(name): info for name, info in flatten_info.items()}
+    flat = {spmd.bare_name(name): info for name, info in flatten_info.items()}
     made: dict[str, torch.Tensor] = {}
     for name, value in whole.items():
         if name not in flat:

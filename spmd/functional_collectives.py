@@ -32,6 +32,8 @@ def install() -> None:
     _kept.append(library)
     _replace(module, "_resolve_group", lambda torchs, group, tag="": _named(group) or torchs(group, tag))
     _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if type(made) is XlaTensor else torchs(made))
+    if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
+        _replace(module, "_maybe_wrap_tensors", _unwrapped)
     _replace(module, "permute_tensor", _permute_tensor)
     _replace(module.c10d, "_get_group_size_by_name", lambda torchs, group: _size(group) or torchs(group))
 
@@ -45,6 +47,11 @@ def _replace(module: Any, name: str, ours: Any) -> None:
     replaced.__doc__ = torchs.__doc__
     replaced.__name__ = name
     setattr(module, name, replaced)
+
+
+def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """The results as they are: a program waits for its collectives by itself."""
+    return [*made] if all(type(one) is XlaTensor for one in made) else torchs(made)
 
 
 class _Group(str):

@@ -24,23 +24,21 @@ _LONG = {
     "tests/core/ops/test_backward_rules.py": {
         "TestBenchmark": "the rules' own tests in the same file",
     },
-    "tests/core/engine/test_failing.py": {
-        "test_keyboard_interrupt_from_an_alarm_during_compiles": "TestSignals::test_an_alarm",
-    },
     "tests/core/test_forking.py": {
-        "TestFork::test_loaders_beside_a_busy_device": "test_threads.py::TestLoader",
+        "TestFork::test_loaders_beside_a_busy_device": "test_start.py::TestLoader",
         "TestFork::test_a_child_of_a_process_without_devices": "test_what_a_child_is_told",
         "TestSpawn": "backend/test_saving.py: values travel as on the CPU",
     },
     "tests/core/test_interrupt.py": {
+        "test_keyboard_interrupt_from_an_alarm_during_compiles": "TestSignals::test_an_alarm",
         "TestInterrupt::test_during_a_sleep": "test_during_a_run",
         "TestInterrupt::test_during_a_loop": "test_during_a_run",
         "TestInterrupt::test_while_gradients_are_recorded": "test_during_backward",
-        "TestInterrupt::test_a_handler_that_sends_another_signal": "test_failing.py::TestSignals",
+        "TestInterrupt::test_a_handler_that_sends_another_signal": "TestSignals",
         "TestInterrupt::test_where_python_drops_what_is_raised[collector]": "[weak reference]",
         "TestInterrupt::test_where_python_drops_what_is_raised[finalizer]": "[weak reference]",
     },
-    "tests/core/test_threads.py": {
+    "tests/core/test_start.py": {
         "TestEnd::test_every_way_backward_in_a_new_thread": "test_first_backward_in_a_thread",
     },
     "tests/processes/test_processes.py": {

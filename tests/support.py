@@ -1,9 +1,10 @@
-"""What tests share: the table of tolerances, `check`, `Batch`, which runs many cases as one program, `run_script`."""
+"""What tests share: tolerances, `check`, `Batch` (many cases as one program), `run_script`, `in_thread`."""
 
 import os
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,16 @@ def _results(function: Callable[..., Any], args: list[Any]) -> list[torch.Tensor
 def _cotangent(output: torch.Tensor) -> torch.Tensor:
     ramp = torch.linspace(0.5, 1.5, max(output.numel(), 1), dtype=torch.float32)[: output.numel()]
     return ramp.reshape(output.shape).to(dtype=output.dtype).to(output.device)
+
+
+def in_thread(function: Callable[[], object]) -> object:
+    """What a function returns in a new thread."""
+    results: list[object] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
+    thread.start()
+    thread.join(60)
+    assert results, "the thread raised, or hangs"
+    return results[0]
 
 
 def run_script(script: str, *, timeout: float = 120, code: int = 0, **environment: str) -> str:

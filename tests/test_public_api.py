@@ -2,13 +2,17 @@
 
 import inspect
 from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
 import fsdp
 import fsdp.state_dict
 import spmd
 import spmd.dtensor
+from spmd import P
 
 NAMES = {
     spmd: (
@@ -16,8 +20,8 @@ NAMES = {
         "MarkShardingFunction Mesh P PartitionSpec Picture Plan ProcessError RecompileError Shard Sharding "
         "ShardingRules ShardingSpec ShardingType Suggestion Synced XLAShard XLAShardedTensor add_step_closure "
         "all_gather all_reduce all_to_all annotate_custom_sharding apply_backward_optimization_barrier "
-        "apply_xla_patch_to_nn_linear axis_index axis_size broadcast call_jax check checkpoint_name clear_sharding "
-        "collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
+        "apply_xla_patch_to_nn_linear axis_index axis_size bare_name broadcast call_jax check checkpoint_name "
+        "clear_sharding collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
         "disable_manual_sharding eager enable_manual_sharding explain fill_shards from_local_shards "
         "from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_hlo get_sharding "
         "get_stablehlo init_device_mesh initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
@@ -116,6 +120,7 @@ SIGNATURES = {
     spmd.load_checkpoint: "(module, path, *, strict=True, dtype=None, key=None, rename=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
+    spmd.bare_name: "(name)",
     spmd.checkpoint_name: "(tensor, name)",
     spmd.mark_sharding: "(tensor, mesh=None, partition_spec=None, *, memory_kind=None, gradient=True)",
     spmd.add_step_closure: "(closure, args=(), run_async=False)",
@@ -278,3 +283,67 @@ class TestPublicApi:
         ours = [(name, getattr(module, name)) for module in NAMES for name in NAMES[module].split()]
         silent = [name for name, what in ours if not what.__doc__ and not what.__module__.startswith("torch.")]
         assert not silent
+
+
+def _linear() -> nn.Linear:
+    return nn.Linear(2, 2, bias=False)
+
+
+def _value() -> torch.Tensor:
+    return torch.ones(2, device="xla")
+
+
+# What takes any keyword: each hands it on to what knows its keywords, or compares it with those that there are.
+TAKING_KEYWORDS = {
+    "spmd.ShardingRules.apply": lambda **given: spmd.ShardingRules({"weight": P()}).apply(
+        _linear(), spmd.Mesh([0], (1,), ("fsdp",)), **given
+    ),
+    "spmd.XLAShardedTensor": lambda **given: spmd.XLAShardedTensor(_value(), **given),
+    "spmd.wrap_as_sharded_tensor": lambda **given: spmd.wrap_as_sharded_tensor(_value(), **given),
+    "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
+    "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
+    "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),
+    "spmd.scan_layers": lambda **given: spmd.scan_layers([_linear().to("xla")], _value(), **given),
+    "spmd.dtensor.DTensor": lambda **given: spmd.dtensor.DTensor(_value(), **given),
+    **{
+        f"spmd.dtensor.{name}": lambda name=name, **given: getattr(spmd.dtensor, name)(2, **given)
+        for name in ("empty", "ones", "rand", "randn", "zeros")
+    },
+    "spmd.dtensor.full": lambda **given: spmd.dtensor.full((2,), 1.0, **given),
+    "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), **given),
+    "fsdp.recursive_wrap": lambda **given: fsdp.recursive_wrap(
+        _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
+    ),
+}
+# A function of autograd's, and torch's setters without a meaning here, which warn.
+TAKING_ALL = {"spmd.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
+
+
+def takes_any_keyword(function: Any) -> bool:
+    """True for a callable of ours with `**keywords`."""
+    if not callable(function) or not str(getattr(function, "__module__", "")).startswith(("spmd", "fsdp")):
+        return False
+    if inspect.isclass(function) and issubclass(function, BaseException):  # these are raised; some have no signature
+        return False
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    return inspect.Parameter.VAR_KEYWORD in kinds
+
+
+class TestKeywords:
+    """No public function swallows a keyword that nothing knows."""
+
+    def test_all_are_listed(self) -> None:
+        found = set()
+        for module in NAMES:
+            for name in public(module):
+                owner = getattr(module, name)
+                methods = vars(owner).items() if inspect.isclass(owner) else ()
+                for key, function in [("", owner), *((f".{key}", value) for key, value in methods if key[0] != "_")]:
+                    if takes_any_keyword(function) and not key.startswith(".set_"):
+                        found.add(f"{module.__name__}.{name}{key}")
+        assert found == {*TAKING_KEYWORDS, *TAKING_ALL}
+
+    @pytest.mark.parametrize("name", TAKING_KEYWORDS)
+    def test_unknown(self, name: str) -> None:
+        with pytest.raises(TypeError, match="misspelt"):
+            TAKING_KEYWORDS[name](misspelt=1)

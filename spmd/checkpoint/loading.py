@@ -146,13 +146,25 @@ def _renamed(contents: Contents, rename: Rename | None) -> Contents:
     return made
 
 
-# What wrappers of other libraries put into the names of what they wrap: PyTorch/XLA's FSDPs, torch.compile.
-_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module)\.")
+# The modules that PyTorch/XLA's FSDPs and torch.compile put between a module and its parameters.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_module|_fpw_module)(?:\.|$)")
+
+
+def bare_name(name: str) -> str:
+    """A parameter's, buffer's or module's name without the modules that wrappers of other libraries put in.
+
+    Known are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict` do it themselves.
+
+    >>> import spmd
+    >>> spmd.bare_name("_orig_module.layers.0._orig_mod.weight")
+    'layers.0.weight'
+    """
+    return _WRAPPERS.sub("", name).removesuffix(".")
 
 
 def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
     """The contents of files, by the model's own names where the files have those of a wrapper."""
-    names = {name: name if name in state else _WRAPPERS.sub("", name) for name in contents}
+    names = {name: name if name in state else bare_name(name) for name in contents}
     return {(new if new not in contents else old): contents[old] for old, new in names.items()}
 
 

@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever the program is: the process goes on, and every tensor has its value."""
+"""Ctrl-C and alarms, wherever the program is: the process goes on, and every tensor has its value."""
 
 import pytest
 from support import run_script
@@ -234,3 +234,99 @@ class TestInterrupt:
             """
         )
         assert printed == "interrupted\n" * 3 + "[3.0, 3.0]\n"
+
+
+class TestSignals:
+    """An alarm whose handler raises, at any of a hundred moments of a training loop, loses nothing.
+
+    Each step adds one to every weight, so that a weight that was lost, half written or written twice shows.
+    """
+
+    def test_an_alarm(self) -> None:
+        printed = run_script(
+            """
+            import random, signal, torch, spmd
+            spmd.simulate(2)
+            class Alarm(Exception): pass
+            def ring(number, frame): raise Alarm
+            signal.signal(signal.SIGALRM, ring)
+            random.seed(0)
+            mesh = spmd.Mesh(range(2), (2,), ("d",))
+            weights = [torch.zeros(8, device="xla", requires_grad=True) for _ in range(4)]
+            for w in weights:
+                spmd.mark_sharding(w, mesh, ("d",))
+            spmd.sync()
+            scales = torch.ones(8, device="xla")
+            def step(turn):
+                # A new shape compiles; an old one only runs.
+                extra = torch.ones(8, 1 + turn % 5, device="xla").sum() * 0
+                loss = sum((w * scales).sum() for w in weights) + extra
+                loss.backward()
+                with torch.no_grad():
+                    torch._foreach_add_(weights, [w.grad for w in weights])
+                for w in weights:
+                    w.grad = None
+                spmd.sync()
+            step(0)  # torch imports parts of itself here, which are broken for good when an alarm cuts that short
+            caught = whole = 0
+            for turn in range(100):
+                before = [w.tolist() for w in weights]
+                delay = random.choice([1e-4, 1e-3, 5e-3, 2e-2]) * (1 + random.random())
+                try:
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, delay)
+                        step(turn)
+                        whole += 1
+                    finally:
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                    scales + 0  # takes one that came behind the last op
+                except Alarm:
+                    caught += 1
+                for w in weights:
+                    w.grad = None
+                for old, w in zip(before, weights):
+                    now = w.tolist()
+                    assert now in (old, [v + 1 for v in old]), (turn, old, now)
+            assert caught > 10, caught
+            for turn in range(3):
+                step(turn)
+            print("caught", caught, "whole", whole)
+            """,
+            timeout=280,
+        )
+        assert "caught" in printed
+
+
+def test_keyboard_interrupt_from_an_alarm_during_compiles() -> None:
+    """As wall-clock limits and preemption hooks do: `default_int_handler` behind SIGALRM."""
+    run_script(
+        """
+        import signal, torch, spmd
+        from torch import nn
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        torch.manual_seed(0)
+        model = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)]).to("xla")
+        optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+        model(torch.ones(1, 16, device="xla")).sum().backward()
+        optimizer.step()  # cut short, torch leaves half of its state behind, on any device
+        spmd.sync()
+        caught = 0
+        for turn in range(12):
+            x = torch.ones(2 + turn, 16, device="xla")
+            signal.setitimer(signal.ITIMER_REAL, 0.004 * (1 + turn))
+            try:
+                try:
+                    optimizer.zero_grad()
+                    model(x).square().mean().backward()
+                    optimizer.step()
+                    spmd.sync()
+                finally:
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                x + 0  # takes one that came behind the last op
+            except KeyboardInterrupt:
+                caught += 1
+            assert all(torch.isfinite(p).all().item() for p in model.parameters())
+        assert caught, caught
+        """,
+        timeout=200,
+    )

@@ -160,8 +160,9 @@ def chosen(policy: Any, module: nn.Module | None = None, ignored: Any = ()) -> l
 class TestOrPolicy:
     """or_policy: what any of several policies chooses, ours and torch's."""
 
-    LINEAR = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
-    LARGE = partial(fsdp.size_based_auto_wrap_policy, min_num_params=500)
+    # Python 3.13 warns of a bare partial in a class.
+    LINEAR = staticmethod(partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}))
+    LARGE = staticmethod(partial(fsdp.size_based_auto_wrap_policy, min_num_params=500))
 
     def test_any(self) -> None:
         assert chosen(partial(fsdp.or_policy, policies=[self.LINEAR, self.LARGE])) == ["features.2", "head"]

@@ -160,7 +160,7 @@ def views_and_writes() -> str:
 
     def step() -> list[Tensor]:
         x[2:6, ::3] = x[1:5, :6].cos()
-        x[:, -1] = 0.5
+        x[:, -1].fill_(0.5)  # `x[:, -1] = 0.5` is fill_ of a tensor up to torch 2.14, of the number from 2.15 on
         x.t()[3].mul_(2)
         x.diagonal(1).add_(1)
         x.as_strided((4, 3), (17, 2), 1).sub_(x.as_strided((3, 4), (1, 16), 2).t())

@@ -47,209 +47,206 @@ module @jit_spmd attributes {mhlo.num_partitions = 8 : i32, mhlo.num_replicas = 
     %12 = stablehlo.slice %arg2 [0:1] : (tensor<2xf64>) -> tensor<1xf64>
     %13 = stablehlo.reshape %12 : (tensor<1xf64>) -> tensor<f64>
     %14 = stablehlo.convert %13 : (tensor<f64>) -> tensor<f32>
-    %15 = stablehlo.slice %11 [0:8, 15:16] : (tensor<8x16xf32>) -> tensor<8x1xf32>
-    %16 = stablehlo.reshape %15 : (tensor<8x1xf32>) -> tensor<8xf32>
-    %17 = stablehlo.reshape %14 : (tensor<f32>) -> tensor<f32>
-    %18 = stablehlo.broadcast_in_dim %17, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %19 = stablehlo.broadcast_in_dim %18, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
+    %15 = stablehlo.broadcast_in_dim %14, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %16 = stablehlo.broadcast_in_dim %15, dims = [0] : (tensor<8xf32>) -> tensor<8x1xf32>
     %c_20 = stablehlo.constant dense<0> : tensor<i64>
     %c_21 = stablehlo.constant dense<15> : tensor<i64>
-    %20 = stablehlo.dynamic_update_slice %11, %19, %c_20, %c_21 : (tensor<8x16xf32>, tensor<8x1xf32>, tensor<i64>, tensor<i64>) -> tensor<8x16xf32>
-    %21 = stablehlo.transpose %20, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %22 = stablehlo.slice %21 [3:4, 0:8] : (tensor<16x8xf32>) -> tensor<1x8xf32>
-    %23 = stablehlo.reshape %22 : (tensor<1x8xf32>) -> tensor<8xf32>
-    %24 = stablehlo.slice %arg3 [0:1] : (tensor<6xi64>) -> tensor<1xi64>
-    %25 = stablehlo.reshape %24 : (tensor<1xi64>) -> tensor<i64>
-    %26 = stablehlo.convert %25 : (tensor<i64>) -> tensor<f32>
-    %27 = stablehlo.broadcast_in_dim %26, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %28 = stablehlo.multiply %23, %27 : tensor<8xf32>
-    %29 = stablehlo.broadcast_in_dim %28, dims = [1] : (tensor<8xf32>) -> tensor<1x8xf32>
+    %17 = stablehlo.dynamic_update_slice %11, %16, %c_20, %c_21 : (tensor<8x16xf32>, tensor<8x1xf32>, tensor<i64>, tensor<i64>) -> tensor<8x16xf32>
+    %18 = stablehlo.transpose %17, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %19 = stablehlo.slice %18 [3:4, 0:8] : (tensor<16x8xf32>) -> tensor<1x8xf32>
+    %20 = stablehlo.reshape %19 : (tensor<1x8xf32>) -> tensor<8xf32>
+    %21 = stablehlo.slice %arg3 [0:1] : (tensor<6xi64>) -> tensor<1xi64>
+    %22 = stablehlo.reshape %21 : (tensor<1xi64>) -> tensor<i64>
+    %23 = stablehlo.convert %22 : (tensor<i64>) -> tensor<f32>
+    %24 = stablehlo.broadcast_in_dim %23, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %25 = stablehlo.multiply %20, %24 : tensor<8xf32>
+    %26 = stablehlo.broadcast_in_dim %25, dims = [1] : (tensor<8xf32>) -> tensor<1x8xf32>
     %c_22 = stablehlo.constant dense<3> : tensor<i64>
     %c_23 = stablehlo.constant dense<0> : tensor<i64>
-    %30 = stablehlo.dynamic_update_slice %21, %29, %c_22, %c_23 : (tensor<16x8xf32>, tensor<1x8xf32>, tensor<i64>, tensor<i64>) -> tensor<16x8xf32>
-    %31 = stablehlo.transpose %30, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
-    %32 = call @diagonal(%31) : (tensor<8x16xf32>) -> tensor<8xf32>
-    %33 = stablehlo.slice %arg3 [1:2] : (tensor<6xi64>) -> tensor<1xi64>
-    %34 = stablehlo.reshape %33 : (tensor<1xi64>) -> tensor<i64>
-    %35 = stablehlo.convert %34 : (tensor<i64>) -> tensor<f32>
-    %36 = stablehlo.broadcast_in_dim %35, dims = [] : (tensor<f32>) -> tensor<8xf32>
-    %37 = stablehlo.add %32, %36 : tensor<8xf32>
+    %27 = stablehlo.dynamic_update_slice %18, %26, %c_22, %c_23 : (tensor<16x8xf32>, tensor<1x8xf32>, tensor<i64>, tensor<i64>) -> tensor<16x8xf32>
+    %28 = stablehlo.transpose %27, dims = [1, 0] : (tensor<16x8xf32>) -> tensor<8x16xf32>
+    %29 = call @diagonal(%28) : (tensor<8x16xf32>) -> tensor<8xf32>
+    %30 = stablehlo.slice %arg3 [1:2] : (tensor<6xi64>) -> tensor<1xi64>
+    %31 = stablehlo.reshape %30 : (tensor<1xi64>) -> tensor<i64>
+    %32 = stablehlo.convert %31 : (tensor<i64>) -> tensor<f32>
+    %33 = stablehlo.broadcast_in_dim %32, dims = [] : (tensor<f32>) -> tensor<8xf32>
+    %34 = stablehlo.add %29, %33 : tensor<8xf32>
     %c_24 = stablehlo.constant dense<8> : tensor<i64>
-    %38 = stablehlo.broadcast_in_dim %c_24, dims = [] : (tensor<i64>) -> tensor<8xi64>
-    %39 = stablehlo.add %c_1, %38 : tensor<8xi64>
-    %40 = stablehlo.select %c_2, %39, %c_1 : tensor<8xi1>, tensor<8xi64>
+    %35 = stablehlo.broadcast_in_dim %c_24, dims = [] : (tensor<i64>) -> tensor<8xi64>
+    %36 = stablehlo.add %c_1, %35 : tensor<8xi64>
+    %37 = stablehlo.select %c_2, %36, %c_1 : tensor<8xi1>, tensor<8xi64>
     %c_25 = stablehlo.constant dense<16> : tensor<i64>
-    %41 = stablehlo.broadcast_in_dim %c_25, dims = [] : (tensor<i64>) -> tensor<8xi64>
-    %42 = stablehlo.add %c_3, %41 : tensor<8xi64>
-    %43 = stablehlo.select %c_4, %42, %c_3 : tensor<8xi1>, tensor<8xi64>
-    %44 = stablehlo.convert %40 : (tensor<8xi64>) -> tensor<8xi32>
-    %45 = stablehlo.convert %43 : (tensor<8xi64>) -> tensor<8xi32>
-    %46 = stablehlo.broadcast_in_dim %44, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
-    %47 = stablehlo.broadcast_in_dim %45, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
-    %48 = stablehlo.concatenate %46, %47, dim = 1 : (tensor<8x1xi32>, tensor<8x1xi32>) -> tensor<8x2xi32>
-    %49 = "stablehlo.scatter"(%31, %48, %37) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
+    %38 = stablehlo.broadcast_in_dim %c_25, dims = [] : (tensor<i64>) -> tensor<8xi64>
+    %39 = stablehlo.add %c_3, %38 : tensor<8xi64>
+    %40 = stablehlo.select %c_4, %39, %c_3 : tensor<8xi1>, tensor<8xi64>
+    %41 = stablehlo.convert %37 : (tensor<8xi64>) -> tensor<8xi32>
+    %42 = stablehlo.convert %40 : (tensor<8xi64>) -> tensor<8xi32>
+    %43 = stablehlo.broadcast_in_dim %41, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+    %44 = stablehlo.broadcast_in_dim %42, dims = [0] : (tensor<8xi32>) -> tensor<8x1xi32>
+    %45 = stablehlo.concatenate %43, %44, dim = 1 : (tensor<8x1xi32>, tensor<8x1xi32>) -> tensor<8x2xi32>
+    %46 = "stablehlo.scatter"(%28, %45, %34) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<8x2xi32>, tensor<8xf32>) -> tensor<8x16xf32>
-    %50 = stablehlo.reshape %49 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %47 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
     %c_26 = stablehlo.constant dense<128> : tensor<i64>
-    %51 = stablehlo.broadcast_in_dim %c_26, dims = [] : (tensor<i64>) -> tensor<4x3xi64>
-    %52 = stablehlo.add %c_5, %51 : tensor<4x3xi64>
-    %53 = stablehlo.select %c_6, %52, %c_5 : tensor<4x3xi1>, tensor<4x3xi64>
-    %54 = stablehlo.convert %53 : (tensor<4x3xi64>) -> tensor<4x3xi32>
-    %55 = stablehlo.broadcast_in_dim %54, dims = [0, 1] : (tensor<4x3xi32>) -> tensor<4x3x1xi32>
-    %56 = "stablehlo.gather"(%50, %55) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<4x3x1xi32>) -> tensor<4x3xf32>
-    %57 = stablehlo.reshape %49 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %48 = stablehlo.broadcast_in_dim %c_26, dims = [] : (tensor<i64>) -> tensor<4x3xi64>
+    %49 = stablehlo.add %c_5, %48 : tensor<4x3xi64>
+    %50 = stablehlo.select %c_6, %49, %c_5 : tensor<4x3xi1>, tensor<4x3xi64>
+    %51 = stablehlo.convert %50 : (tensor<4x3xi64>) -> tensor<4x3xi32>
+    %52 = stablehlo.broadcast_in_dim %51, dims = [0, 1] : (tensor<4x3xi32>) -> tensor<4x3x1xi32>
+    %53 = "stablehlo.gather"(%47, %52) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<4x3x1xi32>) -> tensor<4x3xf32>
+    %54 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
     %c_27 = stablehlo.constant dense<128> : tensor<i64>
-    %58 = stablehlo.broadcast_in_dim %c_27, dims = [] : (tensor<i64>) -> tensor<3x4xi64>
-    %59 = stablehlo.add %c_7, %58 : tensor<3x4xi64>
-    %60 = stablehlo.select %c_8, %59, %c_7 : tensor<3x4xi1>, tensor<3x4xi64>
-    %61 = stablehlo.convert %60 : (tensor<3x4xi64>) -> tensor<3x4xi32>
-    %62 = stablehlo.broadcast_in_dim %61, dims = [0, 1] : (tensor<3x4xi32>) -> tensor<3x4x1xi32>
-    %63 = "stablehlo.gather"(%57, %62) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<3x4x1xi32>) -> tensor<3x4xf32>
-    %64 = stablehlo.transpose %63, dims = [1, 0] : (tensor<3x4xf32>) -> tensor<4x3xf32>
-    %65 = stablehlo.subtract %56, %64 : tensor<4x3xf32>
-    %66 = stablehlo.reshape %49 : (tensor<8x16xf32>) -> tensor<128xf32>
-    %67 = stablehlo.reshape %65 : (tensor<4x3xf32>) -> tensor<12xf32>
+    %55 = stablehlo.broadcast_in_dim %c_27, dims = [] : (tensor<i64>) -> tensor<3x4xi64>
+    %56 = stablehlo.add %c_7, %55 : tensor<3x4xi64>
+    %57 = stablehlo.select %c_8, %56, %c_7 : tensor<3x4xi1>, tensor<3x4xi64>
+    %58 = stablehlo.convert %57 : (tensor<3x4xi64>) -> tensor<3x4xi32>
+    %59 = stablehlo.broadcast_in_dim %58, dims = [0, 1] : (tensor<3x4xi32>) -> tensor<3x4x1xi32>
+    %60 = "stablehlo.gather"(%54, %59) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 2>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<128xf32>, tensor<3x4x1xi32>) -> tensor<3x4xf32>
+    %61 = stablehlo.transpose %60, dims = [1, 0] : (tensor<3x4xf32>) -> tensor<4x3xf32>
+    %62 = stablehlo.subtract %53, %61 : tensor<4x3xf32>
+    %63 = stablehlo.reshape %46 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %64 = stablehlo.reshape %62 : (tensor<4x3xf32>) -> tensor<12xf32>
     %c_28 = stablehlo.constant dense<12> : tensor<i64>
-    %68 = stablehlo.broadcast_in_dim %c_28, dims = [] : (tensor<i64>) -> tensor<12xi64>
-    %69 = stablehlo.add %c_9, %68 : tensor<12xi64>
-    %70 = stablehlo.select %c_10, %69, %c_9 : tensor<12xi1>, tensor<12xi64>
-    %71 = stablehlo.convert %70 : (tensor<12xi64>) -> tensor<12xi32>
-    %72 = stablehlo.broadcast_in_dim %71, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
-    %73 = "stablehlo.gather"(%67, %72) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<12xf32>, tensor<12x1xi32>) -> tensor<12xf32>
+    %65 = stablehlo.broadcast_in_dim %c_28, dims = [] : (tensor<i64>) -> tensor<12xi64>
+    %66 = stablehlo.add %c_9, %65 : tensor<12xi64>
+    %67 = stablehlo.select %c_10, %66, %c_9 : tensor<12xi1>, tensor<12xi64>
+    %68 = stablehlo.convert %67 : (tensor<12xi64>) -> tensor<12xi32>
+    %69 = stablehlo.broadcast_in_dim %68, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
+    %70 = "stablehlo.gather"(%64, %69) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<12xf32>, tensor<12x1xi32>) -> tensor<12xf32>
     %c_29 = stablehlo.constant dense<128> : tensor<i64>
-    %74 = stablehlo.broadcast_in_dim %c_29, dims = [] : (tensor<i64>) -> tensor<12xi64>
-    %75 = stablehlo.add %c_11, %74 : tensor<12xi64>
-    %76 = stablehlo.select %c_12, %75, %c_11 : tensor<12xi1>, tensor<12xi64>
-    %77 = stablehlo.convert %76 : (tensor<12xi64>) -> tensor<12xi32>
-    %78 = stablehlo.broadcast_in_dim %77, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
-    %79 = "stablehlo.scatter"(%66, %78, %73) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %71 = stablehlo.broadcast_in_dim %c_29, dims = [] : (tensor<i64>) -> tensor<12xi64>
+    %72 = stablehlo.add %c_11, %71 : tensor<12xi64>
+    %73 = stablehlo.select %c_12, %72, %c_11 : tensor<12xi1>, tensor<12xi64>
+    %74 = stablehlo.convert %73 : (tensor<12xi64>) -> tensor<12xi32>
+    %75 = stablehlo.broadcast_in_dim %74, dims = [0] : (tensor<12xi32>) -> tensor<12x1xi32>
+    %76 = "stablehlo.scatter"(%63, %75, %70) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<128xf32>, tensor<12x1xi32>, tensor<12xf32>) -> tensor<128xf32>
-    %80 = stablehlo.reshape %79 : (tensor<128xf32>) -> tensor<8x16xf32>
+    %77 = stablehlo.reshape %76 : (tensor<128xf32>) -> tensor<8x16xf32>
     %c_30 = stablehlo.constant dense<0> : tensor<i64>
-    %81 = stablehlo.broadcast_in_dim %c_30, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %82 = stablehlo.compare LT, %arg1, %81, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %78 = stablehlo.broadcast_in_dim %c_30, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %79 = stablehlo.compare LT, %arg1, %78, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_31 = stablehlo.constant dense<8> : tensor<i64>
-    %83 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %84 = stablehlo.add %arg1, %83 : tensor<3xi64>
-    %85 = stablehlo.select %82, %84, %arg1 : tensor<3xi1>, tensor<3xi64>
-    %86 = stablehlo.convert %85 : (tensor<3xi64>) -> tensor<3xi32>
-    %87 = stablehlo.broadcast_in_dim %86, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %80 = stablehlo.broadcast_in_dim %c_31, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %81 = stablehlo.add %arg1, %80 : tensor<3xi64>
+    %82 = stablehlo.select %79, %81, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %83 = stablehlo.convert %82 : (tensor<3xi64>) -> tensor<3xi32>
+    %84 = stablehlo.broadcast_in_dim %83, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
     %c_32 = stablehlo.constant dense<7> : tensor<1xi32>
     %c_33 = stablehlo.constant dense<0> : tensor<i32>
-    %88 = stablehlo.broadcast_in_dim %c_33, dims = [] : (tensor<i32>) -> tensor<3x1xi32>
-    %89 = stablehlo.compare GE, %87, %88, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
-    %90 = stablehlo.broadcast_in_dim %c_32, dims = [1] : (tensor<1xi32>) -> tensor<1x1xi32>
-    %91 = stablehlo.broadcast_in_dim %90, dims = [0, 1] : (tensor<1x1xi32>) -> tensor<3x1xi32>
-    %92 = stablehlo.compare LE, %87, %91, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
-    %93 = stablehlo.and %89, %92 : tensor<3x1xi1>
+    %85 = stablehlo.broadcast_in_dim %c_33, dims = [] : (tensor<i32>) -> tensor<3x1xi32>
+    %86 = stablehlo.compare GE, %84, %85, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
+    %87 = stablehlo.broadcast_in_dim %c_32, dims = [1] : (tensor<1xi32>) -> tensor<1x1xi32>
+    %88 = stablehlo.broadcast_in_dim %87, dims = [0, 1] : (tensor<1x1xi32>) -> tensor<3x1xi32>
+    %89 = stablehlo.compare LE, %84, %88, SIGNED : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x1xi1>
+    %90 = stablehlo.and %86, %89 : tensor<3x1xi1>
     %c_34 = stablehlo.constant dense<true> : tensor<i1>
-    %94 = stablehlo.reduce(%93 init: %c_34) applies stablehlo.and across dimensions = [1] : (tensor<3x1xi1>, tensor<i1>) -> tensor<3xi1>
-    %95 = "stablehlo.gather"(%80, %87) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 16>}> : (tensor<8x16xf32>, tensor<3x1xi32>) -> tensor<3x16xf32>
-    %96 = stablehlo.broadcast_in_dim %94, dims = [0] : (tensor<3xi1>) -> tensor<3x16xi1>
+    %91 = stablehlo.reduce(%90 init: %c_34) applies stablehlo.and across dimensions = [1] : (tensor<3x1xi1>, tensor<i1>) -> tensor<3xi1>
+    %92 = "stablehlo.gather"(%77, %84) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1, 16>}> : (tensor<8x16xf32>, tensor<3x1xi32>) -> tensor<3x16xf32>
+    %93 = stablehlo.broadcast_in_dim %91, dims = [0] : (tensor<3xi1>) -> tensor<3x16xi1>
     %cst = stablehlo.constant dense<0x7FC00000> : tensor<f32>
-    %97 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
-    %98 = stablehlo.select %96, %95, %97 : tensor<3x16xi1>, tensor<3x16xf32>
-    %99 = stablehlo.slice %arg3 [2:3] : (tensor<6xi64>) -> tensor<1xi64>
-    %100 = stablehlo.reshape %99 : (tensor<1xi64>) -> tensor<i64>
-    %101 = stablehlo.convert %100 : (tensor<i64>) -> tensor<f32>
-    %102 = stablehlo.broadcast_in_dim %101, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
-    %103 = stablehlo.multiply %98, %102 : tensor<3x16xf32>
+    %94 = stablehlo.broadcast_in_dim %cst, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
+    %95 = stablehlo.select %93, %92, %94 : tensor<3x16xi1>, tensor<3x16xf32>
+    %96 = stablehlo.slice %arg3 [2:3] : (tensor<6xi64>) -> tensor<1xi64>
+    %97 = stablehlo.reshape %96 : (tensor<1xi64>) -> tensor<i64>
+    %98 = stablehlo.convert %97 : (tensor<i64>) -> tensor<f32>
+    %99 = stablehlo.broadcast_in_dim %98, dims = [] : (tensor<f32>) -> tensor<3x16xf32>
+    %100 = stablehlo.multiply %95, %99 : tensor<3x16xf32>
     %c_35 = stablehlo.constant dense<0> : tensor<i64>
-    %104 = stablehlo.broadcast_in_dim %c_35, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %105 = stablehlo.compare LT, %arg1, %104, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %101 = stablehlo.broadcast_in_dim %c_35, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %102 = stablehlo.compare LT, %arg1, %101, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_36 = stablehlo.constant dense<8> : tensor<i64>
-    %106 = stablehlo.broadcast_in_dim %c_36, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %107 = stablehlo.add %arg1, %106 : tensor<3xi64>
-    %108 = stablehlo.select %105, %107, %arg1 : tensor<3xi1>, tensor<3xi64>
-    %109 = stablehlo.convert %108 : (tensor<3xi64>) -> tensor<3xi32>
-    %110 = stablehlo.broadcast_in_dim %109, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
-    %111 = "stablehlo.scatter"(%80, %110, %103) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %103 = stablehlo.broadcast_in_dim %c_36, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %104 = stablehlo.add %arg1, %103 : tensor<3xi64>
+    %105 = stablehlo.select %102, %104, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %106 = stablehlo.convert %105 : (tensor<3xi64>) -> tensor<3xi32>
+    %107 = stablehlo.broadcast_in_dim %106, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %108 = "stablehlo.scatter"(%77, %107, %100) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<update_window_dims = [1], inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<3x1xi32>, tensor<3x16xf32>) -> tensor<8x16xf32>
-    %112 = stablehlo.slice %arg3 [3:4] : (tensor<6xi64>) -> tensor<1xi64>
-    %113 = stablehlo.reshape %112 : (tensor<1xi64>) -> tensor<i64>
-    %114 = stablehlo.broadcast_in_dim %113, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %115 = stablehlo.add %arg1, %114 : tensor<3xi64>
-    %116 = stablehlo.slice %arg2 [1:2] : (tensor<2xf64>) -> tensor<1xf64>
-    %117 = stablehlo.reshape %116 : (tensor<1xf64>) -> tensor<f64>
-    %118 = stablehlo.convert %117 : (tensor<f64>) -> tensor<f32>
-    %119 = stablehlo.broadcast_in_dim %118, dims = [] : (tensor<f32>) -> tensor<3xf32>
+    %109 = stablehlo.slice %arg3 [3:4] : (tensor<6xi64>) -> tensor<1xi64>
+    %110 = stablehlo.reshape %109 : (tensor<1xi64>) -> tensor<i64>
+    %111 = stablehlo.broadcast_in_dim %110, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %112 = stablehlo.add %arg1, %111 : tensor<3xi64>
+    %113 = stablehlo.slice %arg2 [1:2] : (tensor<2xf64>) -> tensor<1xf64>
+    %114 = stablehlo.reshape %113 : (tensor<1xf64>) -> tensor<f64>
+    %115 = stablehlo.convert %114 : (tensor<f64>) -> tensor<f32>
+    %116 = stablehlo.broadcast_in_dim %115, dims = [] : (tensor<f32>) -> tensor<3xf32>
     %c_37 = stablehlo.constant dense<0> : tensor<i64>
-    %120 = stablehlo.broadcast_in_dim %c_37, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %121 = stablehlo.compare LT, %arg1, %120, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %117 = stablehlo.broadcast_in_dim %c_37, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %118 = stablehlo.compare LT, %arg1, %117, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_38 = stablehlo.constant dense<8> : tensor<i64>
-    %122 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %123 = stablehlo.add %arg1, %122 : tensor<3xi64>
-    %124 = stablehlo.select %121, %123, %arg1 : tensor<3xi1>, tensor<3xi64>
+    %119 = stablehlo.broadcast_in_dim %c_38, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %120 = stablehlo.add %arg1, %119 : tensor<3xi64>
+    %121 = stablehlo.select %118, %120, %arg1 : tensor<3xi1>, tensor<3xi64>
     %c_39 = stablehlo.constant dense<0> : tensor<i64>
-    %125 = stablehlo.broadcast_in_dim %c_39, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %126 = stablehlo.compare LT, %115, %125, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
+    %122 = stablehlo.broadcast_in_dim %c_39, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %123 = stablehlo.compare LT, %112, %122, SIGNED : (tensor<3xi64>, tensor<3xi64>) -> tensor<3xi1>
     %c_40 = stablehlo.constant dense<16> : tensor<i64>
-    %127 = stablehlo.broadcast_in_dim %c_40, dims = [] : (tensor<i64>) -> tensor<3xi64>
-    %128 = stablehlo.add %115, %127 : tensor<3xi64>
-    %129 = stablehlo.select %126, %128, %115 : tensor<3xi1>, tensor<3xi64>
-    %130 = stablehlo.convert %124 : (tensor<3xi64>) -> tensor<3xi32>
-    %131 = stablehlo.convert %129 : (tensor<3xi64>) -> tensor<3xi32>
-    %132 = stablehlo.broadcast_in_dim %130, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
-    %133 = stablehlo.broadcast_in_dim %131, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
-    %134 = stablehlo.concatenate %132, %133, dim = 1 : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x2xi32>
-    %135 = "stablehlo.scatter"(%111, %134, %119) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
+    %124 = stablehlo.broadcast_in_dim %c_40, dims = [] : (tensor<i64>) -> tensor<3xi64>
+    %125 = stablehlo.add %112, %124 : tensor<3xi64>
+    %126 = stablehlo.select %123, %125, %112 : tensor<3xi1>, tensor<3xi64>
+    %127 = stablehlo.convert %121 : (tensor<3xi64>) -> tensor<3xi32>
+    %128 = stablehlo.convert %126 : (tensor<3xi64>) -> tensor<3xi32>
+    %129 = stablehlo.broadcast_in_dim %127, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %130 = stablehlo.broadcast_in_dim %128, dims = [0] : (tensor<3xi32>) -> tensor<3x1xi32>
+    %131 = stablehlo.concatenate %129, %130, dim = 1 : (tensor<3x1xi32>, tensor<3x1xi32>) -> tensor<3x2xi32>
+    %132 = "stablehlo.scatter"(%108, %131, %116) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0, 1], scatter_dims_to_operand_dims = [0, 1], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
-      %173 = stablehlo.add %arg4, %arg5 : tensor<f32>
-      stablehlo.return %173 : tensor<f32>
+      %170 = stablehlo.add %arg4, %arg5 : tensor<f32>
+      stablehlo.return %170 : tensor<f32>
     }) : (tensor<8x16xf32>, tensor<3x2xi32>, tensor<3xf32>) -> tensor<8x16xf32>
-    %136 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
-    %137 = stablehlo.reshape %136 : (tensor<1xi64>) -> tensor<i64>
-    %138 = stablehlo.convert %137 : (tensor<i64>) -> tensor<f32>
-    %139 = stablehlo.broadcast_in_dim %138, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
-    %140 = stablehlo.compare GT, %135, %139, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
-    %141 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
-    %142 = stablehlo.reshape %141 : (tensor<1xi64>) -> tensor<i64>
-    %143 = stablehlo.convert %142 : (tensor<i64>) -> tensor<f32>
-    %144 = call @_where(%140, %143, %135) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
-    %145 = stablehlo.reshape %144 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
-    %146 = stablehlo.slice %145 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
-    %147 = stablehlo.reshape %146 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
-    %148 = stablehlo.reshape %147 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
-    %149 = stablehlo.exponential %148 : tensor<1x4x16xf32>
-    %150 = stablehlo.reshape %149 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
-    %151 = stablehlo.broadcast_in_dim %150, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
+    %133 = stablehlo.slice %arg3 [4:5] : (tensor<6xi64>) -> tensor<1xi64>
+    %134 = stablehlo.reshape %133 : (tensor<1xi64>) -> tensor<i64>
+    %135 = stablehlo.convert %134 : (tensor<i64>) -> tensor<f32>
+    %136 = stablehlo.broadcast_in_dim %135, dims = [] : (tensor<f32>) -> tensor<8x16xf32>
+    %137 = stablehlo.compare GT, %132, %136, FLOAT : (tensor<8x16xf32>, tensor<8x16xf32>) -> tensor<8x16xi1>
+    %138 = stablehlo.slice %arg3 [5:6] : (tensor<6xi64>) -> tensor<1xi64>
+    %139 = stablehlo.reshape %138 : (tensor<1xi64>) -> tensor<i64>
+    %140 = stablehlo.convert %139 : (tensor<i64>) -> tensor<f32>
+    %141 = call @_where(%137, %140, %132) : (tensor<8x16xi1>, tensor<f32>, tensor<8x16xf32>) -> tensor<8x16xf32>
+    %142 = stablehlo.reshape %141 : (tensor<8x16xf32>) -> tensor<4x2x16xf32>
+    %143 = stablehlo.slice %142 [0:4, 0:1, 0:16] : (tensor<4x2x16xf32>) -> tensor<4x1x16xf32>
+    %144 = stablehlo.reshape %143 : (tensor<4x1x16xf32>) -> tensor<4x16xf32>
+    %145 = stablehlo.reshape %144 : (tensor<4x16xf32>) -> tensor<1x4x16xf32>
+    %146 = stablehlo.exponential %145 : tensor<1x4x16xf32>
+    %147 = stablehlo.reshape %146 : (tensor<1x4x16xf32>) -> tensor<4x16xf32>
+    %148 = stablehlo.broadcast_in_dim %147, dims = [0, 2] : (tensor<4x16xf32>) -> tensor<4x1x16xf32>
     %c_41 = stablehlo.constant dense<0> : tensor<i64>
     %c_42 = stablehlo.constant dense<0> : tensor<i64>
     %c_43 = stablehlo.constant dense<0> : tensor<i64>
-    %152 = stablehlo.dynamic_update_slice %145, %151, %c_41, %c_42, %c_43 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
-    %153 = stablehlo.reshape %152 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
+    %149 = stablehlo.dynamic_update_slice %142, %148, %c_41, %c_42, %c_43 : (tensor<4x2x16xf32>, tensor<4x1x16xf32>, tensor<i64>, tensor<i64>, tensor<i64>) -> tensor<4x2x16xf32>
+    %150 = stablehlo.reshape %149 : (tensor<4x2x16xf32>) -> tensor<8x16xf32>
     %cst_44 = stablehlo.constant dense<0.000000e+00> : tensor<f32>
-    %154 = stablehlo.broadcast_in_dim %cst_44, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
-    %155 = stablehlo.reshape %153 : (tensor<8x16xf32>) -> tensor<128xf32>
-    %156 = stablehlo.reshape %154 : (tensor<8x4xf32>) -> tensor<32xf32>
+    %151 = stablehlo.broadcast_in_dim %cst_44, dims = [] : (tensor<f32>) -> tensor<8x4xf32>
+    %152 = stablehlo.reshape %150 : (tensor<8x16xf32>) -> tensor<128xf32>
+    %153 = stablehlo.reshape %151 : (tensor<8x4xf32>) -> tensor<32xf32>
     %c_45 = stablehlo.constant dense<32> : tensor<i64>
-    %157 = stablehlo.broadcast_in_dim %c_45, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %158 = stablehlo.add %c_13, %157 : tensor<32xi64>
-    %159 = stablehlo.select %c_14, %158, %c_13 : tensor<32xi1>, tensor<32xi64>
-    %160 = stablehlo.convert %159 : (tensor<32xi64>) -> tensor<32xi32>
-    %161 = stablehlo.broadcast_in_dim %160, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %162 = "stablehlo.gather"(%156, %161) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
+    %154 = stablehlo.broadcast_in_dim %c_45, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %155 = stablehlo.add %c_13, %154 : tensor<32xi64>
+    %156 = stablehlo.select %c_14, %155, %c_13 : tensor<32xi1>, tensor<32xi64>
+    %157 = stablehlo.convert %156 : (tensor<32xi64>) -> tensor<32xi32>
+    %158 = stablehlo.broadcast_in_dim %157, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %159 = "stablehlo.gather"(%153, %158) <{dimension_numbers = #stablehlo.gather<collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, indices_are_sorted = false, slice_sizes = array<i64: 1>}> : (tensor<32xf32>, tensor<32x1xi32>) -> tensor<32xf32>
     %c_46 = stablehlo.constant dense<128> : tensor<i64>
-    %163 = stablehlo.broadcast_in_dim %c_46, dims = [] : (tensor<i64>) -> tensor<32xi64>
-    %164 = stablehlo.add %c_15, %163 : tensor<32xi64>
-    %165 = stablehlo.select %c_16, %164, %c_15 : tensor<32xi1>, tensor<32xi64>
-    %166 = stablehlo.convert %165 : (tensor<32xi64>) -> tensor<32xi32>
-    %167 = stablehlo.broadcast_in_dim %166, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
-    %168 = "stablehlo.scatter"(%155, %167, %162) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
+    %160 = stablehlo.broadcast_in_dim %c_46, dims = [] : (tensor<i64>) -> tensor<32xi64>
+    %161 = stablehlo.add %c_15, %160 : tensor<32xi64>
+    %162 = stablehlo.select %c_16, %161, %c_15 : tensor<32xi1>, tensor<32xi64>
+    %163 = stablehlo.convert %162 : (tensor<32xi64>) -> tensor<32xi32>
+    %164 = stablehlo.broadcast_in_dim %163, dims = [0] : (tensor<32xi32>) -> tensor<32x1xi32>
+    %165 = "stablehlo.scatter"(%152, %164, %159) <{indices_are_sorted = false, scatter_dimension_numbers = #stablehlo.scatter<inserted_window_dims = [0], scatter_dims_to_operand_dims = [0], index_vector_dim = 1>, unique_indices = false}> ({
     ^bb0(%arg4: tensor<f32>, %arg5: tensor<f32>):
       stablehlo.return %arg5 : tensor<f32>
     }) : (tensor<128xf32>, tensor<32x1xi32>, tensor<32xf32>) -> tensor<128xf32>
-    %169 = stablehlo.reshape %168 : (tensor<128xf32>) -> tensor<8x16xf32>
-    %170 = stablehlo.transpose %169, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    %171 = stablehlo.reshape %170 : (tensor<16x8xf32>) -> tensor<128xf32>
-    %172 = stablehlo.transpose %169, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
-    return %169, %171, %172 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
+    %166 = stablehlo.reshape %165 : (tensor<128xf32>) -> tensor<8x16xf32>
+    %167 = stablehlo.transpose %166, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    %168 = stablehlo.reshape %167 : (tensor<16x8xf32>) -> tensor<128xf32>
+    %169 = stablehlo.transpose %166, dims = [1, 0] : (tensor<8x16xf32>) -> tensor<16x8xf32>
+    return %166, %168, %169 : tensor<8x16xf32>, tensor<128xf32>, tensor<16x8xf32>
   }
   func.func private @diagonal(%arg0: tensor<8x16xf32>) -> tensor<8xf32> {
     %0 = stablehlo.iota dim = 0 : tensor<8xi64>

@@ -319,13 +319,13 @@ def _watch_functions() -> None:
     global _apply
     if _apply is not None:
         return
-    _apply = torch.autograd.Function.__dict__["apply"].__func__
+    _apply = torch.autograd.Function.__dict__["apply"]  # a class method; of C++ from torch 2.15 on
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         now = tracker()
         if now is not None and torch.is_grad_enabled() and not cls.__module__.startswith("spmd."):
             args = tuple(now.unified(args))
-        return _apply(cls, *args, **kwargs)
+        return _apply.__get__(None, cls)(*args, **kwargs)
 
     apply.__doc__ = _apply.__doc__
     torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]

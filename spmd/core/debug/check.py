@@ -83,17 +83,18 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     """A context in which a program that makes a NaN or an infinity raises, and the message names the op and its line.
 
     The op named is the first whose result has one while its operands have none. Where a NaN comes in with data (of a
-    batch, a parameter, a buffer, an optimizer's state) and reaches a result or is cast to an integer, that data and its
-    line are named; so is what brings an infinity, or a number of the user's that is one, into a parameter. An infinity
-    that goes elsewhere (`masked_fill(mask, -inf)`) is not blamed, nor a value that the program never needs. Inside,
-    programs return one flag per value and donate nothing, so tensors keep the data from before the program that
-    failed; what needs the value that is blamed is dropped, and all else stays recorded. Runs what is pending when it
-    ends. It holds for the calling thread.
+    batch, a parameter, a buffer, an optimizer's state) and reaches a result, that data and its line are named; so is
+    what brings an infinity, or a number of the user's that is one, into a parameter, and what brings a NaN or an
+    infinity to a cast to integers, which have no value for it. An infinity that goes elsewhere (`masked_fill(mask,
+    -inf)`) is not blamed, nor a value that the program never needs. Inside, programs return one flag per value and
+    donate nothing, so tensors keep the data from before the program that failed; what needs the value that is blamed is
+    dropped, and all else stays recorded. Runs what is pending when it ends. It holds for the calling thread.
 
     Args:
         inf: look for infinities, too.
 
-    Raises FloatingPointError, at the barrier or read that runs the program.
+    Raises FloatingPointError, at the barrier or read that runs the program; for CPU data that is cast to integers on its
+    way to the device, at the copy.
 
     >>> import torch, spmd
     >>> x = torch.tensor([1.0, -1.0]).to("xla")

@@ -15,6 +15,7 @@ from ..lazy.overlap import check_target
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import shown, write
 from ..naming import only_device
+from ..passes.nans import check_cast, is_integer
 from ..pjrt.host import leaving
 from ..pjrt.transfer import host_array, host_tensor
 from ..sharding.value import Sharding
@@ -72,6 +73,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
     check_target("aten.copy_", "copy", target._meta)
+    check_cast(source, target.dtype)
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
@@ -105,12 +107,14 @@ def _lies_of(source: XlaTensor) -> Sharding | None:
 
 
 def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The list op, but pair by pair where a value comes from other devices than those of its target."""
+    """The list op, but pair by pair where a value comes from other devices than those of its target, or is cast to
+    integers: a NaN guard tells these apart by op."""
     targets, sources = args[:2]
     for target, source in zip(targets, sources, strict=True):
         lies = target._cell.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
         met = None if lies is None else _lies_of(source)
-        if met is not None and met.devices != lies.devices:  # type: ignore[union-attr]  # there is one with `met`
+        is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
+        if is_cast or (met is not None and met.devices != lies.devices):  # type: ignore[union-attr]  # there is one
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None

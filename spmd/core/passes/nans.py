@@ -130,7 +130,7 @@ def _blame_what_came_in(node: Node, held: _Held, kinds: int, target: Any = None)
             continue
         path, source = held.path(node, kind)
         is_trained = target is not None and _is_trained(target, path)
-        is_harmful = isinstance(source, Leaf) and (kind is NAN or target is None)
+        is_harmful = target is None or (isinstance(source, Leaf) and kind is NAN)
         if is_trained or is_harmful:
             said = f"nan_guard: {_NAMES[kind]} came in by {_brought(source)}; it reached {describe(node)}"
             raise NanError(said + _KEPT, source)
@@ -163,14 +163,31 @@ def _brought(source: Node | Leaf) -> str:
     return f"{role}, {source.meta!r}, {where}"
 
 
-# What changes the dtype of its operand; a NaN as an integer is any number.
-_CASTS = frozenset({"aten._to_copy", "aten.copy_", "aten.copy"})
+# What gives its operand's values in another dtype, or their sum; a NaN or an infinity as an integer is any number.
+_CASTS = frozenset({
+    "aten._to_copy", "aten.copy_", "aten.copy", "aten.fill_", "aten.fill", "aten.sum", "aten.nansum", "aten.prod",
+    "aten.cumsum", "aten.cumprod",
+})  # fmt: skip
 
 
 def _is_cast_to_integer(node: Node) -> bool:
-    dtype = node.entry.metas[0].dtype
-    is_integer = dtype is not torch.bool and not dtype.is_floating_point and not dtype.is_complex
-    return is_integer and node.entry.name in _CASTS
+    op = ".".join(node.entry.name.split(".")[:2])  # of whatever overload
+    return op in _CASTS and is_integer(node.entry.metas[0].dtype)
+
+
+def is_integer(dtype: torch.dtype) -> bool:
+    """True for a dtype that has neither NaN nor infinity, and no one value that a cast gives for them."""
+    return dtype is not torch.bool and not dtype.is_floating_point and not dtype.is_complex
+
+
+def check_cast(source: torch.Tensor, dtype: torch.dtype) -> None:
+    """Raises FloatingPointError for a NaN or an infinity of CPU data that the host casts to integers for the device."""
+    kinds = looked_for()
+    if kinds and is_integer(dtype) and not is_integer(source.dtype):
+        for kind, found in ((NAN, source.isnan()), (INFINITE, source.isinf())):
+            if kinds & kind and found.any():
+                said = f"nan_guard: {_NAMES[kind]} came in by CPU data that is cast to {dtype}"
+                raise FloatingPointError(said + _KEPT)
 
 
 def _can_hold(meta: Meta) -> bool:

@@ -1,9 +1,9 @@
 """Buffers come and go here; nobody else calls `device_put`."""
 
-import contextlib
 import math
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -60,7 +60,7 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
-    with _room(padded, array.dtype, sharding), compiler_context():
+    with _Room(padded, array.dtype, sharding), compiler_context():
         if padded != array.shape:
             array = np.pad(array, [(0, wide - narrow) for wide, narrow in zip(padded, array.shape, strict=True)])
         if processes.several():  # jax's device_put would compare the data of all processes in a program of its own
@@ -86,7 +86,7 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
     if not processes.several():
         return upload(array, sharding)
     forking.check()
-    with _room(shape, array.dtype, sharding), compiler_context():
+    with _Room(shape, array.dtype, sharding), compiler_context():
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
@@ -117,7 +117,7 @@ def upload_piece(array: np.ndarray, piece: Piece, shape: tuple[int, ...], shardi
     """One part of an array of this shape to the devices that are to hold it, padded as they hold it."""
     forking.check()
     wide = sharding.shard_shape(shape)
-    with _room(shape, array.dtype, sharding), compiler_context():
+    with _Room(shape, array.dtype, sharding), compiler_context():
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
         lies = [jax.sharding.SingleDeviceSharding(one, memory_kind=sharding.jax.memory_kind) for one in piece.devices]
@@ -141,19 +141,30 @@ def sample(array: np.ndarray) -> bytes:
     return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(4, "little")
 
 
-@contextlib.contextmanager
-def _room(shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> Iterator[None]:
-    """Says as torch does that there is no memory for data of this shape."""
-    try:
-        yield
-    except (MemoryError, jax.errors.JaxRuntimeError) as error:
-        if isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        size = math.prod(sharding.shard_shape(shape)) * dtype.itemsize / 2**30
-        raise torch.OutOfMemoryError(
-            f"out of memory: there is no room for a piece of {size:,.2f} GiB on each device, of a {dtype} array of "
-            f"shape {list(shape)} that lies as {sharding!r}; split it over more devices with mark_sharding"
-        ) from error
+@dataclass(frozen=True)
+class _Room:
+    """A context that says as torch does that there is no memory for data of this shape.
+
+    No generator: raised through one, the errors' frames hold each other in Python 3.13, and the tensors of the call
+    would live until the next collection.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    sharding: Sharding
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        is_refused = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" in str(error)
+        if is_refused or isinstance(error, MemoryError):
+            size = math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize / 2**30
+            raise torch.OutOfMemoryError(
+                f"out of memory: there is no room for a piece of {size:,.2f} GiB on each device, of a {self.dtype} "
+                f"array of shape {list(self.shape)} that lies as {self.sharding!r}; split it over more devices with "
+                "mark_sharding"
+            ) from error
 
 
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
@@ -165,7 +176,7 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     content: Any = value
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
         content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
-    with _room(physical, dtype, sharding), compiler_context():
+    with _Room(physical, dtype, sharding), compiler_context():
         piece = np.full(sharding.shard_shape(shape), content, dtype)
         return jax.make_array_from_callback(physical, sharding.jax, lambda index: piece, dtype=dtype)
 
@@ -176,7 +187,7 @@ def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sh
     _check_here(target)
     if processes.several():
         agreement.note(f"a move from {source!r} to {target!r}", f"{shape} {source!r} {target!r}".encode(), user_line())
-    with compiler_context(), _room(shape, buffer.dtype, target):
+    with compiler_context(), _Room(shape, buffer.dtype, target):
         return moves.moved(buffer, shape, source, target)
 
 

@@ -192,6 +192,36 @@ class TestNanGuard:
                 run()
             assert "a NaN came in" in str(caught.value) and words in str(caught.value)
 
+    @pytest.mark.parametrize("kind", [float("nan"), float("inf")])
+    def test_cast_to_integers(self, kind):
+        """By a copy on the device, of a list or by the host, a filling, a sum; of data or of the user's own number."""
+        name, source = "a NaN" if kind != kind else "an infinity", torch.tensor([1.0, kind]).to("xla")
+        whole, other = torch.zeros(2, dtype=torch.int64, device="xla"), torch.ones(2, device="xla")
+        spmd.sync()
+        for cast, words in (
+            (lambda: whole.copy_(source), "it reached aten.copy_"),
+            (lambda: whole.copy_(torch.tensor([1.0, kind])), "CPU data that is cast to torch.int64"),
+            (lambda: torch.tensor([kind]).to("xla", torch.int8), "CPU data that is cast to torch.int8"),
+            (lambda: whole[1:].copy_(source[1:]), "it reached aten.copy_"),
+            (lambda: torch._foreach_copy_([other, whole], [other + 1, source]), "it reached aten.copy_"),
+            (lambda: whole.fill_(source[1]), "it reached aten.fill"),
+            (lambda: source.sum(dtype=torch.int64), "it reached aten.sum"),
+            (lambda: source.cumsum(0, dtype=torch.int32), "it reached aten.cumsum"),
+            (lambda: source.prod(0, dtype=torch.int64), "it reached aten.prod"),
+            (lambda: torch.full((2,), kind, device="xla").long(), "by a number in aten.fill_"),
+        ):
+            with pytest.raises(FloatingPointError) as caught, spmd.nan_guard():
+                made = cast()
+                spmd.sync()
+            assert f"{name} came in" in str(caught.value) and words in str(caught.value), (words, caught.value)
+            made = None  # what is blamed stays in no later program
+        assert whole.tolist() == [0, 0] and made is None
+        with spmd.nan_guard():
+            found = [source.bool().tolist(), source.argsort().tolist(), source.isfinite().int().tolist()]
+        assert found == [[True, True], [0, 1], [1, 0]]
+        with spmd.nan_guard(inf=False):
+            whole.copy_(torch.tensor([1.0, float("inf")]))
+
     def test_the_first_step(self):
         """Parameters and moments of the same barrier hold their initial values."""
         batch = torch.full((4, 3), float("nan")).to("xla")

@@ -1,0 +1,281 @@
+"""How a process starts and ends: its devices and their thread pool, workers that it forks, its last backward."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from support import ROOT, run_script
+
+import spmd
+from spmd.core import config
+
+
+class TestEnd:
+    """A process that ends right after its first backward exits 0, whichever thread it ran in."""
+
+    def test_first_backward(self) -> None:
+        run_script("import torch, spmd; torch.ones(3, device='xla', requires_grad=True).sum().backward()")
+
+    def test_first_backward_in_a_thread(self) -> None:
+        run_script(
+            """
+            import threading, torch, spmd
+            def work():
+                x = torch.ones(3, device="xla", requires_grad=True)
+                (x * x).sum().backward()
+                print(x.grad.tolist())
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """
+        )
+
+    @pytest.mark.parametrize(
+        "backward",
+        [
+            "y.backward(gradient=torch.ones(3, device='xla'))",
+            "torch.autograd.grad(y.sum(), x)",
+            "torch.autograd.backward([y.sum()])",
+            "torch.autograd.grad([y], [x], [torch.ones(3, device='xla')])",
+        ],
+    )
+    def test_every_way_backward_in_a_new_thread(self, backward: str) -> None:
+        """The tensors come from the main thread: the new thread's first use of the device is the backward itself."""
+        printed = run_script(
+            f"""
+            import threading, torch, spmd
+            x = torch.ones(3, device="xla", requires_grad=True)
+            y = x * x
+            def work():
+                seen = threading.get_ident()
+                x.register_hook(lambda grad: print(threading.get_ident() == seen))
+                {backward}
+            thread = threading.Thread(target=work)
+            thread.start()
+            thread.join()
+            """
+        )
+        assert "False" not in printed
+
+    def test_with_work_in_flight(self) -> None:
+        run_script("import torch, spmd; x = torch.ones(256, 256, device='xla'); y = x @ x @ x; spmd.sync()")
+
+
+class TestLoader:
+    """A DataLoader that forks after the backend is up does not hang."""
+
+    def test_two_workers(self) -> None:
+        printed = run_script(
+            """
+            import warnings
+            import torch, spmd
+            from torch.utils.data import DataLoader, TensorDataset
+            # Python and jax both warn that a process with threads forks; that it works all the same is the point here.
+            warnings.simplefilter("ignore")
+            if __name__ == "__main__":
+                spmd.simulate(4)
+                total = torch.zeros(3, device="xla")
+                spmd.sync()
+                for epoch in range(2):
+                    for (batch,) in DataLoader(TensorDataset(torch.ones(32, 3)), batch_size=4, num_workers=2):
+                        total += batch.to("xla").sum(0)
+                        spmd.sync()
+                print(total.tolist())
+            """
+        )
+        assert printed.strip() == "[64.0, 64.0, 64.0]"
+
+
+class TestDevices:
+    """How many devices there are: simulate, PJRT_DEVICE with CPU_NUM_DEVICES, XLA_FLAGS."""
+
+    COUNT = "import spmd; print(len(spmd.device_ids()))"
+
+    def test_pytorch_xlas_variables(self) -> None:
+        assert run_script(self.COUNT, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "4\n"
+
+    def test_xla_flags(self) -> None:
+        assert run_script(self.COUNT, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "4\n"
+
+    def test_jaxs_variable(self) -> None:
+        assert run_script(self.COUNT, JAX_NUM_CPU_DEVICES="3", CPU_NUM_DEVICES="4") == "3\n"
+
+    def test_simulate(self) -> None:
+        assert run_script("import spmd; spmd.simulate(5); spmd.simulate(5); print(len(spmd.device_ids()))") == "5\n"
+
+    def test_simulate_wins_over_variables(self) -> None:
+        script = "import spmd; spmd.simulate(5); print(len(spmd.device_ids()))"
+        assert run_script(script, PJRT_DEVICE="CPU", CPU_NUM_DEVICES="4") == "5\n"
+        assert run_script(script, XLA_FLAGS="--xla_force_host_platform_device_count=4") == "5\n"
+
+    def test_only_flags_that_xla_knows(self) -> None:
+        """XLA aborts the process at a name that it does not know."""
+        script = """
+            import os
+            from spmd.core import config
+            ours = list(config.XLA_DEFAULTS)
+            unknown = {"xla_cpu_flag_of_no_version": 1, "xla_cpu_collective": 1}  # the second begins other names
+            config.XLA_DEFAULTS.update({**unknown, "xla_dump_max_hlo_modules": 5})
+            import torch, spmd
+            print(torch.ones(2, device="xla").sum().item())
+            given = os.environ["XLA_FLAGS"].split()
+            assert all(any(flag.startswith(f"--{name}=") for flag in given) for name in ours)
+            print(given[len(ours) :])
+            """
+        assert run_script(script) == "2.0\n['--xla_dump_max_hlo_modules=5']\n"
+
+    def test_wrong_variables(self) -> None:
+        for name, value, text in (
+            ("PJRT_DEVICE", "VAX", "PJRT_DEVICE='VAX': expected one of CPU, GPU, CUDA, TPU"),
+            ("CPU_NUM_DEVICES", "many", "CPU_NUM_DEVICES='many': expected a positive integer"),
+        ):
+            script = """
+                import spmd
+                try:
+                    spmd.device_ids()
+                except ValueError as error:
+                    print(error)
+                """
+            assert text in run_script(script, **{name: value})
+
+    def test_wrong_flag(self) -> None:
+        script = """
+            try:
+                import spmd
+            except ValueError as error:
+                print(error)
+            """
+        assert "expected one of 'gspmd', 'shardy', got 'sharky'" in run_script(script, SPMD_PARTITIONER="sharky")
+
+    def test_sixty_four(self) -> None:
+        """64 simulated devices finish a training step."""
+        printed = run_script(
+            """
+            import torch, spmd, fsdp
+            from torch import nn
+            spmd.simulate(64)
+            mesh = spmd.Mesh(range(64), (8, 8), ("data", "fsdp"))
+            with torch.device("xla"):
+                model = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64))
+            model = fsdp.FullyShardedDataParallel(model, mesh=mesh, extra_data_axis="data")
+            optimizer = torch.optim.AdamW(model.parameters())
+            for _ in range(2):
+                model(torch.ones(64, 64).to("xla")).square().mean().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                spmd.sync(wait=True)
+            print(len(spmd.local_shards(next(model.parameters()))))
+            """,
+            timeout=300,
+        )
+        assert printed == "64\n"
+
+
+class TestLate:
+    """What must come before the backend starts says so when it comes late."""
+
+    def test_simulate_after_start(self) -> None:
+        spmd.device_ids()
+        with pytest.raises(
+            RuntimeError, match=r"simulate\(3\) came too late: JAX is already running with 8 cpu device"
+        ):
+            spmd.simulate(3)
+        spmd.simulate(8)
+        for wrong in (0, -1, 2.5, "8"):
+            with pytest.raises(ValueError, match="expected a number of devices of 1 or more"):
+                spmd.simulate(wrong)
+        assert (torch.ones(2, device="xla") + 1).tolist() == [2.0, 2.0]
+
+    @pytest.mark.parametrize(
+        ("before", "message"),
+        [
+            ("torch.utils.rename_privateuse1_backend('foo')", "is already called 'foo'"),
+            ("torch.utils.rename_privateuse1_backend('xla')", "already has an owner in this process"),
+        ],
+    )
+    def test_another_owner_of_the_name(self, before: str, message: str) -> None:
+        script = f"""
+            import torch
+            {before}
+            try:
+                import spmd
+            except ImportError as error:
+                print(error)
+            print(torch.ones(2).sum().item())
+            """
+        printed = run_script(script)
+        assert message in printed and printed.endswith("2.0\n")
+
+
+class TestPoolWidth:
+    """XLA's CPU client gets one thread more than it has devices, where these are several and the cores are fewer."""
+
+    WIDTHS = """
+        import os, pathlib
+        given = os.environ.get("PJRT_NPROC")
+        import spmd
+        assert os.environ.get("PJRT_NPROC") == given  # nothing is set at import
+        devices = len(spmd.device_ids())
+        assert os.environ.get("PJRT_NPROC") == given  # processes started from here have their own devices
+        names = [task.read_text() for task in pathlib.Path("/proc/self/task").glob("*/comm")]
+        print(names.count("tf_XLAEigen\\n") - max(devices + (devices > 1), len(os.sched_getaffinity(0))))
+        """
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="reads the names of threads from /proc")
+    @pytest.mark.parametrize(
+        ("more", "environment"),
+        [
+            (0, {}),
+            (0, {"CPU_NUM_DEVICES": "9"}),
+            (0, {"JAX_NUM_CPU_DEVICES": "9"}),
+            (0, {"XLA_FLAGS": "--xla_force_host_platform_device_count=9"}),
+            (-1, {"CPU_NUM_DEVICES": "70", "PJRT_NPROC": "70"}),
+            (-1, {"CPU_NUM_DEVICES": "70", "NPROC": "3"}),
+        ],
+    )
+    def test_threads(self, more: int, environment: dict[str, str]) -> None:
+        """The client's own threads, counted; a width in the environment is the user's and stays."""
+        assert run_script(self.WIDTHS, **environment) == f"{more}\n"
+
+    def test_simulated_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The last count before the client starts is the one that counts; a large machine has threads enough."""
+        for name in ("PJRT_NPROC", "NPROC"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(config, "_num_cores", lambda: 4)
+        for devices, width in ((8, "9"), (64, "65"), (3, None), (4, "5"), (1, None)):
+            config.set_pool_width(devices)
+            assert os.environ.get("PJRT_NPROC") == width
+        config.set_pool_width(8)
+        config.reset_pool_width()
+        assert "PJRT_NPROC" not in os.environ
+        monkeypatch.setenv("PJRT_NPROC", "3")
+        config.set_pool_width(8)
+        config.reset_pool_width()
+        assert os.environ["PJRT_NPROC"] == "3"
+
+
+class TestNoHang:
+    """No program waits for a thread that another one holds (`tests/hanging.py` has more, and more runs)."""
+
+    SIMPLE = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+    def hanging(self, *arguments: str) -> list[str]:
+        """Runs the command under Shardy; returns how each program ended."""
+        done = subprocess.run(
+            [sys.executable, ROOT / "tests" / "hanging.py", "--partitioners", "shardy", *arguments],
+            capture_output=True, text=True, timeout=560, env={**os.environ, "XLA_FLAGS": self.SIMPLE},
+        )  # fmt: skip
+        return [line.split()[-1] for line in done.stdout.splitlines()]
+
+    def test_all_end(self) -> None:
+        """Programs launched without waiting, Python called on each device, collectives that data does not order."""
+        assert self.hanging("--runs", "12", "--patience", "240") == ["ended"] * 4
+
+    @pytest.mark.long
+    @pytest.mark.parametrize(("program", "without"), [("queue", "queue"), ("callback", "width")])
+    def test_what_hangs(self, program: str, without: str) -> None:
+        """Without the bound on programs in flight, and without the one thread more, these do not end."""
+        found = self.hanging("--programs", program, "--without", without, "--runs", "60", "--patience", "45")
+        assert found == ["HUNG"]
