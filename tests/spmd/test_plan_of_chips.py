@@ -17,7 +17,6 @@ from torch.utils.checkpoint import checkpoint
 import spmd
 from spmd import Plan
 from spmd.core.compile import options
-from spmd.planning import figures
 
 
 class TestDoesNotFit:
@@ -25,10 +24,10 @@ class TestDoesNotFit:
 
     @pytest.fixture(autouse=True)
     def refusal(self) -> Any:
-        def refuse(graph: Any) -> Any:
+        def refuse(lowered: Any, **kwargs: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: it takes 3.00G of 1.00G")
 
-        with mock.patch.object(figures, "compile_for", refuse):
+        with mock.patch.object(jax.stages.Lowered, "compile", refuse):
             yield
 
     def plan(self, layers: nn.Module, *, recomputed: bool = False) -> Plan:

@@ -2,6 +2,7 @@
 
 from ..config import config
 from ..ir.graph import Graph, walk
+from ..sharding.topology import stand_in
 
 # XLA's CPU compiler joins all reductions into one that waits for every gradient, and takes barriers away before it
 # decides where a gradient is cut and what is computed again: what a program frees would then be there all at once.
@@ -30,6 +31,11 @@ def options_of(graph: Graph) -> dict[str, str | float]:
 def platform_of(graph: Graph) -> str:
     """What kind of devices a program is for: "cpu", "tpu", ..."""
     return next(iter(graph.mesh.jax.device_set)).platform  # type: ignore[attr-defined]  # jax has no type for devices
+
+
+def is_here(graph: Graph) -> bool:
+    """Whether the devices that a graph is compiled for are those of this machine, where it can run."""
+    return graph.mesh.target is None and stand_in() is None
 
 
 # Of jax's options these are no text.
