@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.compile.compiler import compile_for
+from spmd.core.engine import launch
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.engine.placement import meshes_met
 from spmd.core.ir.graph import topological
 from spmd.core.ir.meta import dense_meta
+from spmd.core.ir.source import user_line
 from spmd.core.lazy.cell import LIVE, pending
 from spmd.core.lazy.tensor import abstract
 from spmd.core.ops import attention, splash
 
-import jax  # isort: skip  # after spmd, so that its log settings hold
 
 
 def parse() -> argparse.Namespace:
@@ -48,10 +48,8 @@ def temporaries() -> str:
     roots = roots_of(pending())
     (mesh,) = meshes_met(pending(), *topological([value for value, _ in roots])).values()
     try:
-        compiled = compile_for(graph_of(roots, mesh))
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
+        compiled = launch.planned_for(graph_of(roots, mesh), user_line()).executable
+    except torch.OutOfMemoryError:
         return "does not fit"
     finally:
         LIVE.clear()

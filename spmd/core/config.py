@@ -1,5 +1,6 @@
 """Every flag of the library, declared once; the only file that reads the environment."""
 
+import functools
 import importlib.util
 import mmap
 import os
@@ -177,7 +178,7 @@ XLA_DEFAULTS = {
 def add_xla_defaults() -> None:
     """Says it to XLA, before its first client starts; what the user says stays."""
     given = os.environ.get("XLA_FLAGS", "")
-    known = _known_to_xla([name for name in XLA_DEFAULTS if name not in given])
+    known = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in given])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
     os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 
@@ -219,9 +220,9 @@ def forced_cpu_devices() -> int | None:
     return int(found[-1]) if found else None
 
 
-def _known_to_xla(names: Sequence[str]) -> set[str]:
-    """Those of these flags that stand, as whole texts, in jaxlib's library; nothing of it is loaded or started."""
-    found = importlib.util.find_spec("jaxlib") if names else None
+def _known_to(package: str, names: Sequence[str]) -> set[str]:
+    """Those of these flags that stand, as whole texts, in a package's library; nothing of it is loaded or started."""
+    found = importlib.util.find_spec(package) if names else None
     known: set[str] = set()
     for folder in (found.submodule_search_locations or ()) if found else ():
         for path in Path(folder).iterdir():
@@ -229,6 +230,12 @@ def _known_to_xla(names: Sequence[str]) -> set[str]:
                 with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as library:
                     known |= {name for name in names if library.find(b"\0" + name.encode() + b"\0") >= 0}
     return known
+
+
+@functools.cache
+def is_known_to_libtpu(option: str) -> bool:
+    """Whether the libtpu that is installed has an option; it raises for one that it has not."""
+    return option in _known_to("libtpu", [option])
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:

@@ -118,14 +118,16 @@ _fallbacks: Counter[str] = Counter()
 
 def add(name: str, amount: int = 1) -> None:
     """Adds to a counter."""
-    with _lock:
-        _counters[name] += amount
+    if not _is_silent():
+        with _lock:
+            _counters[name] += amount
 
 
 def add_time(name: str, seconds: float) -> None:
     """Adds to a timer."""
-    with _lock:
-        _timers[name] += seconds
+    if not _is_silent():
+        with _lock:
+            _timers[name] += seconds
 
 
 def add_fallback(op: str) -> None:
@@ -148,8 +150,9 @@ def fallback_ops() -> dict[str, int]:
 
 def record_compile(record: CompileRecord) -> None:
     """Writes a line of the ledger."""
-    with _lock:
-        _ledger.append(record)
+    if not _is_silent():
+        with _lock:
+            _ledger.append(record)
 
 
 def last_compile() -> CompileRecord | None:
@@ -282,21 +285,25 @@ def report() -> str:
     return "\n".join(lines)
 
 
-_thread = threading.local()  # .silent: what this thread compiles is not counted
+_thread = threading.local()  # .silent: what this thread does is not counted
 
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """What this thread compiles inside is not counted."""
-    _thread.silent = True
+    """What this thread compiles inside is not counted, and has no line of the ledger."""
+    before, _thread.silent = _is_silent(), True
     try:
         yield
     finally:
-        _thread.silent = False
+        _thread.silent = before
+
+
+def _is_silent() -> bool:
+    return getattr(_thread, "silent", False)
 
 
 def _on_duration(event: str, duration_secs: float, **_: object) -> None:
-    if event == "/jax/core/compile/backend_compile_duration" and not getattr(_thread, "silent", False):
+    if event == "/jax/core/compile/backend_compile_duration":
         add("backend_compiles")
 
 

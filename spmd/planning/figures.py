@@ -2,29 +2,25 @@
 
 import math
 import re
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Hashable
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
+import torch
 
 from ..core import metrics
-from ..core.compile import copies
 from ..core.compile.collectives import line_of, source_of
-from ..core.compile.compiler import compile_for
-from ..core.compile.costs import cycles, kernels, repeated_flops
+from ..core.compile.costs import cycles, kernels
 from ..core.compile.hlo import Module
-from ..core.compile.ledger import num_flops
-from ..core.compile.traffic import rows
-from ..core.config import config
+from ..core.compile.program import Program
+from ..core.compile.traffic import table
 from ..core.engine import launch
 from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
-from ..core.ir.source import node_line
+from ..core.ir.source import Line, node_line
 from ..core.metrics import Collective
 from ..core.passes import roll
-from ..core.sharding.topology import stand_in
 from ..core.sharding.value import DEVICE, Sharding
 from .progress import stage
 
@@ -33,7 +29,7 @@ from .progress import stage
 class Figures:
     """What one program takes, per device. verdict: the compiler's own words where it does not fit, else "".
 
-    loops: (first op, ops, iterations) of each loop that equal layers became; no_loops: why there is none.
+    loops: (first op, iterations, ops) of each loop that equal layers became; no_loops: why there is none.
     """
 
     argument_bytes: int = 0
@@ -55,76 +51,44 @@ class Figures:
     collectives: tuple[Collective, ...] = ()
 
 
-_KEPT = 16
-_asked: "OrderedDict[Hashable, tuple[Figures, Module | None]]" = OrderedDict()
-
-
-def figures_of(graph: Graph, paths: Callable[[Node], str]) -> Figures:
-    """The figures of a graph over the devices that stand for its mesh; what was asked lately is not compiled again."""
-    key = graph.key(), stand_in(), config.roll_layers
-    found = _asked.get(key)
-    if found is None:
-        found = _asked[key] = _compiled(graph)
-        if len(_asked) > _KEPT:
-            _asked.popitem(last=False)
-    figures, module = found
-    if module is None:
-        return figures
-    # Lines and paths are those of this graph, whoever asked first.
-    return _replaced(figures, rows(module, graph, paths))
-
-
-def _replaced(figures: Figures, table: tuple[Collective, ...]) -> Figures:
-    values = {name: getattr(figures, name) for name in figures.__slots__} | {"collectives": table}
-    return Figures(**values)
-
-
-def _compiled(recorded: Graph) -> tuple[Figures, Module | None]:
-    """The figures of a graph as a run would compile it: see `cache.program_for`."""
-    started, graph = metrics.now(), recorded
-    no_loops = ""
+def figures_of(graph: Graph, paths: Callable[[Node], str], line: Line) -> Figures:
+    """The figures of a graph over the devices that stand for its mesh, of the program that a run has."""
+    started = metrics.now()
     try:
-        with metrics.silent():
-            graph = launch.formed(recorded)
-            no_loops = "" if graph.loops else roll.why_not(recorded)
-            compiled = _compile(graph)
-            if config.roll_layers == "auto" and copies.costs_more(compiled, graph):
-                no_loops = "XLA would copy the stacks of their weights"
-                graph = launch.formed(recorded, may_roll=False)
-                compiled = _compile(graph)
-    except jax.errors.JaxRuntimeError as error:
-        if "RESOURCE_EXHAUSTED" not in str(error):
-            raise
-        return _does_not_fit(graph, str(error), metrics.now() - started), None
-    seconds = metrics.now() - started
-    memory = compiled.memory_analysis()
-    module = Module(compiled.as_text())
+        with stage(f"compiling {len(graph.nodes):,} ops"):
+            program = launch.planned_for(graph, line)
+    except torch.OutOfMemoryError as error:
+        return _does_not_fit(graph, str(error.__cause__), metrics.now() - started)
+    record = program.record
+    assert record is not None, "it was compiled"
+    memory = program.executable.memory_analysis()
+    module = Module(program.executable.as_text())
     turns, once = cycles(module)
     kernel_flops, untold_kernels = kernels(module)
     return Figures(
-        argument_bytes=memory.argument_size_in_bytes,
-        result_bytes=memory.output_size_in_bytes,
-        in_place_bytes=memory.alias_size_in_bytes,
-        temporary_bytes=memory.temp_size_in_bytes,
+        argument_bytes=record.argument_bytes,
+        result_bytes=record.output_bytes,
+        in_place_bytes=record.alias_bytes,
+        temporary_bytes=record.temp_bytes,
         peak_bytes=_peak(memory, is_told=bool(once)),
         host_temporary_bytes=memory.host_temp_size_in_bytes,
-        flops=num_flops(compiled) + repeated_flops(module),
+        flops=record.flops,
         cycles=turns,
         cycles_once=once,
-        compile_seconds=seconds,
+        compile_seconds=record.seconds,
         untold_loops=len(module.untold),
         kernel_flops=kernel_flops,
         untold_kernels=untold_kernels,
-        loops=tuple((loop.start, loop.period, loop.turns) for loop in graph.loops),
-        no_loops=no_loops,
-    ), module
+        loops=program.loops,
+        no_loops=_why_no_loops(program, graph),
+        collectives=table(program.exchanges, graph, paths),
+    )
 
 
-def _compile(graph: Graph) -> Any:
-    looped = sum((loop.turns - 1) * loop.period for loop in graph.loops)
-    loops = f" ({len(graph.loops)} loops of equal layers)" if graph.loops else ""
-    with stage(f"compiling {len(graph.nodes) - looped:,} ops{loops}"):
-        return compile_for(graph)
+def _why_no_loops(program: Program, graph: Graph) -> str:
+    if program.loops:
+        return ""
+    return "XLA would copy the stacks of their weights" if program.is_unrolled else roll.why_not(graph)
 
 
 def _peak(memory: Any, is_told: bool) -> int:

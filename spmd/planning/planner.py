@@ -10,8 +10,7 @@ from torch import nn
 
 from ..annotate import get_sharding
 from ..core.compile.collectives import line_of, source_of
-from ..core.compile.compiler import compile_for
-from ..core.engine import abstract
+from ..core.engine import abstract, launch
 from ..core.engine.barrier import sync
 from ..core.ir.graph import Graph, Leaf, Node
 from ..core.ir.source import Line, node_line, user_line
@@ -120,7 +119,7 @@ def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, 
                 step_recorded = _record(step, args, kwargs, layouts, lay)
             target = _checked(target, step_recorded.programs)
             with standing_in(target):
-                found = _chosen(step_recorded)
+                found = _chosen(step_recorded, line)
                 if not found:
                     return _planned(step_recorded, target, line)
             layouts |= found
@@ -278,24 +277,21 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
     return target
 
 
-def _chosen(recorded: Recorded) -> dict[tuple[int, int], Sharding]:
+def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
     """How the compiler lays out the results of earlier programs that the steady step reads, where nobody has said."""
     read = {leaf for graph in recorded.programs for leaf in graph.leaves}
     found = {}
     for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
         graph = recorded.earlier[number]
         with stage(f"asking for the layout of what {len(graph.nodes):,} ops leave"):
-            compiled = compile_for(graph)
-        for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
-            if pinned is None:
-                chosen = compiled.output_shardings[i]
-                found[number, i] = Sharding.from_jax(chosen, len(root.meta.shape), graph.meshes())
+            results = launch.planned_for(graph, line).results
+        found |= {(number, i): lies for i, lies in enumerate(results) if graph.pinned[i] is None}
     return found
 
 
 def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     programs = recorded.programs
-    figures = [figures_of(graph, recorded.paths) for graph in programs]
+    figures = [figures_of(graph, recorded.paths, line) for graph in programs]
     mesh = max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
@@ -371,7 +367,7 @@ def _memory(target: Target, device: Any) -> int | None:
 def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
     """The loops that equal layers became, by the modules that they are of, and why there are none."""
     for graph, one in zip(recorded.programs, figures, strict=True):
-        for start, period, turns in one.loops:
+        for start, turns, period in one.loops:
             paths = map(recorded.paths, graph.nodes[start : start + period])
             of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
             where = f" of {of.most_common(1)[0][0]}" if of else ""

@@ -35,32 +35,37 @@ def moved(rows: Any) -> Counter[Any]:
     return counts
 
 
+def training(name: str, mesh: spmd.Mesh) -> tuple[Any, torch.optim.Optimizer, Any]:
+    """A family's model, sharded, its optimizer, and the step that a user would write."""
+    case = ZOO[name]
+    torch.manual_seed(0)
+    policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=5_000)
+    model = fsdp.FullyShardedDataParallel(case.build().train(), mesh, auto_wrap_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def step(inputs: dict[str, Tensor]) -> Tensor:
+        on_device = {key: value.to("xla") for key, value in inputs.items()}
+        loss, _ = case.loss(model, on_device)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+        return loss
+
+    return model, optimizer, step
+
+
+@pytest.mark.parametrize("name", ZOO)
 class TestPlanned:
-    @pytest.mark.parametrize("name", ZOO)
     def test_as_in_a_run(self, name: str, mesh8: spmd.Mesh) -> None:
-        """On the devices here, and over two slices in their place: the same program but for what links them."""
-        case = ZOO[name]
-        torch.manual_seed(0)
-        policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=5_000)
-        model = fsdp.FullyShardedDataParallel(case.build().train(), mesh8, auto_wrap_policy=policy)
-        optimizer = torch.optim.AdamW(model.parameters())
-
-        def step(inputs: dict[str, Tensor]) -> Tensor:
-            on_device = {key: value.to("xla") for key, value in inputs.items()}
-            loss, _ = case.loss(model, on_device)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=False)
-            return loss
-
-        inputs = case.inputs()
+        """On the devices here: the program that the run takes, once it has gradients."""
+        model, optimizer, step = training(name, mesh8)
+        inputs = ZOO[name].inputs()
         plan = spmd.plan(step, inputs)
-        far = spmd.plan(step, inputs, target="2xcpu:4") if name in ("llama", "mixtral", "resnet18") else None
         for _ in range(3):
             loss = step(inputs)
             spmd.sync()
         ran = spmd.metrics.compiles()[-1]
-        assert math.isfinite(loss.item())
+        assert "compiled by the plan" in ran.cause and math.isfinite(loss.item())
         parameters = list(model.parameters())
         assert plan.parameters == shard_bytes(parameters)
         assert plan.gradients == shard_bytes(parameter.grad for parameter in parameters)
@@ -72,38 +77,45 @@ class TestPlanned:
         figures = plan.arguments, plan.results, plan.in_place, plan.temporaries, plan.flops
         assert figures == (ran.argument_bytes, ran.output_bytes, ran.alias_bytes, ran.temp_bytes, ran.flops)
         assert moved(plan.collectives) == moved(ran.traffic) and plan.collectives
-        if far is not None:
-            assert (far.parameters, far.gradients, far.optimizer_state) == (
-                plan.parameters, plan.gradients, plan.optimizer_state,
-            )  # fmt: skip
-            assert far.arguments == plan.arguments and moved(far.collectives) == moved(plan.collectives)
-            assert {row.link for row in far.collectives} == {"dcn"} and {row.link for row in plan.collectives} == {""}
 
+    def test_over_two_hosts(self, name: str, mesh8: spmd.Mesh) -> None:
+        """Of simulated devices, with a network between: the same program but for what links them."""
+        _, _, step = training(name, mesh8)
+        inputs = ZOO[name].inputs()
+        here, far = spmd.plan(step, inputs), spmd.plan(step, inputs, target="2xcpu:4")
+        assert far.num_devices == 8
+        for figure in ("parameters", "gradients", "optimizer_state", "inputs", "arguments"):
+            assert getattr(here, figure) == getattr(far, figure) > 0, figure
+        assert moved(far.collectives) == moved(here.collectives)
+        assert {row.link for row in far.collectives} == {"dcn"} and {row.link for row in here.collectives} == {""}
+
+    @pytest.mark.long
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
-    def test_by_the_compiler_of_a_tpu(self) -> None:
-        """A chip of one slice of two hosts has what a simulated device has, and no network is in between."""
+    def test_by_the_compiler_of_a_tpu(self, name: str) -> None:
+        """A chip of one slice of two hosts has what a simulated device has, and no network is in between; its compiler
+        gathers the same parameters and sums the same gradients, cut as they are."""
         run_script(
-            """
+            f"""
             import warnings; warnings.simplefilter("ignore")
-            import torch, spmd, fsdp
+            import spmd
+            from models.test_planned import compared, training
             from models.zoo import ZOO
             spmd.simulate(8)
-            mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
-            for name in ("llama", "mixtral"):
-                case = ZOO[name]
-                model = fsdp.FullyShardedDataParallel(case.build().train(), mesh)
-                optimizer = torch.optim.AdamW(model.parameters())
-                def step(inputs):
-                    loss, _ = case.loss(model, {key: value.to("xla") for key, value in inputs.items()})
-                    loss.backward()
-                    optimizer.step()
-                    optimizer.zero_grad(set_to_none=False)
-                inputs = case.inputs()
-                here, chips = (spmd.plan(step, inputs, target=target) for target in (None, "v5e:2x4"))
-                for figure in ("parameters", "gradients", "optimizer_state", "inputs"):
-                    assert getattr(here, figure) == getattr(chips, figure) > 0, (name, figure)
-                assert chips.fits and {row.link for row in chips.collectives} == {""}
+            _, _, step = training({name!r}, spmd.Mesh(range(8), (8,), ("fsdp",)))
+            inputs = ZOO[{name!r}].inputs()
+            compared(*(spmd.plan(step, inputs, target=target) for target in (None, "v5e:2x4")))
             """,
-            timeout=400,
+            timeout=600,
             PYTHONPATH=f"{ROOT}/tests:{os.environ.get('PYTHONPATH', ROOT)}",
         )
+
+
+def compared(here: spmd.Plan, chips: spmd.Plan) -> None:
+    """A plan for chips against that for as many simulated devices, of which the run is known."""
+    for figure in ("parameters", "gradients", "optimizer_state", "inputs"):
+        assert getattr(here, figure) == getattr(chips, figure) > 0, figure
+    assert chips.arguments >= here.arguments  # a chip pads to tiles
+    assert chips.fits and {row.link for row in chips.collectives} == {""}
+    assert {row.axes for row in chips.collectives} == {("fsdp",)}
+    # It joins more of them, and cuts some sums otherwise (measured: 0.85 to 1.04 of the bytes).
+    assert 0.75 * here.moved_bytes <= chips.moved_bytes <= 1.1 * here.moved_bytes

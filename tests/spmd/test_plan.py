@@ -21,6 +21,7 @@ import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import AbstractError, Mesh, Plan
+from spmd.core.compile.cache import clear_cache
 from spmd.core.lazy.cell import LIVE, READ, pending
 from spmd.planning import progress
 from spmd.planning.reach import Reached
@@ -150,6 +151,123 @@ class TestAgainstARun:
         with torch.no_grad():
             plan = spmd.plan(lambda x: model(x.to("xla")), tokens())
         assert plan.gradients == plan.optimizer_state == 0 and plan.parameters and plan.results
+
+
+class TestOneCompile:
+    """The run of a planned step takes the plan's program."""
+
+    @pytest.fixture(autouse=True)
+    def compiles(self) -> Any:
+        """Every time that XLA compiles one of our programs, whoever counts it."""
+        found: list[str] = []
+
+        def note(event: str, duration_secs: float, **told: object) -> None:
+            if event == "/jax/core/compile/backend_compile_duration" and told["fun_name"] == "jit(spmd)":
+                found.append(event)
+
+        spmd.sync()
+        clear_cache()
+        jax.monitoring.register_event_duration_secs_listener(note)
+        yield found
+        jax.monitoring.unregister_event_duration_listener(note)
+
+    @staticmethod
+    def run(step: Any, *args: Any, times: int = 3) -> list[Any]:
+        """The lines of the ledger of a few steps, initialisation aside. What a step returns is kept, as a plan has it."""
+        before = len(spmd.metrics.compiles())
+        for _ in range(times):
+            kept = step(*args)
+            spmd.sync()
+            del kept
+        return [record for record in spmd.metrics.compiles()[before:] if record.name != "init"]
+
+    @pytest.mark.parametrize("layers", [2, 8], ids=["unrolled", "rolled"])
+    def test_fsdp(self, layers: int, mesh8: Mesh, compiles: list[str]) -> None:
+        _, _, step = training(mesh8, layers=layers, dropout=0.1)
+        plan = spmd.plan(step, tokens())
+        assert len(compiles) == plan.num_programs == 1
+        before = len(spmd.metrics.compiles())
+        (ran,) = self.run(step, tokens())
+        initial = sum(record.name == "init" for record in spmd.metrics.compiles()[before:])
+        assert initial and len(compiles) == 1 + initial
+        assert "compiled by the plan at" in ran.cause and "test_plan.py" in ran.cause and ran.line not in ran.cause
+        assert ran.seconds == plan.compile_seconds and bool(ran.loops) is (layers == 8)
+        after = spmd.plan(step, tokens())
+        assert not plan.diff(after) and len(compiles) == 1 + initial
+
+    @pytest.mark.parametrize("device", ["cpu", "xla"])
+    def test_marks_and_moments(self, device: str, mesh2x4: Mesh, compiles: list[str]) -> None:
+        """Modules without data, unmarked biases and their moments, results that the compiler places."""
+        with torch.device(device):
+            model = nn.Sequential(nn.Linear(16, 64), nn.BatchNorm1d(64), nn.Linear(64, 16))
+        rules = spmd.ShardingRules({"0.weight": spmd.P("fsdp", None), "2.weight": spmd.P(None, "fsdp")})
+        optimizer = torch.optim.Adam(model.parameters())
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x = spmd.mark_sharding(x.to("xla"), mesh2x4, ("data", None))
+            h = model(x)
+            h.square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return h
+
+        x = torch.ones(32, 16)
+        spmd.plan(step, x, mesh=mesh2x4, rules=rules)
+        planned = len(compiles)
+        rules.apply(model.to("xla"), mesh2x4)
+        found = self.run(step, x)
+        fresh = [record.cause for record in found if "compiled by the plan" not in record.cause]
+        assert not fresh and len(compiles) - planned <= 1, fresh  # initialisation
+
+    def test_several_barriers(self, mesh8: Mesh, compiles: list[str]) -> None:
+        model, optimizer, _ = training(mesh8)
+
+        def step() -> None:
+            for half in tokens().chunk(2):
+                cross_entropy(model(half.to("xla")), half.to("xla")).backward()
+                spmd.sync()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        plan = spmd.plan(step)
+        planned = len(compiles)
+        found = self.run(step)
+        assert plan.num_programs == 3 and planned <= 3 and len(found) == 3
+        assert all("compiled by the plan" in record.cause for record in found)
+
+    def test_what_was_asked_before(self, mesh8: Mesh, compiles: list[str]) -> None:
+        """The optimised text, and how a value will lie, are of the program that then runs."""
+        x = spmd.mark_sharding(torch.arange(64.0).reshape(8, 8).to("xla"), mesh8, ("fsdp", None))
+        y = (x @ x.t()).relu()
+        assert "ENTRY" in spmd.get_hlo() and spmd.get_sharding(y) is None
+        lies = spmd.inspect(y).spec
+        spmd.sync()
+        assert len(compiles) == 1 and spmd.inspect(y).spec == lies
+
+    def test_another_target_is_another_program(self, mesh8: Mesh, compiles: list[str]) -> None:
+        _, _, step = training(mesh8)
+        spmd.plan(step, tokens(), target="cpu:8")
+        (ran,) = self.run(step, tokens(), times=1)
+        assert "compiled by the plan" not in ran.cause
+
+    def test_plans_that_never_run_are_few(self, compiles: list[str]) -> None:
+        x = torch.ones(4, device="xla")
+        spmd.sync()
+        compiles.clear()
+        for size in (*range(2, 20), 19):
+            spmd.plan(lambda size=size: x.repeat(size))
+        assert len(compiles) == 18
+        spmd.plan(lambda: x.repeat(2))
+        assert len(compiles) == 19
+
+    def test_from_the_disk(self, mesh8: Mesh, compiles: list[str], tmp_path: Any, monkeypatch: Any) -> None:
+        monkeypatch.setattr(spmd.config, "program_cache", True)
+        monkeypatch.setattr(spmd.config, "program_cache_dir", str(tmp_path / "cache"))
+        _, _, step = training(mesh8)
+        first = spmd.plan(step, tokens())
+        clear_cache()
+        again = spmd.plan(step, tokens())
+        assert len(compiles) == 1 and not first.diff(again)
 
 
 class TestNothingMoves:

@@ -17,7 +17,9 @@ from torch.utils.checkpoint import checkpoint
 import spmd
 from spmd import Plan
 from spmd.core.compile import options
-from spmd.planning import figures
+from spmd.core.engine.execute import graph_of, roots_of
+from spmd.core.pjrt import devices
+from spmd.core.sharding.topology import standing_in
 
 
 class TestDoesNotFit:
@@ -25,10 +27,10 @@ class TestDoesNotFit:
 
     @pytest.fixture(autouse=True)
     def refusal(self) -> Any:
-        def refuse(graph: Any) -> Any:
+        def refuse(lowered: Any, **kwargs: Any) -> Any:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: it takes 3.00G of 1.00G")
 
-        with mock.patch.object(figures, "compile_for", refuse):
+        with mock.patch.object(jax.stages.Lowered, "compile", refuse):
             yield
 
     def plan(self, layers: nn.Module, *, recomputed: bool = False) -> Plan:
@@ -72,6 +74,31 @@ def test_efforts_are_numbers() -> None:
     """jax takes these options of `config.compiler_options` as numbers and all others as text."""
     assert options._parsed("exec_time_optimization_effort=-0.5") == ("exec_time_optimization_effort", -0.5)
     assert options._parsed("xla_dump_to=3") == ("xla_dump_to", "3")
+
+
+def test_windows_of_exact_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan for chips that are not here spares the search for them; a run, and products of one pass, do not."""
+    monkeypatch.setattr(options, "platform_of", lambda graph: "tpu")
+    monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: True)
+
+    def chosen(x: torch.Tensor) -> dict[str, Any]:
+        roots = roots_of([(x @ x)._cell])
+        return options.options_of(graph_of(roots, devices.default_sharding()))
+
+    exact = torch.ones(4, 4, device="xla")
+    assert not chosen(exact)
+    with standing_in("v5e:2x4"):
+        (name,) = chosen(exact)
+        assert name.endswith("performance_target") and not chosen(exact.bfloat16())
+        with mock.patch.object(spmd.config, "compiler_options", "xla_dump_to=3"):
+            assert chosen(exact) == {"xla_dump_to": "3"}
+        torch.set_float32_matmul_precision("medium")
+        try:
+            assert not chosen(exact)
+        finally:
+            torch.set_float32_matmul_precision("highest")
+        monkeypatch.setattr(options, "is_known_to_libtpu", lambda option: False)
+        assert not chosen(exact)
 
 
 class TestTpu:

@@ -16,10 +16,11 @@ from ..ir.source import Line
 from ..ir.store import Family, whole_stores
 from ..sharding.partitioner import compiler_context
 from . import copies, families, notice, recompile, stored
-from .compiler import compile_graph
+from .compiler import agree_on, compile_graph
 from .difference import Asked, changed_input, difference
 from .families import Form
 from .garbage import collected_later
+from .ledger import taken
 from .program import MANY, Program
 
 
@@ -28,8 +29,9 @@ class _Known:
     """The programs of one graph as it is recorded. They differ in which of its leaves are taken as whole stores, as
     they happen to be that: those of a model that was trained are, not those of its average, which runs the same graph.
 
-    programs: by the places of the leaves that are no rows of a stack otherwise, and by these whole stores. is_given_up:
-    XLA would copy the stacks of one of them, so that no further one is rolled.
+    programs: by the places of the leaves that are no rows of a stack otherwise, and by these whole stores; some may be
+    compiled for a plan and not needed by a run yet. is_given_up: XLA would copy the stacks of one of them, so that no
+    further one is rolled.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[Family, ...], Program]] = field(default_factory=dict)
@@ -44,8 +46,9 @@ class _Known:
         return None
 
     def all_programs(self) -> list[Program]:
-        """Every one of them."""
-        return [program for programs in self.programs.values() for program in programs.values()]
+        """Every one of them that a run has needed."""
+        found = [program for programs in self.programs.values() for program in programs.values()]
+        return [program for program in found if not program.is_planned]
 
 
 _MOVED = "the same ops, on data that lies in other stores"
@@ -55,13 +58,15 @@ _last: Program | None = None
 
 
 def find(graph: Graph) -> Program | None:
-    """The compiled program of a graph, where the cache has it."""
+    """The program of a graph, where the cache has it and a run has needed it before."""
     global _last
     started = metrics.now()
     key = graph.key()
     with _lock:
         known = _programs.get(key)
         found = None if known is None else known.program_of(graph)
+        if found is not None and found.is_planned:
+            found = None
         if found is not None:
             _programs.move_to_end(key)
             _last = found
@@ -80,43 +85,85 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     found = find(graph)
     if found is not None:
         return found
-    key = graph.key()
-    known = _programs.get(key)
-    is_given_up = known is not None and known.is_given_up
-    cause, is_first = _cause(graph, name, line) if known is None else (_MOVED, False)
+    known = _programs.get(graph.key())
+    is_known = known is not None and bool(known.all_programs())
+    cause, is_first = (_MOVED, False) if is_known else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
     recompile.refuse(graph, name, line, cause, is_first=is_first)
-    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
-    program = _made(formed, name, line, cause + families.told(formed))
-    if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
-        metrics.add("loops_given_up")
-        is_given_up = True
-        formed, single, stores = families.formed(graph, form, may_roll=False)
-        program = _made(formed, name, line, f"{cause}; its layers are not rolled, as XLA would copy their stacks")
+    program = None if known is None else known.program_of(graph)  # no run has needed it, or `find` had found it
+    if program is None:
+        with notice.while_compiling(graph.nodes, line, cause):
+            program = _formed_and_made(graph, name, line, form, cause)
+    else:
+        agree_on(graph, name, line, cause, program.fingerprint)
+        taken(program, graph, name, f"compiled by the plan at {program.line}; {cause}", line)
     program.asked = Asked(graph, recompile.num_runs)
     with _lock:
-        known = _programs.setdefault(key, _Known())
-        known.is_given_up = is_given_up
-        known.programs.setdefault(tuple(single), {})[stores] = program
-        while len(_programs) > config.program_cache_size:
-            _programs.popitem(last=False)
-            metrics.add("programs_evicted")
         _last = program
     return program
 
 
-def _made(graph: Graph, name: str, line: Line, cause: str) -> Program:
+@collected_later()
+def planned_for(graph: Graph, line: Line, form: Form = families.none) -> Program:
+    """The program that a run of a graph has, or would have: compiled where the cache and the disk do not have it, and
+    kept for that run. No counter, and not the ledger, knows of it until then. The mesh need not be here.
+
+    Raises what a run would: `torch.OutOfMemoryError`, LoweringError.
+    """
+    with _lock:
+        known = _programs.get(graph.key())
+        found = None if known is None else known.program_of(graph)
+    if found is None:
+        with metrics.silent():
+            found = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
+    return found
+
+
+# So many programs that no run has needed are kept: the layouts that one script asks for are many, and large.
+_PLANNED = 16
+
+
+def _formed_and_made(
+    graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
+) -> Program:
+    """A program that the cache does not have, rolled where that costs no copies; the cache keeps it."""
+    key = graph.key()
+    is_given_up = key in _programs and _programs[key].is_given_up
+    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
+    program = _made(formed, name, line, cause + families.told(formed), is_planned=is_planned)
+    if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
+        metrics.add("loops_given_up")
+        is_given_up = True
+        formed, single, stores = families.formed(graph, form, may_roll=False)
+        cause = f"{cause}; its layers are not rolled, as XLA would copy their stacks"
+        program = _made(formed, name, line, cause, is_planned=is_planned)
+    program.is_planned, program.is_unrolled = is_planned, is_given_up
+    with _lock:
+        known = _programs.setdefault(key, _Known())
+        known.is_given_up = is_given_up
+        known.programs.setdefault(tuple(single), {})[stores] = program
+        planned = [key for key, known in _programs.items() if not known.all_programs()]
+        for key in planned[:-_PLANNED]:
+            del _programs[key]
+        while len(_programs) > config.program_cache_size:
+            _programs.popitem(last=False)
+            metrics.add("programs_evicted")
+    return program
+
+
+def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
     """The program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
         metrics.add("programs_compiled")
-        program = compile_graph(graph, name, line, cause)
+        program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
     return program
 
 
 def _all_programs() -> Iterator[Program]:
+    """Those that a run has needed."""
     return (program for known in _programs.values() for program in known.all_programs())
 
 

@@ -14,18 +14,17 @@ import numpy as np
 from .. import interrupt, metrics
 from ..config import config
 from ..ir.graph import Graph, Node
-from ..ir.source import Line, describe, node_line
+from ..ir.source import Line, describe
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
-from . import failing, notice
+from . import failing
 from .aliases import alias_by_memory
 from .constants import hide_complex_constants
-from .garbage import collected_later
 from .ledger import record
 from .lower import argument_struct, build
 from .numbers import pack_numbers
-from .options import options_of, platform_of
+from .options import is_here, options_of, platform_of
 from .program import Program
 from .verdict import chosen_shardings, compare
 
@@ -69,35 +68,36 @@ def _first_lowering() -> Iterator[None]:
     _has_lowered = True
 
 
-def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
-    """Lowers and compiles a graph, for the reason `cause`, and writes its line of the ledger."""
+def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool = False) -> Program:
+    """Lowers and compiles a graph, for the reason `cause`, with its line of the ledger.
+
+    The mesh need not be here, nor the leaves be data. is_planned: no run needs it yet: other processes are not asked
+    whether they do the same.
+    """
     started = metrics.now()
     chosen: list[tuple[Node, Any]] = []
-    with notice.while_compiling(graph.nodes, line, cause):
-        with interrupt.soon():
-            lowered = lower_graph(graph, chosen if config.check_shardings else None)
-        metrics.add_time("lower", metrics.now() - started)
-        mark = b""
-        if processes.several():
-            mark = fingerprint(lowered)
-            with interrupt.soon():
-                agreement.agree(f"a new program ({name}: {cause}; {len(graph.nodes):,} ops)", mark, line)
-        calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
-        if calls_host and any(graph.donated):
-            # What Python raises in the midst of a run must leave the inputs there: they are not donated.
-            graph = dataclasses.replace(graph, donated=(False,) * len(graph.donated))
-            return compile_graph(graph, name, line, cause)
-        try:
-            with interrupt.soon(), compiler_context():
-                executable = lowered.compile(compiler_options=options_of(graph))
-        except jax.errors.JaxRuntimeError as error:
-            raise failing.not_compiled(Program(name, line, graph, None, []), graph, error) from error
-        except ValueError as error:
-            if type(error).__name__ != "IndivisibleError":
-                raise
-            executable = None
-    if executable is None:
-        return compile_graph(_evenly(graph), name, line, cause)
+    # Of compilers for devices that are not here only the CPU's can be asked how it laid out a value.
+    asks = config.check_shardings and (is_here(graph) or platform_of(graph) == "cpu")
+    with interrupt.soon():
+        lowered = lower_graph(graph, chosen if asks else None)
+    metrics.add_time("lower", metrics.now() - started)
+    mark = fingerprint(lowered) if processes.several() else b""
+    if not is_planned:
+        agree_on(graph, name, line, cause, mark)
+    calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
+    if calls_host and any(graph.donated):
+        # What Python raises in the midst of a run must leave the inputs there: they are not donated.
+        graph = dataclasses.replace(graph, donated=(False,) * len(graph.donated))
+        return compile_graph(graph, name, line, cause, is_planned=is_planned)
+    try:
+        with interrupt.soon(), compiler_context():
+            executable = lowered.compile(compiler_options=options_of(graph))
+    except jax.errors.JaxRuntimeError as error:
+        raise failing.not_compiled(Program(name, line, graph, None, []), graph, error) from error
+    except ValueError as error:
+        if type(error).__name__ != "IndivisibleError":
+            raise
+        return compile_graph(_evenly(graph), name, line, cause, is_planned=is_planned)
     for node, sharding in chosen:
         asked = node.entry.sharding
         assert asked is not None, "annotated ops have one"
@@ -107,37 +107,20 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str) -> Program:
     program.calls_host = calls_host
     program.fingerprint = mark
     program.record = record(program, graph, name, cause, line, metrics.now() - started)
-    program.bytes_needed = (program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes) * len(
-        executable.runtime_executable().local_devices()
-    )
+    if is_here(graph):
+        needed = program.record.temp_bytes + program.record.output_bytes - program.record.alias_bytes
+        program.bytes_needed = needed * len(executable.runtime_executable().local_devices())
     metrics.record_compile(program.record)
     metrics.add_time("compile", program.record.seconds)
     return program
 
 
-@collected_later()
-def compile_for(graph: Graph) -> Any:
-    """The graph as a `jax.stages.Compiled`, for a mesh that need not be here and leaves that need not be data; on the
-    CPU the very program that a run would have.
-
-    Raises jax's JaxRuntimeError where it does not fit, LoweringError where an op cannot be lowered or its kernel does
-    not compile.
-    """
-    # Only the CPU's partitioner can be asked how it laid out a value; what asks is in the way of some passes.
-    asks = config.check_shardings and platform_of(graph) == "cpu"
-    lowered = lower_graph(graph, [] if asks else None)
-    try:
-        with compiler_context():
-            return lowered.compile(compiler_options=options_of(graph))
-    except jax.errors.JaxRuntimeError as error:
-        if not failing.is_of_a_kernel(error):
-            raise
-        program = Program("plan", node_line(graph.nodes[-1]), graph, None, [])
-        raise failing.not_compiled(program, graph, error) from error
-    except ValueError as error:
-        if type(error).__name__ != "IndivisibleError":
-            raise
-        return compile_for(_evenly(graph))
+def agree_on(graph: Graph, name: str, line: Line, cause: str, mark: bytes) -> None:
+    """Several processes wait until each is about to run a new program with this fingerprint; ProcessError where one is
+    not."""
+    if processes.several():
+        with interrupt.soon():
+            agreement.agree(f"a new program ({name}: {cause}; {len(graph.nodes):,} ops)", mark, line)
 
 
 # Where the partitioner's report goes is an address of this process (see `sharding.partitioner.report_sharding`).

@@ -1,11 +1,12 @@
 """A program's line of the ledger, from what XLA says of it."""
 
+import dataclasses
 import re
 from collections import Counter
 
 from .. import metrics
 from ..ir.graph import Graph
-from ..ir.source import Line
+from ..ir.source import Line, node_line
 from .collectives import KINDS
 from .costs import repeated_flops
 from .hlo import Module
@@ -35,12 +36,34 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
         collectives=dict(counts),
         traffic=table(program.exchanges, graph),
-        loops=program.loops,
-        functions=functions_of(program, line),
+        loops=_turns(program),
+        functions=_functions_of(program, line),
     )
 
 
-def functions_of(program: Program, line: Line) -> tuple[str, ...]:
+def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
+    """Has a program that was compiled for no run, or for one of an earlier process, be this graph's: its lines, and its
+    line of the ledger."""
+    assert program.record is not None, "it was compiled"
+    program.name, program.line, program.is_planned = name, line, False
+    program.lines = [node_line(node) for node in graph.nodes]
+    program.record = dataclasses.replace(
+        program.record,
+        name=name,
+        cause=cause,
+        line=str(line),
+        traffic=table(program.exchanges, graph),
+        loops=_turns(program),
+        functions=_functions_of(program, line),
+    )
+    metrics.record_compile(program.record)
+
+
+def _turns(program: Program) -> tuple[tuple[int, int], ...]:
+    return tuple((turns, period) for _, turns, period in program.loops)
+
+
+def _functions_of(program: Program, line: Line) -> tuple[str, ...]:
     """The user's functions that recorded a program's ops or needed it, each as "file:first line"."""
     codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
     return tuple(metrics.place_of_code(code) for code in codes)

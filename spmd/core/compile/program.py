@@ -18,15 +18,18 @@ class Program:
     whose mesh has the devices in another order than the program, and how they lie in it; respelled: the outputs of
     which that is so, and how they are named. calls_host: whether a run calls Python, which may raise. smallest: which
     output takes least. bytes_needed: what a run allocates on the devices of this process, over all of them.
+    is_planned: it was compiled for a plan, and no run has needed it yet. is_unrolled: XLA would copy the stacks of its
+    layers, which therefore are no loops.
     made_by: of each result the place of its op among `entries` and `lines`.
-    fingerprint: with several processes, what they compared. loops: (turns, ops of a turn) of each. asked: what the
+    fingerprint: with several processes, what they compared. loops: (first op, turns, ops of a turn) of each. asked: what the
     graph was, for the words of what changes later (see `difference.Asked`). exchanges: its collectives, each with the
     place of the op that it came from.
     """
 
     __slots__ = (
         "__weakref__", "asked", "bytes_needed", "calls_host", "donated", "entries", "exchanges", "executable",
-        "fingerprint", "foreign", "inputs", "line", "lines", "loops", "made_by", "name", "outputs", "record",
+        "fingerprint", "foreign", "inputs", "is_planned",
+        "is_unrolled", "line", "lines", "loops", "made_by", "name", "outputs", "record",
         "respelled", "results", "smallest",
     )  # fmt: skip
 
@@ -43,7 +46,7 @@ class Program:
         self.asked: Any = None
         self.inputs = graph.inputs()
         self.outputs = graph.outputs()
-        self.loops = tuple((loop.turns, loop.period) for loop in graph.loops)
+        self.loops = tuple((loop.start, loop.turns, loop.period) for loop in graph.loops)
         order = graph.mesh.device_ids
         self.foreign = [
             (i, port.sharding.over(order))
@@ -57,6 +60,7 @@ class Program:
         ]
         self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
         self.calls_host = False
+        self.is_planned = self.is_unrolled = False
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: metrics.CompileRecord | None = None

@@ -23,16 +23,15 @@ from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
 from . import disk, notice
-from .ledger import functions_of
+from .ledger import taken
+from .options import is_here
 from .program import Program
 from .setting import setting
-from .traffic import table
 
 
 def _is_kept(graph: Graph) -> bool:
-    return (
-        disk.is_on() and not processes.several() and not any(node.entry.lowering.opaque for node in walk(graph.nodes))
-    )
+    is_ours = disk.is_on() and is_here(graph) and not processes.several()
+    return is_ours and not any(node.entry.lowering.opaque for node in walk(graph.nodes))
 
 
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
@@ -52,17 +51,11 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
         disk.discard(key)
         return None
     assert program.record is not None
-    program.record = dataclasses.replace(
-        program.record,
-        name=name,
-        cause=f"loaded from disk; {cause}",
-        line=str(line),
-        seconds=metrics.now() - started,
-        functions=functions_of(program, line),
-    )
+    seconds = metrics.now() - started
+    program.record = dataclasses.replace(program.record, seconds=seconds)
+    taken(program, graph, name, f"loaded from disk; {cause}", line)
     metrics.add("programs_loaded")
-    metrics.record_compile(program.record)
-    metrics.add_time("load", program.record.seconds)
+    metrics.add_time("load", seconds)
     return program
 
 
@@ -107,8 +100,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     program.exchanges = tuple(
         (metrics.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
     )
-    traffic = table(program.exchanges, graph)
-    program.record = metrics.CompileRecord(**facts["record"] | {"loops": program.loops, "traffic": traffic})
+    program.record = metrics.CompileRecord(**facts["record"])
     program.bytes_needed = facts["bytes_needed"]
     return program
 

@@ -12,12 +12,9 @@ from .hlo import Module
 Exchanges = tuple[tuple[Collective, int | None], ...]
 
 
-def exchanges(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> Exchanges:
+def exchanges(module: Module, graph: Graph) -> Exchanges:
     """A program's collectives by the recorded op (its place in the graph) that each came from, without lines: those
-    belong to the run that recorded the ops, and the program may be kept for others.
-
-    paths: the path of the module that an op belongs to, where that is known.
-    """
+    belong to the run that recorded the ops, and the program may be kept for others."""
     counted: Counter[tuple[Collective, int | None]] = Counter()
     for found in collectives(module, graph):
         node = None if found.node is None else graph.nodes[found.node]
@@ -28,7 +25,6 @@ def exchanges(module: Module, graph: Graph, paths: Callable[[Node], str] = lambd
             bytes=found.data,
             count=1,
             op="" if node is None else source_of(node).entry.name,
-            path="" if node is None else paths(node),
             is_sliced=found.is_sliced,
             link=found.link,
             is_async=found.is_async,
@@ -37,16 +33,17 @@ def exchanges(module: Module, graph: Graph, paths: Callable[[Node], str] = lambd
     return tuple((dataclasses.replace(row, count=count), node) for (row, node), count in counted.items())
 
 
-def table(found: Exchanges, graph: Graph) -> tuple[Collective, ...]:
-    """The table of a program's collectives: equal ones are one row, those that move most come first."""
+def table(
+    found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: ""
+) -> tuple[Collective, ...]:
+    """The table of a program's collectives: equal ones are one row, those that move most come first.
+
+    paths: the path of the module that an op belongs to, where that is known.
+    """
     counted: Counter[Collective] = Counter()
-    for row, node in found:
-        line = "" if node is None else str(line_of(graph.nodes[node], graph.nodes))
-        counted[dataclasses.replace(row, count=1, line=line)] += row.count
+    for row, place in found:
+        node = None if place is None else graph.nodes[place]
+        line, path = ("", "") if node is None else (str(line_of(node, graph.nodes)), paths(node))
+        counted[dataclasses.replace(row, count=1, line=line, path=path)] += row.count
     made = [dataclasses.replace(row, count=count) for row, count in counted.items()]
     return tuple(sorted(made, key=lambda row: -row.moved_bytes))
-
-
-def rows(module: Module, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
-    """The table of a program that is kept for no other run; paths: as of `exchanges`."""
-    return table(exchanges(module, graph, paths), graph)

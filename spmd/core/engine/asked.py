@@ -1,26 +1,21 @@
 """How recorded values will lie, by the compiler: the programs of the next barrier are compiled for it, nothing runs.
 
-The barrier is recorded as a step that never runs (see `abstract`), so that cells, counters, the ledger and the cache of
-programs are afterwards what they were. What the compiler chose is kept by graph, so that asking again costs no compile.
+The barrier is recorded as a step that never runs (see `abstract`), so that cells, counters and the ledger are
+afterwards what they were. The cache keeps its programs for the run (see `cache.planned_for`).
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from .. import metrics
-from ..compile.compiler import compile_for
 from ..ir.graph import Graph, Leaf
+from ..ir.source import user_line
 from ..lazy import body, recorders, views
 from ..lazy.cell import BARRIER, LOCK, Cell
 from ..lazy.tensor import XlaTensor
 from ..pjrt import runs
-from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
-from ..tables import Bounded
 from . import barrier, launch
 from .abstract import Recording, recorded, recording
-
-# By graph, how each result lies that nobody has pinned.
-_CHOSEN: Bounded[Hashable, dict[int, Sharding]] = Bounded(64)
 
 
 def is_unknown() -> bool:
@@ -83,19 +78,6 @@ def _read_by(into: Recording, number: int) -> set[int]:
 
 
 def _chosen(graph: Graph) -> dict[int, Sharding]:
-    key = graph.key(), stand_in()
-    found = _CHOSEN.get(key)
-    if found is None:
-        found = _CHOSEN.keep(key, _compiled(graph))
-    return found
-
-
-def _compiled(recorded_graph: Graph) -> dict[int, Sharding]:
-    graph = launch.formed(recorded_graph)
-    executable = compile_for(graph)
-    meshes = graph.meshes()
-    return {
-        port.places: Sharding.from_jax(chosen, len(port.meta.shape), meshes)
-        for port, chosen in zip(graph.outputs(), executable.output_shardings, strict=True)
-        if isinstance(port.places, int) and port.sharding is None
-    }
+    """How each result lies that nobody has pinned."""
+    results = launch.planned_for(graph, user_line()).results
+    return {place: lies for place, lies in enumerate(results) if graph.pinned[place] is None}

@@ -125,14 +125,14 @@ def stablehlo(tensors: Sequence[XlaTensor] | None = None) -> str:
     runs."""
     with BARRIER, LOCK:
         graph = _graph_of(tensors, "get_stablehlo")
-        return "" if graph is None else str(compiler.lower_graph(graph).as_text())
+        return "" if graph is None else str(compiler.lower_graph(launch.formed(graph)).as_text())
 
 
 def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:
     """The same as XLA has partitioned and optimised it: compiled, and not run."""
     with BARRIER, LOCK:
         graph = _graph_of(tensors, "get_hlo")
-        return "" if graph is None else str(compiler.compile_for(graph).as_text())
+        return "" if graph is None else str(launch.planned_for(graph, user_line()).executable.as_text())
 
 
 def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
@@ -146,7 +146,7 @@ def _graph_of(tensors: Sequence[XlaTensor] | None, caller: str) -> Graph | None:
             f"{caller}: one program cannot span meshes with different devices, {list(mesh.device_ids)} and "
             f"{list(others[0].device_ids)}; pass the tensors of one of them"
         )
-    return launch.formed(graph_of(roots, mesh, dies=lambda leaf: tensors is None))
+    return graph_of(roots, mesh, dies=lambda leaf: tensors is None)
 
 
 def _wanted(tensor: XlaTensor) -> Cell:

@@ -31,6 +31,11 @@ def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Progr
     return cache.program_for(graph, name, line, form, why_not)
 
 
+def planned_for(graph: Graph, line: Line) -> Program:
+    """The program of a graph that no run needs yet: see `cache.planned_for`."""
+    return cache.planned_for(graph, line, form)
+
+
 def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
     """Has the cache compile a graph that it does not have, while other threads go on recording: see `unlocked`."""
     with unlocked():

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 from ..config import config
+from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .encode import digest
 from .errors import AbstractError, LostError
@@ -292,17 +293,15 @@ class Graph:
         return list(dict.fromkeys(s.replicated() for s in found if s is not None))
 
     def key(self) -> Hashable:
-        """What makes two graphs the same program: ops with their static parts, wiring, layouts, donation, partitioner.
+        """What makes two graphs the same program: ops with their static parts, wiring, layouts, donation, flags, target.
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
         settings = config.partitioner, config.compiler_options, config.roll_layers, config.max_logits_bytes
-        key: list[Any] = [*settings, self.donated, self.mesh]
+        key: list[Any] = [*settings, stand_in(), self.donated, self.mesh]
         key.extend(self.lies)
         key.extend(_wiring(self.nodes, self.leaves, self.roots))
-        key.append(tuple(self.pinned))
-        key.append(self.families)
-        key.append(self.stacked)
+        key += [tuple(self.pinned), self.families, self.stacked]
         return tuple(key)
 
     @property

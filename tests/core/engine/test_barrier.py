@@ -20,13 +20,13 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], 
         made: list[Any] = []
         compile_graph = cache.compile_graph
 
-        def interrupted(*args: Any) -> Any:
+        def interrupted(*args: Any, **kwargs: Any) -> Any:
             monkeypatch.setattr(cache, "compile_graph", compile_graph)
             thread = threading.Thread(target=lambda: made.append(act()))
             thread.start()
             thread.join(60)
             assert not thread.is_alive(), "a thread that records waits for a compile"
-            return compile_graph(*args)
+            return compile_graph(*args, **kwargs)
 
         monkeypatch.setattr(cache, "compile_graph", interrupted)
         return made

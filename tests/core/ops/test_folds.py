@@ -1,7 +1,7 @@
 """Merged dims stay apart over several devices: what products and attention move, against torch on CPU."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -95,69 +95,105 @@ class Attention(nn.Module):
         self.out_proj = copy.deepcopy(like.out_proj)
         self.batch_first = like.batch_first
 
-    def forward(self, x: torch.Tensor, need_weights: bool) -> tuple[torch.Tensor, torch.Tensor | None]:
-        x = x if self.batch_first else x.transpose(0, 1)
-        rows = x.shape[:2]
-        projected = F.linear(x, self.in_proj_weight, self.in_proj_bias)
-        q, k, v = projected.view(*rows, 3, HEADS, EMBED // HEADS).permute(2, 0, 3, 1, 4)
+    def heads(self, x: torch.Tensor, start: int, end: int) -> Sequence[torch.Tensor]:
+        """Parts of the projection, (batch, head, sequence, width) each."""
+        weight, bias = (value[start * EMBED : end * EMBED] for value in (self.in_proj_weight, self.in_proj_bias))
+        projected = F.linear(x, weight, bias).view(*x.shape[:2], end - start, HEADS, EMBED // HEADS)
+        return projected.permute(2, 0, 3, 1, 4).unbind()
+
+    def forward(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, need_weights: bool = True, **_: object
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        is_self = query is key
+        if not self.batch_first:
+            query, key = query.transpose(0, 1), key.transpose(0, 1)
+        q, k, v = self.heads(query, 0, 3) if is_self else (*self.heads(query, 0, 1), *self.heads(key, 1, 3))
         if need_weights:
             weights = (q * (EMBED // HEADS) ** -0.5 @ k.mT).softmax(-1)
             made = weights @ v
         else:
             weights, made = None, F.scaled_dot_product_attention(q, k, v)
-        out = self.out_proj(made.transpose(1, 2).reshape(*rows, EMBED))
+        out = self.out_proj(made.transpose(1, 2).reshape(query.shape))
         return out if self.batch_first else out.transpose(0, 1), None if weights is None else weights.mean(1)
 
 
-class Torchs(nn.Module):
-    def __init__(self, attention: nn.MultiheadAttention):
-        super().__init__()
-        self.attention = attention
-
-    def forward(self, x: torch.Tensor, need_weights: bool) -> Any:
-        return self.attention(x, x, x, need_weights=need_weights)
-
-
-def loss_of(model: nn.Module, x: torch.Tensor, need_weights: bool) -> torch.Tensor:
-    out, weights = model(x, need_weights)
-    return out.square().mean() + (0 if weights is None else weights.square().sum())
+def with_plain_attention(model: nn.Module) -> nn.Module:
+    """A copy whose attention is written so."""
+    if isinstance(model, nn.MultiheadAttention):
+        return Attention(model)
+    model = copy.deepcopy(model)
+    for module in [*model.modules()]:
+        for name, child in [*module.named_children()]:
+            if isinstance(child, nn.MultiheadAttention):
+                setattr(module, name, Attention(child))
+    return model
 
 
+# How tensor parallelism splits a parameter, by the end of its name; others are replicated.
+SPLIT = {
+    "in_proj_weight": ("fsdp", None), "in_proj_bias": ("fsdp",), "out_proj.weight": (None, "fsdp"),
+    "linear1.weight": ("fsdp", None), "linear1.bias": ("fsdp",), "linear2.weight": (None, "fsdp"),
+}  # fmt: skip
+
+
+def moves_no_more(
+    model: nn.Module, loss: Callable[..., torch.Tensor], meshes: tuple[Mesh, Mesh], is_split: bool, *inputs: int
+) -> None:
+    """Forward and backward move and compute, at most 1.05 times, what they do with attention written plainly; the
+    gradients are those of the CPU. inputs: the batch dim of each input."""
+    mesh, axis = (meshes[1], "data") if is_split else (meshes[0], "fsdp")
+    data = [torch.randn(*((BATCH, LENGTH) if dim == 0 else (LENGTH, BATCH)), EMBED) for dim in inputs]
+    loss(model, *data).backward()
+    found = []
+    for one in (copy.deepcopy(model), with_plain_attention(model)):
+        one.zero_grad()
+        one.to("xla")
+        parameters = dict(one.named_parameters())
+        for name, parameter in parameters.items() if is_split else ():
+            spec = next((spec for end, spec in SPLIT.items() if name.endswith(end)), None)
+            if spec is not None:
+                spmd.mark_sharding(parameter, mesh, spec)
+        wrapped = one if is_split else fsdp.FullyShardedDataParallel(one, mesh)
+        given = [
+            spmd.mark_sharding(x.to("xla"), mesh, (axis, None, None) if dim == 0 else (None, axis, None))
+            for dim, x in zip(inputs, data, strict=True)
+        ]
+        found.append(moved_by(lambda m=wrapped, g=given: loss(m, *g).backward()))
+        for name, parameter in model.named_parameters():
+            check(parameters[name].grad, parameter.grad)
+    (moved, flops), (least, fewest) = found
+    assert moved <= 1.05 * least
+    assert flops <= 1.05 * fewest
+
+
+@pytest.mark.parametrize("is_split", [False, True], ids=["fsdp", "tensor"])
 class TestAttention:
-    """nn.MultiheadAttention, which merges batch and heads, moves and computes what attention without that does."""
+    """torch's attention, which merges batch and heads, moves and computes what attention without that does."""
 
-    @pytest.mark.parametrize("is_split", [False, True], ids=["fsdp", "tensor"])
     @pytest.mark.parametrize(
         ("batch_first", "need_weights"),
         [(True, False), (False, False), (True, True)],
         ids=["first", "second", "weights"],
     )
-    def test_moves_no_more(
+    def test_multihead(
         self, mesh8: Mesh, mesh2x4: Mesh, batch_first: bool, need_weights: bool, is_split: bool
     ) -> None:
-        attention = nn.MultiheadAttention(EMBED, HEADS, batch_first=batch_first)
-        plain, cpu = Attention(attention), Torchs(attention)
-        shape = (BATCH, LENGTH, EMBED) if batch_first else (LENGTH, BATCH, EMBED)
-        x = torch.randn(*shape)
-        found = []
-        for model in (copy.deepcopy(cpu), plain):
-            model = model.to("xla")
-            parameters = dict(model.named_parameters())
-            mesh, axis = (mesh2x4, "data") if is_split else (mesh8, "fsdp")
-            if is_split:
-                for name, parameter in parameters.items():
-                    if "in_proj" in name:
-                        spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
-                    elif name.endswith("out_proj.weight"):
-                        spmd.mark_sharding(parameter, mesh, (None, "fsdp"))
-            wrapped = model if is_split else fsdp.FullyShardedDataParallel(model, mesh)
-            given = spmd.mark_sharding(x.to("xla"), mesh, (axis, None, None) if batch_first else (None, axis, None))
-            found.append(moved_by(lambda m=wrapped, g=given: loss_of(m, g, need_weights).backward()))
-            grads = {name.rpartition("attention.")[2]: p.grad for name, p in parameters.items()}
-            cpu.zero_grad()
-            loss_of(cpu, x, need_weights).backward()
-            for name, parameter in attention.named_parameters():
-                check(grads[name], parameter.grad)
-        (moved, flops), (least, fewest) = found
-        assert moved <= 1.05 * least
-        assert flops <= 1.05 * fewest
+        def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            out, weights = model(x, x, x, need_weights=need_weights)
+            return out.square().mean() + (0 if weights is None else weights.square().sum())
+
+        model = nn.MultiheadAttention(EMBED, HEADS, batch_first=batch_first)
+        moves_no_more(model, loss, (mesh8, mesh2x4), is_split, 0 if batch_first else 1)
+
+    @pytest.mark.parametrize("batch_first", [True, False], ids=["first", "second"])
+    def test_encoder_layer(self, mesh8: Mesh, mesh2x4: Mesh, batch_first: bool, is_split: bool) -> None:
+        model = nn.TransformerEncoderLayer(EMBED, HEADS, 2 * EMBED, 0.0, batch_first=batch_first)
+        dim = 0 if batch_first else 1
+        moves_no_more(model, lambda model, x: model(x).square().mean(), (mesh8, mesh2x4), is_split, dim)
+
+    @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+    @pytest.mark.parametrize("batch_first", [True, False], ids=["first", "second"])
+    def test_transformer(self, mesh8: Mesh, mesh2x4: Mesh, batch_first: bool, is_split: bool) -> None:
+        model = nn.Transformer(EMBED, HEADS, 1, 1, 2 * EMBED, 0.0, batch_first=batch_first)
+        dim = 0 if batch_first else 1
+        moves_no_more(model, lambda model, *x: model(*x).square().mean(), (mesh8, mesh2x4), is_split, dim, dim)
