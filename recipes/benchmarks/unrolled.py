@@ -350,7 +350,8 @@ def run(name: str, size: int, steps: int) -> None:
     print(
         f"{name:9} {size:6}  first {first[0]:7.1f} s (CPU {cpu[0][0]:6.2f}), {programs - recorded} programs, "
         f"{after - before:.1f} s compiled; later {seconds() - after:6.1f} s in "
-        f"{spmd.metrics.num_compiles() - programs} programs, a step {made[-1][0]:.2f} s; "
+        f"{spmd.metrics.num_compiles() - programs} programs, {(seconds() - after) / max(after - before, 1e-9):.1f} times "
+        f"the first's, a step {made[-1][0]:.2f} s; "
         f"off by {worst:.0e}; digest {digest}; {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB",
         flush=True,
     )

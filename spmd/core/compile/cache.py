@@ -82,7 +82,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
         return found
     key = graph.key()
     known = _programs.get(key)
-    is_given_up = known is not None and known.is_given_up
+    is_given_up = _is_rolled_in_vain(graph, line) if known is None else known.is_given_up
     cause, is_first = _cause(graph, name, line) if known is None else (_MOVED, False)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
@@ -116,6 +116,23 @@ def _made(graph: Graph, name: str, line: Line, cause: str) -> Program:
     return program
 
 
+def _is_rolled_in_vain(graph: Graph, line: Line) -> bool:
+    """Whether XLA would copy the stacks of the program of this barrier that has most ops in common with a graph, and at
+    least half: a layer more or less changes nothing there."""
+    here = [(known, program) for known in _programs.values() for program in known.all_programs() if program.is_at(line)]
+    before = _nearest(graph, [program for _, program in here]) if here else None
+    return (
+        before is not None
+        and any(known.is_given_up for known, program in here if program is before)
+        and 2 * _common(before, _ops(graph)) >= max(len(before.entries), len(graph.nodes))
+    )
+
+
+def cause(graph: Graph, line: Line) -> str:
+    """What makes a graph another program than those that its barrier has run."""
+    return _cause(graph, "step", line)[0]
+
+
 def _all_programs() -> Iterator[Program]:
     return (program for known in _programs.values() for program in known.all_programs())
 
@@ -126,12 +143,10 @@ def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     here = [program for program in earlier if program.is_at(line)]
     if not here:
         return f"first program of this barrier{_elsewhere(graph, earlier[-_LATEST:])}", True
-    before = _nearest(graph, here)
-    names = [node.entry.name for node in graph.nodes]
-    family = [program for program in here if names == [entry.name for entry in program.entries]]
-    if len(family) == MANY:
+    before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
+    if count == MANY:
         _hint(line, graph, before)
-    return difference(before.asked, graph, num_alike=len(family)), False
+    return difference(before.asked, graph, num_alike=count), False
 
 
 _LATEST = 32  # so many programs of other barriers are looked at
@@ -182,6 +197,11 @@ def most_alike(graph: Graph, line: Line) -> Program | None:
     """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
     here = [program for program in _all_programs() if program.is_at(line)]
     return _nearest(graph, here) if here else None
+
+
+def num_alike(graph: Graph, line: Line) -> int:
+    """How many programs of this barrier have a graph's ops, on whatever operands."""
+    return sum(program.is_at(line) and _has_names(program, graph) for program in _all_programs())
 
 
 def clear_cache() -> None:

@@ -13,11 +13,12 @@ from ..passes import nans, turns
 from ..pjrt import processes
 from .abstract import recording
 from .barrier import sync
+from .cutting import between
 from .execute import roots_of, run_schedule
 from .failed import give_up
 from .init import give_birth
 from .placement import meshes_met
-from .schedule import Piece, Root, between, by_mesh
+from .schedule import Piece, Root, by_mesh
 
 
 def run_turns() -> None:
