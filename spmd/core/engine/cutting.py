@@ -1,4 +1,4 @@
-"""Where a graph is cut into programs: between the turns of a loop, where it is long, where it changes with the data."""
+"""Where a graph is cut into programs: between iterations of a loop, where it is long, where it keeps changing."""
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -28,8 +28,8 @@ class _Cut:
 
 # By graph: a warm step finds nothing out.
 _cuts: Bounded[Hashable, _Cut] = Bounded(512)
-# What is left of a graph when turns of a loop have run is no one program with the rest of its step anyway.
-_LESS_BESIDE_TURNS = 4
+# What is left of a graph when iterations of a loop have run is no program of a step anyway: so much shorter is long.
+_SHARE_OF_REST = 4
 # A graph of a barrier that keeps changing becomes one program when it has run so often.
 _OFTEN = 64
 
@@ -44,8 +44,8 @@ def finer(piece: Piece, graph: Graph, cells: Sequence[Cell]) -> list[Piece]:
             metrics.add("loop_turns", len(ends))
             return [*between(ends, nodes, piece.where), Piece(nodes[ends[-1] :], piece.where, is_rest=True)]
     limit = config.max_program_ops
-    if piece.is_rest or pace.early:
-        limit //= _LESS_BESIDE_TURNS
+    if piece.is_rest or pace.has_cut:
+        limit //= _SHARE_OF_REST
     if len(nodes) <= limit or roll.num_lowered(graph) <= limit:
         return []
     cut = _cuts.keep(graph.key(), _Cut(turns.stretches(nodes, limit), is_long=True))
@@ -90,7 +90,7 @@ def cut_changing(
 ) -> list[Piece]:
     """The pieces of a graph without a program whose barrier keeps changing (`passes.changing`): stretches that other
     such graphs have, too; none where the graph is better one program."""
-    if piece.is_whole or processes.several() or key in _cuts.rows or not changing.keeps_changing(graph, line):
+    if key in _cuts.rows or not changing.keeps_changing(graph, line):
         return []
     _hint(graph, line)
     nodes = _by_element(graph, left, flow)
@@ -122,8 +122,8 @@ def _hint(graph: Graph, line: Line) -> None:
         return
     _hinted.keep(place, True)
     notice.say(
-        f"the program at {line} keeps changing: {cache.cause(graph, line)}. A graph that is new there runs from now on as "
-        "programs of a few ops each, which others have, too. A step that records the same ops each time is one program, "
-        "and faster: multiply what a layer adds by a number that is 0 or 1 instead of leaving the layer out, choose by "
-        "torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes."
+        f"the program at {line} keeps changing: {cache.cause(graph, line)}. A graph that is new there runs from now on "
+        "as programs of a few ops each, which others have, too. A step that records the same ops each time is one "
+        "program, and faster: multiply what a layer adds by a number that is 0 or 1 instead of leaving the layer out, "
+        "choose by torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes."
     )

@@ -185,11 +185,12 @@ def _run_piece(piece: Piece, here: int, left: list[Root], flow: Flow, line: Line
             adapted = dynamic.adapt(graph, line)
             if adapted.hosted and not is_forbidden():
                 return beside_host(Piece(adapted.graph.nodes, piece.where), adapted.hosted)
-            if adapted.graph is graph and adapted.program is None and cache.find(graph) is None and donate:
+            is_padded = adapted.graph is not graph
+            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program or cache.find(graph)
+            if program is None and not is_padded and donate:
                 cut = cut_changing(piece, graph, key, left, flow, line)
                 if cut:
                     return cut
-            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program
         program = program or cache.find(graph)
     if program is None:
         launch.compile_unlocked(graph, "step", line, why_not)

@@ -20,7 +20,7 @@ class Piece(NamedTuple):
     """Ops that run together: as one program over a mesh or, without one, by themselves on the host.
 
     An op that no mesh has a claim on may be in several pieces, each of which then computes it. is_whole: it is not cut
-    further. is_rest: turns of a loop were cut out of it.
+    further. is_rest: iterations of a loop were cut out of it.
     """
 
     nodes: Sequence[Node]

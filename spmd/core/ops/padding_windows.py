@@ -70,7 +70,8 @@ def _num_pooled(case: Case, dim: int, size: int) -> int:
 
 @padded(aten.max_pool2d_with_indices_backward.default)
 def max_pool_backward(case: Case) -> None:
-    for dim in range(len(case.shapes[0])):
-        case.level([(0, dim), (2, dim)])
+    rank = len(case.shapes[0])
+    for dim in range(rank):
+        case.level([(0, dim), (2, dim)] if dim >= rank - 2 else [(0, dim), (1, dim), (2, dim)])
         case.fill(0, dim, 0)
     case.made[0] |= case.pads[1]

@@ -4,7 +4,6 @@ Each such graph would be a program of its own, which runs once. What is known of
 and the new graphs among them.
 """
 
-from collections import Counter
 from dataclasses import dataclass, field
 from types import CodeType
 
@@ -14,17 +13,19 @@ from ..ir.source import Line
 from ..tables import Bounded
 
 # A barrier keeps changing where so many graphs before a new one were new, too, within so many runs for each of them,
-# and have most of their ops in common with it. A step, its accumulation and its first run are three.
+# and are made of the same kinds of ops as it, at least half. A step, its accumulation and its first run are three.
 FEW = 3
 RUNS_EACH = 4
+# A shorter graph is soon compiled.
+LEAST_OPS = 64
 
 
 @dataclass(slots=True)
 class _Barrier:
-    """runs: how many there were. new: the runs that had a graph without a program, each with the ops of its graph."""
+    """runs: how many there were. new: those whose graph had no program, each with the kinds of its graph's ops."""
 
     runs: int = 0
-    new: list[tuple[int, Counter[Entry]]] = field(default_factory=list)
+    new: list[tuple[int, set[Entry]]] = field(default_factory=list)
 
 
 _barriers: Bounded[tuple[CodeType | None, int], _Barrier] = Bounded(1024)
@@ -42,13 +43,20 @@ def note_run(line: Line) -> None:
 
 def keeps_changing(graph: Graph, line: Line) -> bool:
     """Whether a graph without a program is one of many at its barrier; notes it."""
-    barrier, ops = _barrier(line), Counter(node.entry for node in graph.nodes)
+    if len(graph.nodes) < LEAST_OPS:
+        return False
+    barrier, ops = _barrier(line), {entry for node in graph.nodes for entry in _elements(node.entry)}
     alike = [run for run, others in barrier.new if _are_alike(ops, others)]
     barrier.new.append((barrier.runs, ops))
     del barrier.new[: -4 * FEW]
     return len(alike) >= FEW and barrier.runs - alike[-FEW] <= FEW * RUNS_EACH
 
 
-def _are_alike(some: Counter[Entry], others: Counter[Entry]) -> bool:
-    return 2 * (some & others).total() >= max(some.total(), others.total())
+def _elements(entry: Entry) -> list[Entry]:
+    """An op, or those of a list op's elements: a layer less is another list op."""
+    return [part.entry for part in entry.lowering.elements] or [entry]
+
+
+def _are_alike(some: set[Entry], others: set[Entry]) -> bool:
+    return 2 * len(some & others) >= max(len(some), len(others))
 
