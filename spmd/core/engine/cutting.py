@@ -79,18 +79,16 @@ def cut_before(piece: Piece, graph: Graph, key: Hashable, left: list[Root], flow
     cut.times += 1
     if cut.is_long:
         return between([*cut.ends, len(graph.nodes)], graph.nodes, piece.where)
-    if cut.times > _OFTEN:
+    if cut.times > _OFTEN or recorders.is_several:
         return []
     nodes = _by_element(graph, left, flow)
     return between([*cut.ends, len(nodes)], nodes, piece.where)
 
 
-def cut_changing(
-    piece: Piece, graph: Graph, key: Hashable, left: list[Root], flow: Flow, line: Line
-) -> list[Piece]:
+def cut_changing(piece: Piece, graph: Graph, key: Hashable, left: list[Root], flow: Flow, line: Line) -> list[Piece]:
     """The pieces of a graph without a program whose barrier keeps changing (`passes.changing`): stretches that other
     such graphs have, too; none where the graph is better one program."""
-    if key in _cuts.rows or not changing.keeps_changing(graph, line):
+    if key in _cuts.rows or recorders.is_several or not changing.keeps_changing(graph, line):
         return []
     _hint(graph, line)
     nodes = _by_element(graph, left, flow)
@@ -100,8 +98,11 @@ def cut_changing(
 
 
 def _by_element(graph: Graph, left: list[Root], flow: Flow) -> list[Node]:
-    """The ops of a graph, those of a list each its own, also for the cells and ops that take its results."""
-    made = {} if recorders.is_several else by_element.replaced(graph.nodes)
+    """The ops of a graph, those of a list each its own, also for the cells and ops that take its results.
+
+    Other threads' ops would go on reading the lists', so that nothing is cut so where there are several.
+    """
+    made = by_element.replaced(graph.nodes)
     readers = (node for name in made for node in flow.readers.get(name, ()))
     by_element.put(made, [*graph.nodes, *readers])
     for place, (value, cell) in enumerate(left):

@@ -119,14 +119,15 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
 
     Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
     each kind of stretch that is new, and running each stretch in every step. recurs: the graph is a long one that will
-    run often; waiting twice as long for it counts four times. Else it may run once, and what is new in it counts most.
+    run often; waiting twice as long for it counts four times. Else it may run once: what is new in it counts most, and
+    its stretches are short, so that others have them, too.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [place for place in range(1, len(nodes)) if not _is_within_line(nodes, place)]
     marks = _marks(symbols, lines)
     wiring = _Wiring(nodes, symbols)
     best: tuple[float, list[int], _Kinds] = (math.inf, [], {})
-    for scale in (None, *_SCALES) if recurs else _SCALES:
+    for scale in (None, *_SCALES) if recurs else _SHORT_SCALES:
         ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
         kinds = wiring.kinds(ends)
         new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
@@ -147,7 +148,8 @@ def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> lis
 _Kinds = dict[tuple[Any, ...], list[tuple[int, int]]]
 _met: Bounded[tuple[Any, ...], bool] = Bounded(4096)
 # About how many ops the stretches have, of several ways to cut a graph.
-_SCALES = (512, 128, 32, 16, 8, 4, 2)
+_SHORT_SCALES = (16, 8, 4, 2)
+_SCALES = (512, 128, 32, *_SHORT_SCALES)
 # In ops that are to be compiled, of some 8 ms each (2 cores): what a program takes besides; and what a stretch that is
 # run by itself takes over a hundred steps.
 _PER_PROGRAM = 4
