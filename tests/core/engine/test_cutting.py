@@ -75,7 +75,7 @@ class TestRandomDepth:
         counts = [layers.step(chosen) for chosen in CHOSEN]
         assert spmd.metrics.counter("changing_graphs") >= before + 3, counts
         assert 1 < counts[3] and sum(counts[4:]) <= 10, (counts, spmd.metrics.report())
-        assert sum(layers.step(chosen) for chosen in CHOSEN) <= 2  # the first graph, as its weights have momentum now
+        assert sum(layers.step(chosen) for chosen in CHOSEN) <= 4  # the first graph, whose weights have momentum now
         layers.check()
         told = [line for line in capfd.readouterr().err.splitlines() if "keeps changing" in line]
         assert len(told) == 1 and "0 or 1 instead of leaving the layer out" in told[0], told
