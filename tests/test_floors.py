@@ -278,6 +278,7 @@ class TestOneOwner:
         assert makers - {"spmd.core.ir.graph"} == {
             "spmd.core.lazy.record",
             "spmd.core.passes.again",
+            "spmd.core.passes.by_element",
             "spmd.core.passes.nans",
             "spmd.core.passes.lengths",
         }

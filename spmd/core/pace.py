@@ -13,6 +13,7 @@ synced_ops = 0  # their number at the last barrier
 look_at = 0  # the number at which the recorder looks
 wait = 0  # from the last look to this one
 longest = 0  # of the graphs that were synced: a step of this length has no loop in it
+has_cut = False  # whether finished iterations of a loop have run since the last barrier
 early = 0  # two turns of the loop found last, 0 since a look found none: that many ops may be the loop again
 
 
@@ -27,7 +28,8 @@ def look_after(num_ops: int) -> None:
 def rest(num_ops: int, *, had_loop: bool) -> None:
     """After a barrier over what was recorded when the count was `num_ops`. A step is as long as the longest so far;
     only when it grows to three times that, it may have a loop in it."""
-    global longest, synced_ops
+    global longest, synced_ops, has_cut
+    has_cut = False
     if not had_loop:
         longest = max(longest, num_ops - synced_ops)
     synced_ops = num_ops
@@ -37,7 +39,7 @@ def rest(num_ops: int, *, had_loop: bool) -> None:
 @contextlib.contextmanager
 def unchanged() -> Iterator[None]:
     """What is counted inside is forgotten at the end."""
-    names = ("recorded_ops", "synced_ops", "look_at", "wait", "longest", "early")
+    names = ("recorded_ops", "synced_ops", "look_at", "wait", "longest", "early", "has_cut")
     before = {name: globals()[name] for name in names}
     try:
         yield

@@ -129,7 +129,7 @@ def _formed_and_made(
 ) -> Program:
     """A program that the cache does not have, rolled where that costs no copies; the cache keeps it."""
     key = graph.key()
-    is_given_up = key in _programs and _programs[key].is_given_up
+    is_given_up = _programs[key].is_given_up if key in _programs else _is_rolled_in_vain(graph, line)
     formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
     program = _made(formed, name, line, cause + families.told(formed), is_planned=is_planned)
     if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
@@ -162,6 +162,23 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
     return program
 
 
+def _is_rolled_in_vain(graph: Graph, line: Line) -> bool:
+    """Whether XLA would copy the stacks of the program of this barrier that has most ops in common with a graph, and at
+    least half: a layer more or less changes nothing there."""
+    here = [(known, program) for known in _programs.values() for program in known.all_programs() if program.is_at(line)]
+    before = _nearest(graph, [program for _, program in here]) if here else None
+    return (
+        before is not None
+        and any(known.is_given_up for known, program in here if program is before)
+        and 2 * _common(before, _ops(graph)) >= max(len(before.entries), len(graph.nodes))
+    )
+
+
+def cause(graph: Graph, line: Line) -> str:
+    """What makes a graph another program than those that its barrier has run."""
+    return _cause(graph, "step", line)[0]
+
+
 def _all_programs() -> Iterator[Program]:
     """Those that a run has needed."""
     return (program for known in _programs.values() for program in known.all_programs())
@@ -173,12 +190,10 @@ def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     here = [program for program in earlier if program.is_at(line)]
     if not here:
         return f"first program of this barrier{_elsewhere(graph, earlier[-_LATEST:])}", True
-    before = _nearest(graph, here)
-    names = [node.entry.name for node in graph.nodes]
-    family = [program for program in here if names == [entry.name for entry in program.entries]]
-    if len(family) == MANY:
+    before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
+    if count == MANY:
         _hint(line, graph, before)
-    return difference(before.asked, graph, num_alike=len(family)), False
+    return difference(before.asked, graph, num_alike=count), False
 
 
 _LATEST = 32  # so many programs of other barriers are looked at
@@ -229,6 +244,11 @@ def most_alike(graph: Graph, line: Line) -> Program | None:
     """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
     here = [program for program in _all_programs() if program.is_at(line)]
     return _nearest(graph, here) if here else None
+
+
+def num_alike(graph: Graph, line: Line) -> int:
+    """How many programs of this barrier have a graph's ops, on whatever operands."""
+    return sum(program.is_at(line) and _has_names(program, graph) for program in _all_programs())
 
 
 def clear_cache() -> None:

@@ -8,7 +8,7 @@ from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
 
 # So many programs of one barrier that differ in shapes alone are worth a hint.
-MANY = 8
+MANY = 4
 
 
 class Program:

@@ -13,15 +13,16 @@ from ..ir.source import Line
 from ..lazy import recorders
 from ..lazy.annotate import ask_again
 from ..lazy.cell import ASIDE, READ, Cell, pending_elsewhere
-from ..passes import again, dynamic, lengths, nans, rolling
+from ..passes import again, changing, dynamic, lengths, nans, rolling
 from ..pjrt import processes, transfer
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import launch
 from .abstract import recording
+from .cutting import cut_before, cut_changing, finer, steps_written
 from .init import give_birth
 from .placement import bring, check_here, lies_in, pinned_sharding, written_over
-from .schedule import Flow, Piece, Root, beside_host, by_mesh, cut_before, finer, steps_written
+from .schedule import Flow, Piece, Root, beside_host, by_mesh
 
 
 def run(cells: Iterable[Cell], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
@@ -79,6 +80,7 @@ def run_schedule(
     """Runs the pieces of a graph in turn, each of which needs only those before it; `rest`, which reads what they make,
     stays recorded."""
     recompile.next_run()
+    changing.note_run(line)
     todo, left = list(pieces), list(roots)
     passed: set[Leaf] = set()
     done: set[Node | None] = set()
@@ -139,7 +141,7 @@ def _run_on_host(piece: Piece, roots: Sequence[Root], flow: Flow) -> list[Piece]
     return []
 
 
-def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: Line, *, donate: bool) -> list[Piece]:
+def _run_piece(piece: Piece, here: int, left: list[Root], flow: Flow, line: Line, *, donate: bool) -> list[Piece]:
     """Runs one piece, or returns the finer ones to be run in its place."""
     roots = flow.roots_of(here)
     if _watches():
@@ -161,7 +163,8 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             _take_all(roots, abstractly.run(graph), flow)
         return pieces
     program, why_not, is_rolled = cache.find(graph), "", False
-    if program is None and donate and (cut := cut_before(piece, graph)):
+    key = graph.key() if program is None else None  # as it was recorded
+    if program is None and donate and (cut := cut_before(piece, graph, key, left, flow)):
         return cut
     if program is None and not piece.is_whole and not processes.several():
         known = again.again(graph)
@@ -182,7 +185,12 @@ def _run_piece(piece: Piece, here: int, left: Sequence[Root], flow: Flow, line: 
             adapted = dynamic.adapt(graph, line)
             if adapted.hosted and not is_forbidden():
                 return beside_host(Piece(adapted.graph.nodes, piece.where), adapted.hosted)
-            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program
+            is_padded = adapted.graph is not graph
+            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program or cache.find(graph)
+            if program is None and not is_padded and donate:
+                cut = cut_changing(piece, graph, key, left, flow, line)
+                if cut:
+                    return cut
         program = program or cache.find(graph)
     if program is None:
         launch.compile_unlocked(graph, "step", line, why_not)

@@ -187,7 +187,7 @@ def _first_impure(cells: Sequence[Cell], known: dict[Value, bool]) -> float:
     return next((node.serial for node in nodes if not is_pure(node, known)), math.inf)
 
 
-def _serial(value: Value) -> int:
+def _serial(value: Value) -> float:
     maker = origin(value)
     assert maker is not None, "data is born"
     return maker.serial

@@ -1,23 +1,16 @@
 """How a graph is run: a schedule of pieces, each on one mesh or on the host; who reads what of whom across them.
 
-Not here: running them (`execute`).
+Not here: where a graph is cut (`cutting`), running the pieces (`execute`).
 """
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .. import metrics
-from ..config import config
-from ..ir.graph import Graph, Leaf, Node, Value, origin, topological, value_name
+from ..ir.graph import Leaf, Node, Value, origin, topological, value_name
 from ..lazy.cell import Cell, value_serial
-from ..passes import dynamic, roll, turns
-from ..pjrt import devices, processes
+from ..pjrt import devices
 from ..sharding.value import Sharding
-from ..tables import Bounded
 from .placement import crosses, mesh_homes, meshes_met, moved
-
-# By graph, where a long one is cut: a warm step finds nothing out.
-_KNOWN_CUTS: Bounded[Hashable, list[int]] = Bounded(64)
 
 # What a run computes: a value, and the cell that takes it. A value from a cell's past leaves the cell as it is.
 Root = tuple[Value, Cell]
@@ -27,12 +20,13 @@ class Piece(NamedTuple):
     """Ops that run together: as one program over a mesh or, without one, by themselves on the host.
 
     An op that no mesh has a claim on may be in several pieces, each of which then computes it. is_whole: it is not cut
-    further.
+    further. is_rest: iterations of a loop were cut out of it.
     """
 
     nodes: Sequence[Node]
     where: Sharding | None
     is_whole: bool = False
+    is_rest: bool = False
 
 
 def by_mesh(roots: Sequence[Root], nodes: Sequence[Node], leaves: Sequence[Leaf]) -> list[Piece]:
@@ -75,54 +69,6 @@ def take_across(nodes: Iterable[Node]) -> list[Leaf]:
             copies.append(moved(first, node.entry.sharding))
             node.operands = (copies[-1],)
     return copies
-
-
-def finer(piece: Piece, graph: Graph, cells: Sequence[Cell]) -> list[Piece]:
-    """The pieces into which one that has no program is better cut: between the turns of a loop, else where it is long;
-    none where it is not. The ops behind the last cut are a piece that may be cut further."""
-    ends = _cuts(graph, cells)
-    return _pieces(ends, graph, piece.where) if ends else []
-
-
-def _pieces(ends: Sequence[int], graph: Graph, where: Sharding | None) -> list[Piece]:
-    return [*between(ends, graph.nodes, where), Piece(graph.nodes[ends[-1] :], where)]
-
-
-def between(ends: Sequence[int], nodes: Sequence[Node], where: Sharding | None) -> list[Piece]:
-    """The pieces of a graph that end at these places. Positions known to differ from turn to turn become operands."""
-    dynamic.lift_positions(nodes[: ends[-1]])
-    return [Piece(nodes[start:end], where, is_whole=True) for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _cuts(graph: Graph, cells: Sequence[Cell]) -> list[int]:
-    nodes = graph.nodes
-    if config.loop_search_ops and not processes.several():
-        ends = turns.cuts(nodes, written=_steps_of(cells, graph), goes_on=False)
-        if ends:
-            metrics.add("loop_turns", len(ends))
-            return ends
-    if len(nodes) <= config.max_program_ops or roll.num_lowered(graph) <= config.max_program_ops:
-        return []
-    return _KNOWN_CUTS.keep(graph.key(), turns.stretches(nodes, config.max_program_ops))
-
-
-def cut_before(piece: Piece, graph: Graph) -> list[Piece]:
-    """The pieces into which a graph was cut that had too many ops for one program; none where it is not known."""
-    is_long = not piece.is_whole and len(graph.nodes) > config.max_program_ops
-    ends = _KNOWN_CUTS.get(graph.key()) if is_long else None
-    return _pieces(ends, graph, piece.where) if ends else []
-
-
-def _steps_of(cells: Sequence[Cell], graph: Graph) -> set[Node] | None:
-    """What a loop must write to be cut out of a graph: state, as the steps of a training loop do, where it is not long
-    (a short loop inside a step is as well off in the step's program); nothing (None) where it is long."""
-    return None if len(graph.nodes) >= config.loop_search_ops else steps_written(cells)
-
-
-def steps_written(cells: Sequence[Cell]) -> set[Node]:
-    """What makes the values of state that several steps have written since the last barrier."""
-    values = [value for cell in cells if cell.is_state and cell.past for value in (*cell.past, cell.value)]
-    return {made for value in values if (made := origin(value)) is not None}
 
 
 def beside_host(piece: Piece, hosted: set[Node]) -> list[Piece]:

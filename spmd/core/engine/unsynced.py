@@ -13,11 +13,12 @@ from ..passes import nans, turns
 from ..pjrt import processes
 from .abstract import recording
 from .barrier import sync
+from .cutting import between
 from .execute import roots_of, run_schedule
 from .failed import give_up
 from .init import give_birth
 from .placement import meshes_met
-from .schedule import Piece, Root, between, by_mesh
+from .schedule import Piece, Root, by_mesh
 
 
 def run_turns() -> None:
@@ -77,6 +78,7 @@ def _run_what_is_finished() -> None:
     pace.synced_ops = pace.recorded_ops - num_ops * left // len(nodes)
     if not is_loop:
         return pace.look_after(max(config.loop_search_ops, 1))
+    pace.has_cut = True
     metrics.add("loop_turns", len(ends))
     turn = num_ops * (ends[-1] - ends[-2] if len(ends) > 1 else left) // len(nodes)
     pace.early = 2 * turn + turns.SHORTEST

@@ -130,7 +130,7 @@ class Node:
         self.code = code
         self.instruction = instruction
         self.sequence = sequence
-        self.serial = next(_serials)
+        self.serial: float = next(_serials)  # a fraction where a pass puts ops between two
 
     @property
     def meta(self) -> Meta:
@@ -221,7 +221,7 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
         yield node
 
 
-def _serial(node: Node) -> int:
+def _serial(node: Node) -> float:
     return node.serial
 
 

@@ -270,6 +270,6 @@ def pending_elsewhere(cells: Iterable[Cell]) -> list[Cell]:
     return [cell for cell in _waiting() if cell not in own]
 
 
-def value_serial(value: Value) -> tuple[int, int]:
+def value_serial(value: Value) -> tuple[float, int]:
     """Sorts values in the order in which they were recorded."""
     return (value.node.serial, value.index) if type(value) is Pick else (value.serial, 0)  # type: ignore[union-attr]

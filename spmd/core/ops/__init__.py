@@ -28,6 +28,7 @@ from . import order as order
 from . import order_checks as order_checks
 from . import padding_shapes as padding_shapes
 from . import padding_sums as padding_sums
+from . import padding_windows as padding_windows
 from . import pointwise as pointwise
 from . import pool as pool
 from . import random as random

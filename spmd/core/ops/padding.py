@@ -1,9 +1,9 @@
 """Ops whose operands are longer than what counts of them: what an op needs to give the same there.
 
 A padded dim has a capacity, which is static, and a length, which only the run knows: the elements before it are right
-and those behind it anything at all, NaN too. The rules (`padding_shapes`, `padding_sums`) say per op which dims of the
-result are padded then, and what must be done to the operands: usually nothing, or a fill behind the length (zeros for a
-sum).
+and those behind it anything at all, NaN too. The rules (`padding_shapes`, `padding_sums`, `padding_windows`) say per op
+which dims of the result are padded then, and what must be done to the operands: usually nothing, or a fill behind the
+length (zeros for a sum).
 """
 
 from collections.abc import Callable, Sequence

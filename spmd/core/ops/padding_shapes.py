@@ -1,6 +1,6 @@
 """What ops that move elements or take them one by one make of a padded dim (see `padding`); and where padding begins.
 
-An op that is neither here nor in `padding_sums` ends the padding.
+An op that is neither here nor in `padding_sums` or `padding_windows` ends the padding.
 """
 
 from collections.abc import Sequence
@@ -188,7 +188,7 @@ def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
 
 # The least capacity of what grows without a bound, and of turns.
 LEAST = 64
-LEAST_TURNS = 8
+LEAST_TURNS = 32
 
 
 def capacity_of(length: int, least: int = LEAST) -> int:

@@ -65,12 +65,11 @@ def mean(case: Case) -> None:
     over = [dim for dim in dims if dim in case.pads[0]]
     if not over:
         return
-    if len(over) > 1:
-        raise NoRule("is over several padded dims")
-    case.fill(0, over[0], 0)
-    others = math.prod(case.shapes[0][dim] for dim in dims if dim != over[0])
+    for dim in over:
+        case.fill(0, dim, 0)
+    others = math.prod(case.shapes[0][dim] for dim in dims if dim not in over)
     keepdim = bool(case.given.get("keepdim", False))
-    case.do(Mean(tuple(dims), keepdim, others, case.dtypes[0]), case.length(0, over[0]))
+    case.do(Mean(tuple(dims), keepdim, others, case.dtypes[0]), math.prod(case.length(0, dim) for dim in over))
 
 
 @padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
@@ -121,13 +120,13 @@ for _overload, _equation in {
 
 @padded(aten.addmm.default)
 def addmm(case: Case) -> None:
-    _refuse_most(case)
+    refuse_most(case)
     product(case, "np,nm,mp->np")
 
 
 @padded(aten.linear.default)
 def linear(case: Case) -> None:
-    _refuse_most(case)
+    refuse_most(case)
     before = "abcdefgh"[: len(case.shapes[0]) - 1]
     if any(case.pads[1:]):
         raise NoRule("has a padded weight")
@@ -136,7 +135,8 @@ def linear(case: Case) -> None:
         raise NoRule("has a padded weight")
 
 
-def _refuse_most(case: Case) -> None:
+def refuse_most(case: Case) -> None:
+    """Refuses a slice that is taken whole."""
     if case.whole():
         raise NoRule("would compute what the buffer has behind the slice, too")
 

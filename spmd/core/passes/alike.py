@@ -31,6 +31,8 @@ class Run(NamedTuple):
         return self.start + self.period * self.turns
 
 
+# A run that matters covers one of so many shares of a graph: ops in any order have runs of three everywhere.
+_SHARES = 256
 # By which of a graph's symbols are equal, the stretches that repeat. Where lengths differ, each run asks for them.
 _known: Bounded[tuple[int, ...], list[Run]] = Bounded(256)
 
@@ -49,7 +51,7 @@ def _search(symbols: Sequence[int]) -> list[Run]:
     while free:
         low, high = free.pop()
         best = _best_run(symbols, low, high)
-        if best is not None:
+        if best is not None and _SHARES * best.period * best.turns >= len(symbols):
             found.append(best)
             free += [(low, best.start), (best.stop, high)]
     return sorted(found)

@@ -23,6 +23,9 @@ from ..pjrt import processes, transfer
 from ..sharding.value import Sharding
 from . import again, lengths
 
+# So many shapes of a batch have programs of their own before its length is an operand.
+BATCHES = 2
+
 # What the host takes over has at most so many elements.
 LARGEST = 1 << 16
 
@@ -110,6 +113,8 @@ def _learn(graph: Graph, line: Line) -> Adapted:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node)]
     if len(small) < len(others):
+        if _is_of_batches(before, graph) and cache.num_alike(graph, line) < BATCHES:
+            return Adapted(graph, set())
         made = _learn_lengths(graph, before, moving, others, ())
         if made.graph is not graph or not small:
             return made
@@ -148,6 +153,13 @@ def _learn_lengths(
     lift_positions(graph.nodes)
     found = lengths.pad(graph, sources)
     return Adapted(graph, set(), str(found)) if isinstance(found, lengths.Refused) else Adapted(found[0], set())
+
+
+def _is_of_batches(before: cache.Program, graph: Graph) -> bool:
+    """Whether data that is no list of integers has another shape than before: the last batch of an epoch has, too."""
+    pairs = zip(before.asked.leaves, graph.leaves, strict=False)
+    changed = [leaf for (meta, _), leaf in pairs if meta is not leaf.meta]
+    return any(leaf.host is not None and not is_exact(leaf.meta.dtype) for leaf in changed)
 
 
 def _grown_data(before: cache.Program, graph: Graph, hosted: Collection[Node]) -> dict[Leaf, Sequence[int]] | None:

@@ -2,7 +2,7 @@
 
 Where programs of one barrier differ in the length of a slice from 0 of a buffer, and in what follows from it, the slice
 is taken whole and its length is an operand. From there the padding spreads from op to op until it is gone, as it is
-behind an attention; each op on its way has a rule (`ops.padding_shapes`, `ops.padding_sums`) for giving the same as
+behind an attention; each op on its way has a rule (`ops.padding_*`) for giving the same as
 without it. Where one has none, or a result is kept at its own length, everything stays as it was recorded, and the
 ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles, between the runs, and its memory.
 """
@@ -92,14 +92,18 @@ class Sources(NamedTuple):
 
 
 def learn(sources: Sources, graph: Graph) -> None:
-    """Has these grow from now on."""
+    """Has these grow from now on, in these dims and those known before."""
     for node, dims in sources.nodes.items():
-        _growing.keep(node, tuple(dims))
+        _growing.keep(node, _union(_growing.get(node), dims))
     for leaf, dims in sources.leaves.items():
         for node in graph.nodes:
             for index, operand in enumerate(node.operands):
                 if operand is leaf:
-                    _grown_data.keep(node, tuple(dims), index)
+                    _grown_data.keep(node, _union(_grown_data.get(node, index), dims), index)
+
+
+def _union(some: Sequence[int] | None, others: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sorted({*(some or ()), *others}))
 
 
 def sources_of(graph: Graph) -> Sources | None:
@@ -121,12 +125,12 @@ def sources_of(graph: Graph) -> Sources | None:
 
 
 def can_grow(leaf: Leaf, dims: Sequence[int], graph: Graph) -> bool:
-    """Whether data may be padded: what the host has made of a list that grows; a cache that is joined by a token."""
+    """Whether data may be padded: what the host has (a list that grows, a batch); a cache that is joined by a token."""
     shape = leaf.meta.shape
     if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
         return False
     if leaf.host is not None:
-        return is_exact(leaf.meta.dtype)
+        return True
     return all(node.entry.name == "aten.cat" for node in graph.nodes if leaf in node.operands)
 
 
@@ -159,8 +163,11 @@ def grown_dims(before: Meta, now: Meta) -> tuple[int, ...]:
 
 def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
     """The graph with what grows taken with padding, and the ops that have become others."""
-    if any(node.sequence >= 0 for node in graph.nodes):
-        return Refused(next(node for node in graph.nodes if node.sequence >= 0), "is a gradient")
+    gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
+    if gradient is not None and not all(leaf.host is not None for leaf in sources.leaves):
+        return Refused(gradient, "is a gradient")
+    if gradient is not None and any(node.entry.moving is not None for node in sources.nodes):
+        return Refused(gradient, "is a gradient")
     spread = Spread(sources)
     for node in graph.nodes:
         try:

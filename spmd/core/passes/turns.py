@@ -21,6 +21,7 @@ from ..ir.graph import Leaf, Node, Pick, Value, origin, value_name
 from ..ir.meta import Meta
 from ..ir.op import Entry
 from ..ir.source import node_line
+from ..tables import Bounded
 from . import dynamic
 
 # A turn has at least so many ops: shorter ones are taken several at a time.
@@ -113,31 +114,42 @@ def _inner(found: list[int], length: int, goes_on: bool) -> list[int]:
     return [cut for cut in kept if cut]
 
 
-def stretches(nodes: Sequence[Node], length: int) -> list[int]:
+def stretches(nodes: Sequence[Node], length: int, *, recurs: bool = True) -> list[int]:
     """Where to cut a graph without a loop into stretches of at most `length` ops.
 
     Equal stretches are one program, compiled once. So of several lengths the one is taken that costs least: compiling
-    each kind of stretch, where waiting twice as long counts four times, and running each stretch in every step.
+    each kind of stretch that is new, and running each stretch in every step. recurs: the graph is a long one that will
+    run often; waiting twice as long for it counts four times. Else it may run once: what is new in it counts most, and
+    its stretches are short, so that others have them, too.
     """
     symbols = [symbol(node) for node in nodes]
     lines = [place for place in range(1, len(nodes)) if not _is_within_line(nodes, place)]
     marks = _marks(symbols, lines)
     wiring = _Wiring(nodes, symbols)
-    best, least = [], math.inf
-    for scale in (None, 512, 128, 32, 16, 8, 4, 2):
+    best: tuple[float, list[int], _Kinds] = (math.inf, [], {})
+    for scale in (None, *_SCALES) if recurs else _SHORT_SCALES:
         ends = _by_line(nodes, length) if scale is None else _by_marks(marks, scale, length)
         kinds = wiring.kinds(ends)
-        to_compile = sum(_PER_PROGRAM + stop - start for (start, stop), *_ in kinds.values())
-        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends)
-        if cost < least:
-            best, least = ends, cost
-    for starts in wiring.kinds(best).values():
-        for start, stop in starts[1:]:
-            first, last = starts[0]
+        new = [places[0] for kind, places in kinds.items() if recurs or kind not in _met.rows]
+        to_compile = sum(_PER_PROGRAM + wiring.num_ops(start, stop) for start, stop in new)
+        cost = 2 * to_compile**2 / length + _PER_STRETCH * len(ends) if recurs else to_compile + len(ends) / 2
+        if cost < best[0]:
+            best = cost, ends, kinds
+    for kind, places in best[2].items():
+        first, last = places[0]
+        for start, stop in places[1:]:
             dynamic.note_moving(nodes[first:last], nodes[start:stop])
-    return best
+        if not recurs:
+            _met.keep(kind, True)
+    return best[1]
 
 
+# The kinds of stretches that graphs which may run once were cut into lately.
+_Kinds = dict[tuple[Any, ...], list[tuple[int, int]]]
+_met: Bounded[tuple[Any, ...], bool] = Bounded(4096)
+# About how many ops the stretches have, of several ways to cut a graph.
+_SHORT_SCALES = (16, 8, 4, 2)
+_SCALES = (512, 128, 32, *_SHORT_SCALES)
 # In ops that are to be compiled, of some 8 ms each (2 cores): what a program takes besides; and what a stretch that is
 # run by itself takes over a hundred steps.
 _PER_PROGRAM = 4
@@ -174,8 +186,8 @@ class _Wiring:
 
     def __init__(self, nodes: Sequence[Node], symbols: Sequence[Entry]):
         position = {node: place for place, node in enumerate(nodes)}
-        numbers: dict[Entry, int] = {}
-        self.symbols = [numbers.setdefault(symbol, len(numbers)) for symbol in symbols]
+        self.symbols = symbols
+        self.ops = list(itertools.accumulate((len(one.lowering.elements) or 1 for one in symbols), initial=0))
         self.operands = [[_read(one, position) for one in node.operands] for node in nodes]
         self.last_read = [0] * len(nodes)
         for place, operands in enumerate(self.operands):
@@ -183,9 +195,13 @@ class _Wiring:
                 if made is not None:
                     self.last_read[made] = place
 
-    def kinds(self, ends: Sequence[int]) -> dict[tuple[Any, ...], list[tuple[int, int]]]:
+    def num_ops(self, start: int, stop: int) -> int:
+        """How many ops a stretch has to be compiled, those of a list one by one."""
+        return self.ops[stop] - self.ops[start]
+
+    def kinds(self, ends: Sequence[int]) -> "_Kinds":
         """The stretches that end at these places and the one behind them, by what makes them one program."""
-        found: dict[tuple[Any, ...], list[tuple[int, int]]] = {}
+        found: _Kinds = {}
         for start, stop in itertools.pairwise([0, *ends, len(self.symbols)]):
             kind: list[Any] = []
             outside: dict[Any, int] = {}

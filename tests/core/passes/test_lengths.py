@@ -439,3 +439,67 @@ class TestAgain:
         before = spmd.metrics.num_compiles()
         data[: 2 + STEPS].exp().sum(0).cpu()
         assert spmd.metrics.num_compiles() == before + 1
+
+
+class Pair:
+    """A network on the CPU and on the device, trained alike on batches of many sizes."""
+
+    def __init__(self, model: nn.Module, mesh: spmd.Mesh | None = None):
+        self.models = model, copy.deepcopy(model).to("xla")
+        for parameter in self.models[1].parameters() if mesh is not None else ():
+            spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
+        self.optimizers = [torch.optim.SGD(model.parameters(), 0.1) for model in self.models]
+
+    def step(self, *shape: int) -> int:
+        """Trains both on a batch of this shape; compares losses; returns the number of programs."""
+        x, before, losses = torch.randn(shape), spmd.metrics.num_compiles(), []
+        for model, optimizer, device in zip(self.models, self.optimizers, ("cpu", "xla"), strict=True):
+            loss = model(x.to(device)).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        assert losses[1] == pytest.approx(losses[0], rel=1e-4)
+        return spmd.metrics.num_compiles() - before
+
+    def check(self) -> None:
+        for wanted, made in zip(*(model.parameters() for model in self.models), strict=True):
+            torch.testing.assert_close(made.detach().cpu(), wanted.detach(), rtol=1e-4, atol=1e-5)
+
+
+def small_images(width: int = 8) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.MaxPool2d(3, 2, padding=1),
+        nn.Conv2d(width, width, 3, 2, dilation=2), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+        nn.Linear(width, 4),
+    )  # fmt: skip
+
+
+class TestBatchesOfManySizes:
+    """The third size of a batch makes its lengths operands, in training too."""
+
+    @pytest.mark.parametrize("is_split", [False, True], ids=["one", "mesh"])
+    def test_images(self, is_split: bool, mesh8: spmd.Mesh) -> None:
+        pair = Pair(small_images(), mesh8 if is_split else None)
+        sizes = [(21, 22), (37, 21), (24, 35), (30, 40), (31, 23), (26, 26), (22, 29)]
+        counts = [pair.step(2, 3, *size) for size in sizes]
+        assert counts[0] == counts[1] == 1 and sum(counts) <= 4 and not any(counts[4:]), (counts, spmd.metrics.report())
+        pair.check()
+
+    def test_numbers_of_images(self) -> None:
+        pair = Pair(small_images(4))
+        counts = [pair.step(count, 3, 22, 21) for count in (4, 3, 5, 2, 7)]
+        assert counts == [1, 1, 1, 0, 0], (counts, spmd.metrics.report())
+        pair.check()
+
+    def test_the_last_batch_of_an_epoch_has_a_program_of_its_own(self) -> None:
+        pair = Pair(nn.Sequential(nn.Linear(3, 5), nn.Tanh()))
+        assert [pair.step(count, 3) for count in (8, 8, 5, 8, 5)] == [1, 0, 1, 0, 0]
+        assert "operand" not in spmd.metrics.compiles()[-1].cause
+
+    def test_what_has_no_rule_is_named(self) -> None:
+        pair = Pair(nn.Sequential(nn.Conv2d(1, 2, 3), nn.ConvTranspose2d(2, 1, 3)))
+        assert [pair.step(1, 1, size, size) for size in (5, 6, 7)] == [1, 1, 1]
+        cause = spmd.metrics.compiles()[-1].cause
+        assert "the length is no operand because aten.convolution is transposed" in cause, cause
+        pair.check()

@@ -1,0 +1,77 @@
+"""What convolutions and pools make of a padded dim (see `padding`): a window sees behind the length what it sees behind
+the border."""
+
+import torch
+
+from .padding import LOW, Case, NoRule, padded
+from .padding_sums import refuse_most
+from .windows import listed, per_dim
+
+aten = torch.ops.aten
+
+
+@padded(aten.convolution.default)
+def convolution(case: Case) -> None:
+    """A window sees zeros behind the length, as it does behind the border."""
+    refuse_most(case)
+    _refuse_padded_kernel(case, 0, 1)
+    for dim, size in case.pads[0].items():
+        case.fill(0, dim, 0)
+        case.made[0][dim] = size if dim == 0 else _num_windows(case, dim, size)
+
+
+@padded(aten.convolution_backward.default)
+def convolution_backward(case: Case) -> None:
+    """What comes behind the length of the result's gradient is zero, and so is what it would have been taken of."""
+    refuse_most(case)
+    _refuse_padded_kernel(case, 1, 2)
+    case.level([(0, 0), (1, 0)])
+    for operand in (0, 1):
+        for dim in case.pads[operand]:
+            case.fill(operand, dim, 0)
+    if case.given["output_mask"][0]:
+        case.made[0] |= case.pads[1]
+
+
+def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
+    if case.pads[kernel] or 1 in case.pads[operand]:
+        raise NoRule("has padded channels")
+    if case.given["transposed"]:
+        raise NoRule("is transposed")
+
+
+def _num_windows(case: Case, dim: int, size: int) -> int:
+    """How many windows of a convolution fit into a dim of this size."""
+    rank = len(case.shapes[1]) - 2
+    stride, padding, dilation = (per_dim(case.given[name], rank)[dim - 2] for name in ("stride", "padding", "dilation"))
+    return int((size + 2 * padding - dilation * (case.shapes[1][dim] - 1) - 1) // stride + 1)
+
+
+@padded(aten.max_pool2d_with_indices.default)
+def max_pool(case: Case) -> None:
+    """Indices are of the plane with its padding; all that reads them is the gradient."""
+    if case.given.get("ceil_mode", False):
+        raise NoRule("has windows that reach behind the border")
+    first = len(case.shapes[0]) - 2
+    for dim, size in case.pads[0].items():
+        case.fill(0, dim, LOW)
+        made = size if dim < first else _num_pooled(case, dim - first, size)
+        case.made[0][dim] = case.made[1][dim] = made
+
+
+def _num_pooled(case: Case, dim: int, size: int) -> int:
+    kernel, padding, dilation = (
+        per_dim(listed(case.given.get(name, default)), 2)[dim]
+        for name, default in (("kernel_size", 0), ("padding", 0), ("dilation", 1))
+    )
+    stride = per_dim(case.given.get("stride") or case.given["kernel_size"], 2)[dim]
+    return int((size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1)
+
+
+@padded(aten.max_pool2d_with_indices_backward.default)
+def max_pool_backward(case: Case) -> None:
+    rank = len(case.shapes[0])
+    for dim in range(rank):
+        case.level([(0, dim), (2, dim)] if dim >= rank - 2 else [(0, dim), (1, dim), (2, dim)])
+        case.fill(0, dim, 0)
+    case.made[0] |= case.pads[1]
