@@ -173,7 +173,7 @@ class TestOneCompile:
 
     @staticmethod
     def run(step: Any, *args: Any, times: int = 3) -> list[Any]:
-        """The lines of the ledger of a few steps, initialisation aside. What a step returns is kept, as a plan has it."""
+        """The lines of the ledger of a few steps, initialisation aside. What they return is kept, as a plan has it."""
         before = len(spmd.metrics.compiles())
         for _ in range(times):
             kept = step(*args)
