@@ -146,6 +146,19 @@ class TestAgainstARun:
         plan = spmd.plan(step)
         assert plan.num_programs == 3 and any("3 programs" in note for note in plan.notes)
 
+    def test_a_step_of_too_many_ops(self, monkeypatch: Any) -> None:
+        """It is cut into programs, whose results between them lie as the compiler likes."""
+        monkeypatch.setattr(spmd.config, "max_program_ops", 12)
+        layers = nn.Sequential(*(nn.Linear(8, 8, device="xla") for _ in range(6)))
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            loss = layers(x.to("xla")).square().mean()
+            loss.backward()
+            return loss
+
+        plan = spmd.plan(step, torch.ones(4, 8))
+        assert plan.num_programs > 1 and plan.flops > 6 * 3 * 2 * 4 * 8 * 8 * 0.8
+
     def test_inference(self, mesh8: Mesh) -> None:
         model, _, _ = training(mesh8)
         with torch.no_grad():
@@ -173,7 +186,7 @@ class TestOneCompile:
 
     @staticmethod
     def run(step: Any, *args: Any, times: int = 3) -> list[Any]:
-        """The lines of the ledger of a few steps, initialisation aside. What a step returns is kept, as a plan has it."""
+        """The lines of the ledger of a few steps, initialisation aside. What they return is kept, as a plan has it."""
         before = len(spmd.metrics.compiles())
         for _ in range(times):
             kept = step(*args)

@@ -81,14 +81,14 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     with interrupt.soon():
         lowered = lower_graph(graph, chosen if asks else None)
     metrics.add_time("lower", metrics.now() - started)
-    mark = fingerprint(lowered) if processes.several() else b""
-    if not is_planned:
-        agree_on(graph, name, line, cause, mark)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
     if calls_host and any(graph.donated):
         # What Python raises in the midst of a run must leave the inputs there: they are not donated.
         graph = dataclasses.replace(graph, donated=(False,) * len(graph.donated))
         return compile_graph(graph, name, line, cause, is_planned=is_planned)
+    mark = fingerprint(lowered) if processes.several() else b""
+    if not is_planned:
+        agree_on(graph, name, line, cause, mark)
     try:
         with interrupt.soon(), compiler_context():
             executable = lowered.compile(compiler_options=options_of(graph))

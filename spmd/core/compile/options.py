@@ -15,7 +15,7 @@ _BY_MEMORY = {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}
 _FREEING = {**_BY_MEMORY, **_KEEPING_BARRIERS}
 
 
-# For an exact float32 product the TPU's compiler generates code of many windows, which takes 7 to 17 s of processor time.
+# For an exact float32 product the TPU's compiler generates code of many windows, in 7 to 17 s of processor time.
 # With this target it takes 1 to 4 s, and the window has at most 2 % more cycles (libtpu 0.0.42, v5e; docs/planning.md);
 # of products in one pass it has up to 15 % more. A run is compiled as the chip's compiler likes.
 _TARGET = "xla_jf_convolution_performance_target"

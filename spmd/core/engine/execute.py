@@ -101,7 +101,7 @@ def run_schedule(
                 flow = _flow(todo, rest, left, passed)
             else:
                 done.update(piece.nodes)
-                if kept is not None:
+                if kept is not None and recording() is None:  # what is only recorded is compiled later
                     flow.release(here, kept)
                 here += 1
     finally:

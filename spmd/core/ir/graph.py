@@ -293,7 +293,7 @@ class Graph:
         return list(dict.fromkeys(s.replicated() for s in found if s is not None))
 
     def key(self) -> Hashable:
-        """What makes two graphs the same program: ops with their static parts, wiring, layouts, donation, flags, target.
+        """What makes two graphs the same program: ops with what is static, wiring, layouts, donation, flags, target.
 
         The lifted numbers are not in it. Entries and metas are interned, so the key compares by identity.
         """
