@@ -124,11 +124,11 @@ class TestOthers:
     """What only looks like it."""
 
     def test_a_few_programs_that_take_turns(self) -> None:
-        """An accumulating step is a few graphs, which are met again."""
+        """An accumulating step is two graphs, its first run a third, and all are met again."""
         layers = Layers()
         before = spmd.metrics.counter("changing_graphs")
         for _ in range(4):
-            for chosen in CHOSEN[:3]:
+            for chosen in CHOSEN[:2]:
                 layers.step(chosen)
         assert spmd.metrics.counter("changing_graphs") == before
 
