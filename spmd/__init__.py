@@ -9,8 +9,8 @@ from .annotate import mark_sharding as mark_sharding
 from .annotate import mark_sharding_with_gradients as mark_sharding_with_gradients
 from .annotate import reshard as reshard
 from .annotate import shard_as as shard_as
-from .checkpoint import fill_shards as fill_shards
 from .checkpoint import bare_name as bare_name
+from .checkpoint import fill_shards as fill_shards
 from .checkpoint import load_checkpoint as load_checkpoint
 from .closures import add_step_closure as add_step_closure
 from .closures import on_sync as on_sync

@@ -30,7 +30,6 @@ from spmd.core.lazy.tensor import abstract
 from spmd.core.ops import attention, splash
 
 
-
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="v5e:2x4", help="a slice of eight chips (default v5e:2x4)")

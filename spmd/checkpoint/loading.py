@@ -153,7 +153,8 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_mo
 def bare_name(name: str) -> str:
     """A parameter's, buffer's or module's name without the modules that wrappers of other libraries put in.
 
-    Known are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict` do it themselves.
+    Known are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict` do this by
+    themselves.
 
     >>> import spmd
     >>> spmd.bare_name("_orig_module.layers.0._orig_mod.weight")

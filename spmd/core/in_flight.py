@@ -7,6 +7,7 @@ of the client's pool, and a program in flight that needs this thread never ends 
 import contextlib
 import threading
 from collections import deque
+from typing import Any
 
 import jax
 
@@ -46,7 +47,7 @@ def make_room(num_devices: int) -> None:
 def note(result: jax.Array) -> None:
     """Remembers that a program was launched, by one of its results; elsewhere than on several CPU devices nothing."""
     devices = result.sharding.device_set
-    first = next(iter(devices))
+    first: Any = next(iter(devices))  # jax has no type for devices
     if first.platform != "cpu":
         return
     if len(devices) > 1:

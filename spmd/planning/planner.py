@@ -280,7 +280,7 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
 def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
     """How the compiler lays out the results of earlier programs that the steady step reads, where nobody has said."""
     read = {leaf for graph in recorded.programs for leaf in graph.leaves}
-    found = {}
+    found: dict[tuple[int, int], Sharding] = {}
     for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
         graph = recorded.earlier[number]
         with stage(f"asking for the layout of what {len(graph.nodes):,} ops leave"):

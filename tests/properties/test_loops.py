@@ -1,4 +1,4 @@
-"""Any loop against its unrolled form: random bodies, run by Python on the CPU, scanned as layers, and by `spmd.scan`."""
+"""Any loop against its unrolled form: random bodies, run by Python on the CPU, scanned as layers, by `spmd.scan`."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -34,7 +34,8 @@ def always() -> Iterator[None]:
 
 
 def drawn_body(draw: random.Random, shared: Tensor) -> tuple[Body, int]:
-    """A body and the length of its carry: some ops, each of values of this iteration, of the one before, or of none; any of them is carried or a result."""
+    """A body and the length of its carry: some ops, of values of this iteration, of the one before, or of none; any of
+    them is carried or a result."""
     num_carried = draw.randint(1, 3)
     num_values = num_carried + 3
     steps: list[tuple[Callable[..., Tensor], tuple[int, ...]]] = []

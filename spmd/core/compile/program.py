@@ -21,9 +21,9 @@ class Program:
     is_planned: it was compiled for a plan, and no run has needed it yet. is_unrolled: XLA would copy the stacks of its
     layers, which therefore are no loops.
     made_by: of each result the place of its op among `entries` and `lines`.
-    fingerprint: with several processes, what they compared. loops: (first op, turns, ops of a turn) of each. asked: what
-    the graph was, for the words of what changes later (see `difference.Asked`). exchanges: its collectives, each with the
-    place of the op that it came from.
+    fingerprint: with several processes, what they compared. loops: (first op, turns, ops of a turn) of each. asked:
+    what the graph was, for the words of what changes later (see `difference.Asked`). exchanges: its collectives,
+    each with the place of the op that it came from.
     """
 
     __slots__ = (

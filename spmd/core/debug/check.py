@@ -93,8 +93,8 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
     Args:
         inf: look for infinities, too.
 
-    Raises FloatingPointError, at the barrier or read that runs the program; for CPU data that is cast to integers on its
-    way to the device, at the copy.
+    Raises FloatingPointError, at the barrier or read that runs the program; for CPU data that is cast to integers on
+    its way to the device, at the copy.
 
     >>> import torch, spmd
     >>> x = torch.tensor([1.0, -1.0]).to("xla")

@@ -18,7 +18,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..dtypes import is_exact
 from ..ir.graph import SHOWN, Graph, Leaf, Node, Pick, Value, is_shown, origin, value_name
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, Padded

@@ -137,8 +137,8 @@ class TestWithAndWithout:
     """Results and warnings of a CPU program are the same with `import spmd` and without."""
 
     def test_same_output(self) -> None:
-        """But for two warnings. Loaders that are to pin memory find no accelerator; with the library, they do. From 3.12
-        on Python warns at a fork of a process with threads: autograd starts one for an accelerator at its first
+        """But for two warnings. Loaders that are to pin memory find no accelerator; with the library, they do. Python
+        3.12 and newer warn at a fork of a process with threads: autograd starts one for an accelerator at its first
         backward, as for CUDA, and a loader one that pins.
         """
         without, imported = run_script(PROGRAM), run_script("    import spmd\n" + PROGRAM)

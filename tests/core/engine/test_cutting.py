@@ -74,7 +74,7 @@ class TestRandomDepth:
         before = spmd.metrics.counter("changing_graphs")
         counts = [layers.step(chosen) for chosen in CHOSEN]
         assert spmd.metrics.counter("changing_graphs") >= before + 3, counts
-        assert 1 < counts[3] and sum(counts[4:]) <= 10, (counts, spmd.metrics.report())
+        assert counts[3] > 1 and sum(counts[4:]) <= 10, (counts, spmd.metrics.report())
         assert sum(layers.step(chosen) for chosen in CHOSEN) <= 4  # the first graph, whose weights have momentum now
         layers.check()
         told = [line for line in capfd.readouterr().err.splitlines() if "keeps changing" in line]
