@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -25,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without bei
 
 import fsdp
 import spmd
+from recipes.training import make_console
 
 MIB = 2**20
 
@@ -136,7 +136,7 @@ def main(arguments: list[str] | None = None) -> None:
     for name, kept in STEPS.items():
         found = planned(args, kept) if args.target else ran(args, kept)
         table.add_row(name, *(f"{size / MIB:.1f}" for size in found))
-    Console().print(table)
+    make_console().print(table)
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def train(
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    started, console = time.perf_counter(), Console()
+    started, console = time.perf_counter(), training.make_console()
     place = MeshPlacement(args) if args.device == "xla" else Placement(args)
     torch.manual_seed(args.seed)
     config = GPTConfig(

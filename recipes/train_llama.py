@@ -191,7 +191,7 @@ def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Consol
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    started, console = time.perf_counter(), Console()
+    started, console = time.perf_counter(), training.make_console()
     # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
     spmd.simulate(prod(args.mesh.values()))
     if args.partitioner:

@@ -35,7 +35,7 @@ import fsdp
 import spmd
 from recipes import images
 from recipes.resnet import ResNet, ResNetConfig
-from recipes.training import Reporter, learning_rate_factor, plan_step
+from recipes.training import Reporter, learning_rate_factor, make_console, plan_step
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
 UNIT = 20_000  # parameters from which on a module is a unit of its own
@@ -286,7 +286,7 @@ def draw_bytes(found: dict[str, list[tuple[int, spmd.Plan]]], *, title: str, pat
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    started, console = time.perf_counter(), Console()
+    started, console = time.perf_counter(), make_console()
     matplotlib.use("agg")  # writes files, needs no screen
     args.out.mkdir(parents=True, exist_ok=True)
     if args.device == "xla":

@@ -5,6 +5,7 @@ Nothing here knows of meshes or a model: it is given functions. Not here: data (
 
 import argparse
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from recipes import text
 
 matplotlib.use("agg")  # writes files, needs no screen
 
+IN_A_PIPE = 200  # columns
 READ_EVERY = 10  # steps between two readings of the loss; in between nothing waits for the device
 
 
@@ -123,6 +125,12 @@ def make_schedule(optimizer: torch.optim.Optimizer, args: argparse.Namespace) ->
     """Return the schedule of the flags, to be stepped after each step of the optimizer."""
     factor = partial(learning_rate_factor, warmup=args.warmup, steps=args.steps)
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def make_console() -> Console:
+    """Return a console as wide as the terminal; in a pipe or a file so wide that no table breaks a word."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=IN_A_PIPE)
 
 
 @dataclass

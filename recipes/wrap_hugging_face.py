@@ -123,7 +123,7 @@ def heldout_loss(model: nn.Module, corpus: text.Text, args: argparse.Namespace, 
 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
-    started, console = time.perf_counter(), Console()
+    started, console = time.perf_counter(), training.make_console()
     logging.disable_progress_bar()  # of loading, which takes no time
     # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
     spmd.simulate(prod(args.mesh.values()))
