@@ -10,6 +10,7 @@ import selection
 import torch
 
 import spmd
+from spmd.core.passes import changing
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
 # A folder of programs for one run would save nothing: of the 351 programs of 325 tests none was loaded from it, as
@@ -23,8 +24,9 @@ spmd.simulate(8)
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Every test draws the same numbers whichever ran before it."""
+    """Every test draws the same numbers whichever ran before it, and the barriers of what they share have no past."""
     torch.manual_seed(0)
+    changing.forget()
 
 
 @pytest.fixture(scope="session")

@@ -113,15 +113,10 @@ def _by_element(graph: Graph, left: list[Root], flow: Flow) -> list[Node]:
     return topological([made.get(value_name(root), root) for root in graph.roots])[0]
 
 
-_hinted: Bounded[object, bool] = Bounded(256)
-
-
 def _hint(graph: Graph, line: Line) -> None:
     """Says once of a barrier that its graph keeps changing, how, and what to write instead."""
-    place = line.code, line.number
-    if _hinted.get(place):
+    if changing.is_said(line):
         return
-    _hinted.keep(place, True)
     notice.say(
         f"the program at {line} keeps changing: {cache.cause(graph, line)}. A graph that is new there runs from now on "
         "as programs of a few ops each, which others have, too. A step that records the same ops each time is one "

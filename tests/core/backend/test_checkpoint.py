@@ -80,7 +80,7 @@ def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int 
     h = x
     for block in blocks:
         h = call(block, h)
-    h.square().sum().backward()
+    (h.square().sum() / 64).backward()  # gradients of order one, as the tolerances are meant for
     out = h.detach()
     del h
     spmd.sync()

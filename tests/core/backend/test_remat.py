@@ -56,7 +56,7 @@ def train(wrap: Callable[[nn.Module], nn.Module], mesh: spmd.Mesh | None = None)
     spmd.sync()
     torch.manual_seed(1)
     made = model(x)
-    made.square().sum().backward()
+    (made.square().sum() / 64).backward()  # gradients of order one, as the tolerances are meant for
     out = made.detach()
     del made
     spmd.sync()
