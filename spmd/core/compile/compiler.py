@@ -21,6 +21,7 @@ from ..sharding.tracing import program_devices
 from . import failing
 from .aliases import alias_by_memory
 from .constants import hide_complex_constants
+from .filled_products import WITHOUT_FUSIONS, has_filled_product
 from .ledger import record
 from .lower import argument_struct, build
 from .numbers import pack_numbers
@@ -91,7 +92,10 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
         agree_on(graph, name, line, cause, mark)
     try:
         with interrupt.soon(), compiler_context():
-            executable = lowered.compile(compiler_options=options_of(graph))
+            options = options_of(graph)
+            executable = lowered.compile(compiler_options=options)
+            if platform_of(graph) == "cpu" and has_filled_product(executable):
+                executable = lowered.compile(compiler_options={**options, **WITHOUT_FUSIONS})
     except jax.errors.JaxRuntimeError as error:
         raise failing.not_compiled(Program(name, line, graph, None, []), graph, error) from error
     except ValueError as error:

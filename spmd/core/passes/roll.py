@@ -1,13 +1,13 @@
 """Equal layers of a graph become loops of its program, their weights and state the rows of stacks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .. import metrics
 from ..compile.options import platform_of
 from ..config import config
-from ..ir.graph import Graph, Value, origin, value_name
+from ..ir.graph import Graph, origin, value_name
 from ..ir.loops import Loop
 from ..ir.store import Family
 from .columns import columns_of
@@ -65,7 +65,7 @@ def _loops_of(graph: Graph) -> list[Loop]:
 def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     columns = columns_of(graph, loops)
     families = tuple(family for family in columns.leaves if _stays(graph, family))
-    is_dear = _stacked_bytes(loops, graph, families, columns.beside) > _row_bytes(graph, families)
+    is_dear = _stacked_bytes(loops, graph, families) > _row_bytes(graph, families)
     if loops and config.roll_layers == "auto" and is_dear:
         return _formed(graph, [])
     for loop, beside in zip(loops, columns.beside, strict=True):
@@ -79,13 +79,9 @@ def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     )
 
 
-def _stacked_bytes(
-    loops: Sequence[Loop], graph: Graph, families: Sequence[Family], beside: Sequence[Mapping[Any, Mapping[int, Value]]]
-) -> int:
-    """Bytes that the program would stack for the iterations to read: values that no loop, list op or store has as rows,
-    nor puts into a row of a loop's stack (`Loop.beside`)."""
+def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> int:
+    """What the program would stack for the turns to read: values that no loop, list op or store has as rows."""
     rows: set[Any] = {graph.leaves[i] for family in families for i in family}
-    rows.update(value_name(value) for made in beside for values in made.values() for value in values.values())
     for loop in loops:
         rows.update(node for place in loop.early for node in loop.at(place))
         rows.update(name for result in loop.kept for name in loop.names(result))

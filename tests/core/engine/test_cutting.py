@@ -13,13 +13,15 @@ import spmd
 from spmd.core.compile import cache
 from spmd.core.engine import cutting
 from spmd.core.ir.graph import topological
+from spmd.core.lazy import recorders
 from spmd.core.passes import alike, changing, turns
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing of another test is pending, none of its graphs and programs are known, and few ops are a graph."""
+    """Nothing of another test is pending, none of its graphs, programs and threads known; few ops are a graph."""
     monkeypatch.setattr(changing, "LEAST_OPS", 8)
+    monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
     cache.clear_cache()
     for known in (changing._barriers, cutting._cuts, turns._met):

@@ -389,3 +389,34 @@ class TestScaled:
         x = (torch.arange(-8.0, 8.0).reshape(4, 4) * 16).to(torch.float8_e4m3fn)
         found, expected = (x.to("xla") @ x.to("xla")).cpu(), (x.float() @ x.float()).to(x.dtype)
         assert torch.equal(found.view(torch.uint8), expected.view(torch.uint8))
+
+
+class TestFilled:
+    """Products with a matrix that one number fills, and what is fused with them."""
+
+    def test_against_cpu(self) -> None:
+        torch.manual_seed(0)
+        batch = Batch()
+        for rows, inner, columns in ((64, 64, 64), (256, 128, 512)):
+            x = torch.rand(rows, inner)
+            for name, read in {
+                "max": lambda y: y.amax(-1),
+                "sums": lambda y: (y * y).mean(0),
+                "softmax": lambda y: y.softmax(-1),
+            }.items():
+                batch.case(
+                    f"{rows} {inner} {columns} {name}",
+                    lambda x, read=read, n=columns: read(x @ torch.full((x.shape[1], n), 1 / 32, device=x.device)),
+                    x,
+                    gradient=False,  # which reads the product, too: another fusion
+                )
+        batch.check()
+
+    def test_norm_of_the_gradient_of_a_sum(self) -> None:
+        a, b = torch.rand(64, 96), torch.rand(96, 80)
+        norms = []
+        for device in ("cpu", "xla"):
+            ours = [value.clone().to(device).requires_grad_() for value in (a, b)]
+            (ours[0] @ ours[1]).sum().backward()
+            norms.append(torch.nn.utils.clip_grad_norm_(ours, 1.0))
+        check(norms[1], norms[0])
