@@ -237,7 +237,7 @@ def _known_to(package: str, names: Sequence[str]) -> set[str]:
 
 @functools.cache
 def is_known_to_libtpu(option: str) -> bool:
-    """Whether the libtpu that is installed has an option; it raises for one that it has not."""
+    """Tells whether the libtpu that is installed has an option; it raises for one that it has not."""
     return option in _known_to("libtpu", [option])
 
 

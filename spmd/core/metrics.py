@@ -290,7 +290,7 @@ _thread = threading.local()  # .silent: what this thread does is not counted
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """What this thread compiles inside is not counted, and has no line of the ledger."""
+    """Programs that this thread compiles inside are not counted, and have no line of the ledger."""
     before, _thread.silent = _is_silent(), True
     try:
         yield

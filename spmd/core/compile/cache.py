@@ -175,7 +175,7 @@ def _is_rolled_in_vain(graph: Graph, line: Line) -> bool:
 
 
 def cause(graph: Graph, line: Line) -> str:
-    """What makes a graph another program than those that its barrier has run."""
+    """The difference of a graph from the programs that its barrier has run, in words."""
     return _cause(graph, "step", line)[0]
 
 

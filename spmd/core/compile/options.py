@@ -41,7 +41,7 @@ def options_of(graph: Graph) -> dict[str, str | float]:
 
 
 def _is_exact(graph: Graph) -> bool:
-    """Whether no product of a graph is one of fewer passes than exact float32 takes."""
+    """Tells whether no product of a graph is one of fewer passes than exact float32 takes."""
     nodes = [*walk(graph.nodes)]
     dtypes = {meta.dtype for node in nodes for meta in node.entry.metas}
     return dtypes.isdisjoint(_FEW_BITS) and not any(":precision_" in node.entry.name for node in nodes)
@@ -56,7 +56,7 @@ def platform_of(graph: Graph) -> str:
 
 
 def is_here(graph: Graph) -> bool:
-    """Whether the devices that a graph is compiled for are those of this machine, where it can run."""
+    """Tells whether the devices that a graph is compiled for are those of this machine, where it can run."""
     return graph.mesh.target is None and stand_in() is None
 
 

@@ -12,7 +12,7 @@ from ..ir.op import Entry
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
-    """What stands for each result of the list ops of a graph, by its name: a result of the op of its element."""
+    """Results of the ops of single elements that stand for those of the list ops of a graph, by name."""
     made: dict[Any, Value] = {}
     for are_lists, run in itertools.groupby(nodes, _is_list):
         if are_lists:
@@ -32,7 +32,7 @@ def _is_list(node: Node) -> bool:
 
 
 def _is_each_its_own(entry: Entry) -> bool:
-    """Whether elements share nothing, and each makes what the list op says of it."""
+    """Tells whether elements share nothing, and each makes what the list op says of it."""
     parts = entry.lowering.elements
     own = list(itertools.chain.from_iterable(part.results for part in parts))
     return len(own) == len(set(own)) == len(entry.metas) and all(

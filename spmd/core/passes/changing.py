@@ -58,7 +58,7 @@ def note_run(line: Line) -> None:
 
 
 def keeps_changing(graph: Graph, line: Line) -> bool:
-    """Whether a graph without a program is one of many at its barrier; notes it."""
+    """Tells whether a graph without a program is one of many at its barrier; notes it."""
     if len(graph.nodes) < LEAST_OPS or any(_spares_memory(node.entry) for node in graph.nodes):
         return False
     barrier, ops = _barrier(line), {entry for node in graph.nodes for entry in _elements(node.entry)}
