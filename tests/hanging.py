@@ -5,10 +5,12 @@
     python tests/hanging.py --runs 500 --devices 64
     python tests/hanging.py --without queue --programs queue       # any number of programs in flight: hangs
     python tests/hanging.py --without width --programs callback    # a thread for each device and no more: hangs
+    python tests/hanging.py --width 12 --programs loops --runs 20  # one and a half for each: hangs
 
 `queue` launches programs that need no result of each other, none waited for. `callback` is a program that calls Python
 on each device with arrays that XLA copies there. `mix` has every kind of collective, in loops and outside, over the
-mesh and over each of its axes, not ordered by data. `step` trains a transformer whose layers are a loop of the program.
+mesh and over each of its axes, not ordered by data. `loops` are recurrent layers whose time is split over the devices,
+each a loop with collectives of its own, and their gradients. `step` trains a transformer whose layers are a loop of the program.
 A run that shows no progress for `--patience` seconds is a hang. The exit status is 1 where one hung.
 """
 
@@ -30,15 +32,16 @@ sys.path.insert(0, str(ROOT))  # runs without being installed, too
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--programs", nargs="+", choices=("queue", "callback", "mix", "step"))
+    parser.add_argument("--programs", nargs="+", choices=tuple(PROGRAMS))
     parser.add_argument("--partitioners", nargs="+", choices=("gspmd", "shardy"), default=["gspmd", "shardy"])
     parser.add_argument("--runs", type=int, default=200, help="of each program under each partitioner (default 200)")
     parser.add_argument("--devices", type=int, default=8, help="simulated devices, an even number (default 8)")
     parser.add_argument("--without", choices=("queue", "width"), help="what to leave out of the library")
+    parser.add_argument("--width", type=int, help="threads in XLA's pools, instead of the library's number")
     parser.add_argument("--patience", type=float, default=60, help="seconds without an ended run (default 60)")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args(arguments)
-    args.programs = args.programs or ["queue", "callback", "mix", "step"]
+    args.programs = args.programs or list(PROGRAMS)
     return args
 
 
@@ -104,6 +107,31 @@ def mixed(devices: int) -> Callable[[], None]:
     return run
 
 
+def recurrent(devices: int) -> Callable[[], None]:
+    """18 loops with collectives, half of them not ordered by data: XLA's executor starts what comes after a loop while
+    its iterations are still running, so that a device waits in several collectives at once."""
+    mesh = spmd.Mesh(range(devices), (devices,), ("x",))
+    torch.manual_seed(0)
+    layers: list[nn.RNNBase] = []
+    for cls in (nn.LSTM, nn.GRU, nn.RNN):
+        for settings in ({}, {"num_layers": 2, "bidirectional": True}, {"bias": False, "batch_first": True}):
+            layers.append(cls(4, 6, dtype=torch.float64, **settings).to("xla"))
+    for parameter in chain.from_iterable(layer.parameters() for layer in layers):
+        if parameter.shape[0] % devices == 0:
+            spmd.mark_sharding(parameter, mesh, ("x", *[None] * (parameter.ndim - 1)))
+    values = spmd.mark_sharding(torch.rand(devices, 3, 4, dtype=torch.float64).to("xla"), mesh, ("x", None, None))
+
+    def run() -> None:
+        made = []
+        for layer in layers:
+            inputs = values.clone().requires_grad_()
+            output, _ = layer(inputs)
+            made += [output, *torch.autograd.grad(output.sum(), [inputs, *layer.parameters()])]
+        spmd.sync(wait=True)
+
+    return run
+
+
 def training(devices: int) -> Callable[[], None]:
     spmd.config.roll_layers = "always"
     mesh = spmd.Mesh(range(devices), (devices // 2, 2), ("fsdp", "tensor"))
@@ -122,6 +150,9 @@ def training(devices: int) -> Callable[[], None]:
     return run
 
 
+PROGRAMS = {"queue": queued, "callback": calling_python, "mix": mixed, "loops": recurrent, "step": training}
+
+
 def child(args: argparse.Namespace) -> None:
     """Make the runs of one program, and print a line for each that has ended."""
     if args.without == "queue":
@@ -129,8 +160,7 @@ def child(args: argparse.Namespace) -> None:
     spmd.config.partitioner = args.partitioners[0]
     spmd.config.program_cache = False
     spmd.simulate(args.devices)
-    made = {"queue": queued, "callback": calling_python, "mix": mixed, "step": training}[args.programs[0]]
-    run = made(args.devices)
+    run = PROGRAMS[args.programs[0]](args.devices)
     print("ready", flush=True)
     for _ in range(args.runs):
         run()
@@ -145,8 +175,8 @@ def watch(program: str, partitioner: str, args: argparse.Namespace) -> str:
     flags += ["--runs", str(args.runs), "--devices", str(args.devices)]
     flags += ["--without", args.without] if args.without else []
     environment = {name: value for name, value in os.environ.items() if name != "PJRT_NPROC"}
-    if args.without == "width":
-        environment["PJRT_NPROC"] = str(args.devices)
+    if args.without == "width" or args.width:
+        environment["PJRT_NPROC"] = str(args.width or args.devices)
     process = subprocess.Popen([sys.executable, __file__, *flags], stdout=subprocess.PIPE, text=True, env=environment)
     lines: queue.Queue[str] = queue.Queue()
     threading.Thread(target=lambda: [lines.put(line) for line in chain(process.stdout, [""])], daemon=True).start()
@@ -187,6 +217,7 @@ if "--child" in sys.argv:  # the process that watches needs no device
     # isort: on
     import jax.numpy as jnp
     from jax import lax
+    from torch import nn
 
     import fsdp
     from recipes.gpt import GPT, Block, GPTConfig, cross_entropy

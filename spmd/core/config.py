@@ -183,23 +183,22 @@ def add_xla_defaults() -> None:
     os.environ["XLA_FLAGS"] = " ".join([given, *added]).strip()
 
 
-_WIDTH = 64  # threads, of several simulated devices
+_THREADS_OF_A_DEVICE = 2  # of several simulated devices
 _own_pool_width: str | None = None
 
 
 def set_pool_width(num_devices: int) -> None:
     """Tells XLA's CPU client, before it starts, how many threads its pools need; a width that the user gave stays.
 
-    A program over several devices holds one thread for each until it ends, and more where a device waits in collectives
-    of a loop and beside it; with one thread more than devices such a program hung, with `_WIDTH` none did
-    (docs/decisions/thread-pools.md). XLA itself takes the number of cores or of devices, the larger one; one device
-    computes on the calling thread.
+    A program over several devices holds one thread for each until it ends, and a second one where a device waits in a
+    collective of a loop and in one behind it (docs/decisions/thread-pools.md). XLA itself takes the number of cores or
+    of devices, the larger one; one device computes on the calling thread.
     """
     global _own_pool_width
     if os.environ.get("PJRT_NPROC", _own_pool_width) != _own_pool_width or "NPROC" in os.environ:
         return
     reset_pool_width()
-    width = max(_WIDTH, num_devices + 1)
+    width = _THREADS_OF_A_DEVICE * num_devices
     if num_devices > 1 and width > _num_cores():
         _own_pool_width = os.environ["PJRT_NPROC"] = str(width)
 
