@@ -72,7 +72,9 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
             if is_sliced and computation.name.startswith("all-reduce-scatter"):
                 kind, is_sliced = "reduce-scatter", False  # as a TPU's compiler writes one
             data *= size if kind == "all-gather" else 1
-            node = node_index(_scope(computation, line), num_nodes)
+            node = _reader_of_argument(line.scope, graph)
+            if node is None:
+                node = node_index(_scope(computation, line), num_nodes)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_beside(computation, line)
             found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link, is_async))
@@ -140,6 +142,20 @@ def _scope(computation: Computation, line: Instruction) -> str:
         else:
             todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
     return ""
+
+
+_ARGUMENT = re.compile(r"arguments\[(\d+)\]")
+
+
+def _reader_of_argument(scope: str, graph: Graph) -> int | None:
+    """The place of the first op that reads an argument, where a line has the argument's name: from jaxlib 0.12 on that
+    is what the gather of one is called."""
+    named = _ARGUMENT.fullmatch(scope)
+    if named is None:
+        return None
+    places = graph.inputs()[int(named[1])].places
+    leaves = {graph.leaves[i] for i in ((places,) if isinstance(places, int) else places)}
+    return next((i for i, node in enumerate(graph.nodes) if not leaves.isdisjoint(node.operands)), None)
 
 
 def _shape_of(operand: str, computation: Computation) -> str:
