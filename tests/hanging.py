@@ -10,8 +10,8 @@
 `queue` launches programs that need no result of each other, none waited for. `callback` is a program that calls Python
 on each device with arrays that XLA copies there. `mix` has every kind of collective, in loops and outside, over the
 mesh and over each of its axes, not ordered by data. `loops` are recurrent layers whose time is split over the devices,
-each a loop with collectives of its own, and their gradients. `step` trains a transformer whose layers are a loop of the program.
-A run that shows no progress for `--patience` seconds is a hang. The exit status is 1 where one hung.
+each a loop with collectives of its own, and their gradients. `step` trains a transformer whose layers are a loop of the
+program. A run that shows no progress for `--patience` seconds is a hang. The exit status is 1 where one hung.
 """
 
 import argparse

@@ -7,6 +7,7 @@ None here and its user has another way. `jax.experimental.shard_alike` (0.10 onl
 """
 
 import dataclasses
+import inspect
 import io
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -85,6 +86,16 @@ def _cudnn() -> ModuleType | None:
 # 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`, `_dot_product_attention_bwd_p`, `MaskType`,
 # `AttentionLayout`. The public `jax.nn.dot_product_attention` asks for cuDNN while it is traced.
 cudnn_attention = _cudnn()
+
+
+def _cudnn_options() -> dict[str, None]:
+    lowering = getattr(cudnn_attention, "_dot_product_attention_fwd_cuda_lowering", None)
+    names = () if lowering is None else inspect.signature(lowering).parameters
+    return {name: None for name in ("score_mod_name", "score_mod_jaxpr") if name in names}
+
+
+# 0.12. What the two primitives want besides: a function of the scores, of which there is none.
+cudnn_attention_options = _cudnn_options()
 
 
 # --- private attributes of public objects: 0.10, 0.11, 0.12 -----------------------------------------------------------

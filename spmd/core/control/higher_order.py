@@ -51,7 +51,9 @@ def _scan(combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], addition
     return tree_unflatten(last, tree), ys
 
 
-def _map(f: Function, xs: Sequence[Any], pos_args: Sequence[Any]) -> Any:
+def _map(f: Function, xs: Sequence[Any], pos_args: Sequence[Any], mutated_arg_indices: str = "") -> Any:
+    # What a body writes in place is found by Dynamo, and named from torch 2.15 on; without Dynamo that is nothing.
+    assert not mutated_arg_indices
     return scan(lambda carry, row: ((), f(*row, *pos_args)), (), list(xs))[1]
 
 

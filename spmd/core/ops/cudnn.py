@@ -17,6 +17,7 @@ from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from ..jax_private import cudnn_attention as kernel
+from ..jax_private import cudnn_attention_options
 
 Arrays = tuple[jax.Array, ...]
 
@@ -57,7 +58,8 @@ def _kernel(primitive: Any, qkv: Arrays, rest: Arrays, is_causal: bool, scale: f
     made = primitive.bind(
         *qkv, *empty, *rest, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
-        layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None, **options,
+        layout=kernel.AttentionLayout.BNTH.value, sliding_window_length=None,
+        **cudnn_attention_options, **options,
     )  # fmt: skip
     return tuple(made)
 

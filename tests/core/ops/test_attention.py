@@ -36,10 +36,11 @@ def use_blocks(monkeypatch: pytest.MonkeyPatch, *block: int) -> None:
 
 
 def causal_and(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, given: torch.Tensor) -> torch.Tensor:
-    """Attention by a mask or bias and causality. The CPU takes both where no gradient of the bias is asked for."""
-    if given.requires_grad and not q.is_xla:
+    """Attention by a mask or bias and causality. The CPU takes one of them from torch 2.15 on."""
+    if not q.is_xla:
         upper = torch.ones(given.shape[-2:], dtype=torch.bool).triu(1)
-        return sdpa(q, k, v, given.masked_fill(upper, float("-inf")), enable_gqa=q.shape[1] != k.shape[1])
+        given = given.masked_fill(upper, False if given.dtype == torch.bool else float("-inf"))
+        return sdpa(q, k, v, given, enable_gqa=q.shape[1] != k.shape[1])
     return sdpa(q, k, v, given, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
