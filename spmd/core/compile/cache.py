@@ -1,5 +1,7 @@
 """Graph key -> executable, and the words for why a program was compiled."""
 
+import gc
+import itertools
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
@@ -15,7 +17,7 @@ from ..ir.op import Entry
 from ..ir.source import Line
 from ..ir.store import Family, whole_stores
 from ..sharding.partitioner import compiler_context
-from . import copies, families, notice, recompile, stored
+from . import copies, families, memory_maps, notice, recompile, stored
 from .compiler import agree_on, compile_graph
 from .difference import Asked, changed_input, difference
 from .families import Form
@@ -53,6 +55,8 @@ class _Known:
 
 _MOVED = "the same ops, on data that lies in other stores"
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
+_count = itertools.count(1)
+_ASKED_EVERY = 8  # programs after which the memory maps are counted: some 30 ms where there are many
 _lock = threading.RLock()
 _last: Program | None = None
 
@@ -146,10 +150,18 @@ def _formed_and_made(
         planned = [key for key, known in _programs.items() if not known.all_programs()]
         for key in planned[:-_PLANNED]:
             del _programs[key]
-        while len(_programs) > config.program_cache_size:
-            _programs.popitem(last=False)
-            metrics.add("programs_evicted")
+        _drop(len(_programs) - config.program_cache_size)
+        if next(_count) % _ASKED_EVERY == 0 and memory_maps.are_scarce():
+            _drop(len(_programs) // 2)
+            gc.collect()
     return program
+
+
+def _drop(count: int) -> None:
+    """Forgets so many programs, the least recently used first."""
+    for _ in range(count):
+        _programs.popitem(last=False)
+        metrics.add("programs_evicted")
 
 
 def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:

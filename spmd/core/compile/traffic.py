@@ -33,9 +33,7 @@ def exchanges(module: Module, graph: Graph) -> Exchanges:
     return tuple((dataclasses.replace(row, count=count), node) for (row, node), count in counted.items())
 
 
-def table(
-    found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: ""
-) -> tuple[Collective, ...]:
+def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
     """The table of a program's collectives: equal ones are one row, those that move most come first.
 
     paths: the path of the module that an op belongs to, where that is known.

@@ -1,10 +1,11 @@
 """What makes a new program and what must not; the ledger says why; the cache has a bound."""
 
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
-from support import check
+from support import check, run_script
 
 import spmd
 
@@ -313,6 +314,27 @@ class TestBound:
             spmd.config.program_cache_size = size
         with pytest.raises(TypeError, match=r"config.program_cache_size: expected int, got '2'"):
             spmd.config.program_cache_size = "2"
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the limit on memory maps is Linux's")
+    def test_memory_maps(self) -> None:
+        """Programs have maps, of which a process may have 65,530; the compiler crashes without, so some are dropped."""
+        script = """
+            import tempfile
+            from pathlib import Path
+            import torch, spmd
+            from spmd.core.compile import memory_maps
+            memory_maps._LIMIT = Path(tempfile.mkdtemp(), "limit")
+            maps = lambda: Path("/proc/self/maps").read_bytes().count(b"\\n")
+            x = torch.ones(3).to("xla")
+            x.exp().sum().item()
+            memory_maps._LIMIT.write_text(str((maps() + 150) * 4 // 3))
+            for n in range(2, 60):
+                y = (x * x.expand(n, 3)).cumsum(0).tanh()
+                spmd.sync()
+            assert spmd.metrics.counter("programs_evicted") > 0
+            print(maps() < int(memory_maps._LIMIT.read_text()))
+            """
+        assert run_script(script) == "True\n"
         with pytest.raises(AttributeError, match="config has no flag 'cache_size'"):
             spmd.config.cache_size = 2
 
