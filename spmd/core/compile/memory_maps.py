@@ -1,7 +1,7 @@
 """The memory maps of this process, of which Linux allows so many (`vm.max_map_count`, 65,530 unless set).
 
-XLA's CPU compiler takes some fifty for each program, more for a large one, and ends the process by SIGSEGV where it gets
-none; they are free again when the program is dropped.
+XLA's CPU compiler takes some fifty for each program, more for a large one, and ends the process by SIGSEGV where it
+gets none; they are free again when the program is dropped.
 """
 
 from pathlib import Path
