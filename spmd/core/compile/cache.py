@@ -154,6 +154,8 @@ def _formed_and_made(
         if next(_count) % _ASKED_EVERY == 0 and memory_maps.are_scarce():
             _drop(len(_programs) // 2)
             gc.collect()
+            if memory_maps.are_scarce():
+                jax.clear_caches()  # from 0.12 on jax itself keeps what was compiled
     return program
 
 
