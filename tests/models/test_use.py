@@ -123,7 +123,6 @@ class TestGenerate:
         assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call
 class TestDeep:
     """A deep encoder and decoder, unmodified: their equal layers are loops of the program, unasked."""
 
@@ -150,6 +149,7 @@ class TestDeep:
             torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call
 class TestLoRA:
     """peft's adapters train on a sharded batch as on CPU, and only they do."""
 
