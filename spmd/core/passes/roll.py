@@ -79,12 +79,8 @@ def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     )
 
 
-_LONG = 8  # rows of a stack, of which one that is copied does not matter
-
-
 def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> int:
-    """What the program would stack for the turns to read: values that no loop, list op or store has as rows. Of a long
-    stack one row may come from outside, such as that of a first layer that differs: it is written beside the others."""
+    """What the program would stack for the turns to read: values that no loop, list op or store has as rows."""
     rows: set[Any] = {graph.leaves[i] for family in families for i in family}
     for loop in loops:
         rows.update(node for place in loop.early for node in loop.at(place))
@@ -92,14 +88,11 @@ def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Famil
         rows.update(value_name(initial) for _, initial in loop.carried)
     makers = {node for node in graph.nodes if node.entry.lowering.takes_rows and len(node.entry.metas) > 1}
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.rows}
-    total = 0
-    for names, values in read.items():
-        outside = sum(
-            name not in rows and origin(value) not in makers for name, value in zip(names, values, strict=True)
-        )
-        if outside > (len(values) >= _LONG):
-            total += sum(value.meta.nbytes for value in values)
-    return total
+    return sum(
+        sum(value.meta.nbytes for value in values)
+        for names, values in read.items()
+        if not all(name in rows or origin(value) in makers for name, value in zip(names, values, strict=True))
+    )
 
 
 def _row_bytes(graph: Graph, families: Sequence[Family]) -> int:
