@@ -151,9 +151,10 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
     """The place of the first op that reads an argument, where a line has the argument's name: from jaxlib 0.12 on that
     is what the gather of one is called."""
     named = _ARGUMENT.fullmatch(scope)
-    if named is None:
+    inputs = graph.inputs()
+    if named is None or int(named[1]) >= len(inputs):  # behind the inputs stand the lifted numbers
         return None
-    places = graph.inputs()[int(named[1])].places
+    places = inputs[int(named[1])].places
     leaves = {graph.leaves[i] for i in ((places,) if isinstance(places, int) else places)}
     return next((i for i, node in enumerate(graph.nodes) if not leaves.isdisjoint(node.operands)), None)
 
