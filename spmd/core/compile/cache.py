@@ -155,7 +155,7 @@ def _formed_and_made(
             _drop(len(_programs) // 2)
             gc.collect()
             if memory_maps.are_scarce():
-                jax.clear_caches()  # from 0.12 on jax itself keeps what was compiled
+                jax.clear_caches()  # jax 0.12 keeps programs over several devices by itself
     return program
 
 
