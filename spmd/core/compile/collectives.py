@@ -151,8 +151,10 @@ def _reader_of_argument(scope: str, graph: Graph) -> int | None:
     """The place of the first op that reads an argument, where a line has the argument's name: from jaxlib 0.12 on that
     is what the gather of one is called."""
     named = _ARGUMENT.fullmatch(scope)
+    if named is None:
+        return None
     inputs = graph.inputs()
-    if named is None or int(named[1]) >= len(inputs):  # behind the inputs stand the lifted numbers
+    if int(named[1]) >= len(inputs):  # behind the inputs stand the lifted numbers
         return None
     places = inputs[int(named[1])].places
     leaves = {graph.leaves[i] for i in ((places,) if isinstance(places, int) else places)}
