@@ -15,6 +15,8 @@ cd "$(dirname "$0")/.."
 shopt -s nullglob
 
 python=${PYTHON:-.venv/bin/python}
+# torch on the CPU is what tests compare with. Its threads wait busily, a tenth of all, for cores that two groups share.
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')

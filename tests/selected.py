@@ -39,6 +39,10 @@ _LONG = {
         "TestInterrupt::test_where_python_drops_what_is_raised[finalizer]": "[weak reference]",
     },
     "tests/core/test_start.py": {
+        "TestDevices::test_sixty_four": "TestPoolWidth::test_threads[-70-environment4]",
+        "TestPoolWidth::test_threads[0-environment1]": "[0-environment3]",
+        "TestPoolWidth::test_threads[0-environment2]": "[0-environment3]",
+        "TestPoolWidth::test_threads[-70-environment5]": "[-70-environment4]",
         "TestEnd::test_every_way_backward_in_a_new_thread": "test_first_backward_in_a_thread",
     },
     "tests/processes/test_processes.py": {
@@ -55,6 +59,7 @@ _LONG = {
         "TestDifferent::test_killed": "TestDifferent::test_failing",
     },
     "tests/models/test_models.py": {
+        "TestTrainingStepAgreesWithCPU::test_batch_over_eight_devices[unet]": "[resnet18]; test_use.py",
         "TestTrainingStepAgreesWithCPU::test_unsharded[unet]": "the same model on 8 devices",
         "TestTrainingStepAgreesWithCPU::test_unsharded[clip]": "the same model on 8 devices",
         "TestTrainingStepAgreesWithCPU::test_unsharded[whisper]": "the same model on 8 devices",
@@ -87,6 +92,7 @@ _LONG = {
         "TestAttention::test_blocks[dtype3]": "[dtype0]; test_against_cpu of each dtype",
     },
     "tests/core/backend/test_checkpoint.py": {
+        "TestMemory::test_attention_and_dropout[not reentrant-never]": "[not reentrant-auto]; the other forms of both",
         "TestMemory::test_attention_and_dropout[reentrant-never]": "test_perceptron",
         "TestMemory::test_attention_and_dropout[reentrant-auto]": "test_perceptron",
     },
@@ -94,6 +100,7 @@ _LONG = {
         "TestStacks::test_the_program_is_as_long_for_any_number_of_layers[never]": "[auto]",
     },
     "tests/fsdp/test_thousand_steps.py": {
+        "TestPrograms::test_read_after_the_step": "TestMemory::test_flat[end]; tests/spmd/test_no_recompile.py",
         "TestMemory::test_flat[middle]": "[end]",
         "TestPrograms::test_read_in_the_middle": "test_read_after_the_step",
     },
@@ -134,11 +141,13 @@ _LONG = {
         "TestMesh": "fsdp/test_memory.py: test_the_numbers_do_not_depend_on_the_mesh; test_parity",
     },
     "tests/recipes/test_train_llama.py": {
+        "TestReport::test_units": "test_llama.py; test_train_gpt.py::TestReport::test_table",
         "TestResume::test_other_mesh": "fsdp/test_state_dict.py::TestOtherMeshes",
         "TestTarget::test_planned": "test_planned.py::TestTarget::test_main_job",
         "TestTarget::test_chips": "tests/spmd/test_plan_of_chips.py",
     },
     "tests/recipes/test_train_resnet.py": {
+        "TestReport::test_digits": "TestLayouts; test_train_gpt.py::TestReport::test_table",
         "TestLayouts::test_same[fsdp-shardy]": "[spatial-shardy]; tests/fsdp under Shardy",
         "TestLayouts::test_same[spatial-gspmd]": "[spatial-shardy]",
         "TestReport::test_planned_at_the_shapes_of_imagenet": "test_planned.py",
@@ -150,19 +159,74 @@ _LONG = {
         "TestTarget": "test_planned.py::TestTarget::test_main_job",
     },
     "tests/recipes/test_planned.py": {
+        "TestTarget::test_a_wrong_one_is_one_sentence": "tests/spmd/test_topology.py::TestMesh::test_unknown",
         "TestTarget::test_memory": "tests/spmd/test_plan_of_chips.py; test_main_job",
         "TestTarget::test_step": "test_main_job",
     },
     "tests/models/test_planned.py": {
+        "TestPlanned::test_over_two_hosts[gpt2]": "[llama]",
+        "TestPlanned::test_over_two_hosts[mistral]": "[llama]",
+        "TestPlanned::test_over_two_hosts[mixtral]": "test_as_in_a_run[mixtral]",
+        "TestPlanned::test_over_two_hosts[bert]": "[t5]",
+        "TestPlanned::test_over_two_hosts[vit]": "[t5]",
+        "TestPlanned::test_over_two_hosts[clip]": "[t5]",
+        "TestPlanned::test_over_two_hosts[whisper]": "[t5]",
+        "TestPlanned::test_over_two_hosts[unet]": "[resnet18]",
+        "TestPlanned::test_as_in_a_run[gpt2]": "[llama]",
+        "TestPlanned::test_as_in_a_run[whisper]": "[t5]",
         "TestPlanned::test_as_in_a_run[unet]": "[resnet18]; tests/spmd/test_plan.py",
         "TestPlanned::test_as_in_a_run[clip]": "[vit], [t5]",
         "TestPlanned::test_as_in_a_run[mistral]": "[llama]",
         "TestPlanned::test_as_in_a_run[bert]": "[gpt2], [vit]",
     },
+    "tests/core/sharding/test_partitioner.py": {
+        "TestNotice::test_log[1-False]": "[0-True]",
+    },
+    "tests/spmd/test_topology.py": {
+        "TestMesh::test_unknown[cpu]": "[abacus:2x2]",
+        "TestMesh::test_unknown[cpu:none]": "[abacus:2x2]",
+    },
+    "tests/test_import.py": {
+        "TestOtherOwners::test_installed_or_imported[torch_tpu]": "[torch_xla]",
+    },
+    "tests/core/passes/test_roll.py": {
+        "TestJoined::test_numbers[cat]": "[cat of columns], [stack from behind]",
+        "TestJoined::test_numbers[stack]": "[cat of columns], [stack from behind]",
+        "TestJoined::test_numbers[stack behind]": "[cat of columns], [stack from behind]",
+    },
+    "tests/core/ops/test_rnn.py": {
+        "TestSecondGradients::test_against_cpu[padded-rnn]": "[padded-relu]",
+        "TestSecondGradients::test_against_cpu[padded-lstm]": "[packed-lstm]",
+        "TestSecondGradients::test_against_cpu[padded-projection]": "[packed-projection]",
+        "TestSecondGradients::test_against_cpu[packed-rnn]": "[padded-relu]",
+        "TestSecondGradients::test_against_cpu[packed-relu]": "[padded-relu]",
+        "TestSecondGradients::test_against_cpu[packed-gru]": "[padded-gru]",
+    },
+    "tests/core/engine/test_long.py": {
+        "TestWithoutLoop::test_two_processes_cut_alike": "test_cutting.py: the same test",
+    },
+    "tests/core/engine/test_recompile.py": {
+        "TestBound::test_memory_maps": "the rest of TestBound; a group of core holds more programs than there are maps",
+    },
+    "tests/fsdp/test_parity_models.py": {
+        "TestSameAsPlainTorch::test_training[gpt-1-sgd]": "[gpt-2-*], [gpt-8-*], [gpt-2x4-*]",
+        "TestSameAsPlainTorch::test_training[gpt-4-sgd]": "[gpt-2-*], [gpt-8-*], [gpt-2x4-*]",
+        "TestSameAsPlainTorch::test_training[llama-1-adamw]": "[llama-2-*], [llama-8-*], [llama-2x4-*]",
+        "TestSameAsPlainTorch::test_training[llama-4-adamw]": "[llama-2-*], [llama-8-*], [llama-2x4-*]",
+        "TestSameAsPlainTorch::test_training[t5-1-sgd]": "[t5-2-*], [t5-8-*], [t5-2x4-*]",
+        "TestSameAsPlainTorch::test_training[t5-4-sgd]": "[t5-2-*], [t5-8-*], [t5-2x4-*]",
+        "TestSameAsPlainTorch::test_training[mixtral-1-sgd]": "[mixtral-2-*], [mixtral-8-*], [mixtral-2x4-*]",
+        "TestSameAsPlainTorch::test_training[mixtral-4-sgd]": "[mixtral-2-*], [mixtral-8-*], [mixtral-2x4-*]",
+        "TestSameAsPlainTorch::test_training[resnet-1-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
+        "TestSameAsPlainTorch::test_training[resnet-4-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
+    },
 }  # fmt: skip
 LONG = {
     "::".join(filter(None, (file, test))): covers for file, tests in _LONG.items() for test, covers in tests.items()
 }
+
+# Sweeps that stand beside the tests of what they try, instead of in `tests/sweep`.
+SWEPT = {"tests/core/ops/test_backward_rules.py::TestCost::test_no_more_than_jax_vjp"}
 
 # What both partitioners must keep, and the tests that show it under Shardy.
 PROMISES = {
@@ -227,6 +291,27 @@ PROMISES = {
         "tests/fsdp/test_memory.py::TestBornSharded::test_the_numbers_do_not_depend_on_the_mesh",
         "tests/fsdp/test_parity.py::TestCompilesCounted",
         "tests/spmd/test_no_recompile.py::TestRaises::test_several_meshes",
+    ],
+    "passes": [
+        "tests/core/passes/test_roll.py::TestNumbers::test_gpt",
+        "tests/core/passes/test_roll.py::TestByItself",
+        "tests/core/passes/test_roll.py::TestJoined::test_numbers[cat of columns]",
+        "tests/core/passes/test_roll_beside.py",
+        "tests/core/passes/test_rolling.py::TestTaggers::test_few_programs",
+        "tests/core/backend/test_checkpoint.py::TestRolled",
+        "tests/core/engine/test_stores.py",
+        "tests/core/engine/test_store_programs.py",
+        "tests/core/engine/test_execute.py::TestUnmarkedState",
+        "tests/core/engine/test_cutting.py::TestRandomDepth::test_a_graph_that_runs_often_becomes_one_program",
+        "tests/core/lazy/test_computed_weights.py::TestMoves",
+        "tests/core/test_properties.py::TestRandomPrograms",
+    ],
+    "rules": [
+        "tests/core/ops/test_matmul.py",
+        "tests/core/ops/test_folds.py",
+        "tests/core/ops/test_norm.py",
+        "tests/core/ops/test_loss.py::TestCrossEntropy",
+        "tests/core/ops/test_attention.py::TestAttention::test_against_cpu",
     ],
     "shards": [
         "tests/spmd/test_shard_map.py",

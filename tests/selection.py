@@ -3,12 +3,14 @@
 A test is `long` where its marker or the table in `selected.py` says so; a sweep runs one share of seven, by the commit.
 A test is `partitioned` where its programs are over a mesh: it asks for a fixture that makes one, or it names one of
 `MESHES`, itself or by a helper in the tests. No other can differ between the partitioners, so that under Shardy no
-other runs. In `tests/spmd` and `tests/fsdp`, where nearly all are, Shardy runs those whose marker names a promise,
-`@pytest.mark.partitioned("gradients")`, or which `selected.py` lists under one.
+other runs; and of these those whose name says so (`TestSharded`, `test_over_two_hosts`), whose marker names a promise,
+`@pytest.mark.partitioned("gradients")`, or which `selected.py` lists under one. In `tests/spmd` and `tests/fsdp`, where
+nearly all names would, the last two.
 """
 
 import datetime
 import functools
+import re
 import subprocess
 import sys
 import zlib
@@ -18,7 +20,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import pytest
-from selected import LONG, PROMISED, names
+from selected import LONG, PROMISED, SWEPT, names
 
 import spmd
 
@@ -31,6 +33,7 @@ SHARES = 7  # a sweep over torch's databases runs one of so many
 
 _TESTS = Path(__file__).resolve().parent
 _ALL_ARE_PARTITIONED = ("spmd", "fsdp")
+_SAYS_SO = re.compile("shard|partition|mesh|device|host|fsdp|tensor", re.IGNORECASE)
 
 
 def mark(item: pytest.Item) -> None:
@@ -39,6 +42,8 @@ def mark(item: pytest.Item) -> None:
     if any(name in LONG for name in known):
         item.add_marker("long")
     promise = next((PROMISED[name] for name in known if name in PROMISED), None)
+    if item.path.is_relative_to(_TESTS / "sweep") or not SWEPT.isdisjoint(known):
+        item.add_marker("swept")
     if promise is not None:
         item.add_marker(pytest.mark.partitioned(promise))
     elif is_partitioned(item):
@@ -122,14 +127,20 @@ def is_quick(item: pytest.Item, share: int, partitioner: str) -> bool:
     if item.get_closest_marker("long"):
         return False
     folder = item.path.relative_to(_TESTS).parts[0]
-    if folder == "sweep" and hasattr(item, "callspec") and zlib.crc32(item.name.encode()) % SHARES != share:
+    if (
+        item.get_closest_marker("swept")
+        and hasattr(item, "callspec")
+        and zlib.crc32(item.name.encode()) % SHARES != share
+    ):
         return False
     if partitioner != "shardy":
         return True
     if hasattr(item, "callspec") and not {"gspmd", "shardy"}.isdisjoint(map(str, item.callspec.params.values())):
         return False  # it sets the partitioner itself, and ran under both
     marks = list(item.iter_markers("partitioned"))
-    return any(mark.args for mark in marks) if folder in _ALL_ARE_PARTITIONED else bool(marks)
+    if any(mark.args for mark in marks):
+        return True
+    return bool(marks) and folder not in _ALL_ARE_PARTITIONED and bool(_SAYS_SO.search(item.nodeid.partition("::")[2]))
 
 
 def quick(items: Iterable[pytest.Item], share: int, partitioner: str) -> tuple[list[pytest.Item], list[pytest.Item]]:

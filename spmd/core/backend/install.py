@@ -26,7 +26,7 @@ from .generator import join_generators
 from .guard import GUARD, keep_errors_of_backward
 from .loaders import join_loaders
 from .modules import keep_annotations, keep_identity, know_buffers
-from .replicas import join_data_parallel
+from .replicas import join_data_parallel, join_fully_shard
 from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
 from .staging import join_staging
@@ -158,6 +158,7 @@ AT_THE_FIRST_USE = (
     Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device asked for", join_streams),
     Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
+    Patch("torch's own `fully_shard`", "it names ours", "the module's parameters", join_fully_shard),
 )
 
 IN_A_NEW_THREAD = (

@@ -1,5 +1,5 @@
 """`nn.DataParallel`: there is one logical device, so the module runs as it is, on the device or on the CPU.
-`DistributedDataParallel` is refused with what to do instead.
+`DistributedDataParallel` and torch's own `fully_shard` are refused with what to do instead.
 
 torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with kernels that are cuda's.
 """
@@ -12,6 +12,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.utils._pytree import tree_map_only
 
 from ..lazy.tensor import XlaTensor
+from .when_imported import patch_when_imported
 
 
 def _other_device_type() -> str | None:
@@ -40,11 +41,20 @@ def join_data_parallel() -> None:
     DistributedDataParallel.__init__ = _refusing(DistributedDataParallel.__init__)  # type: ignore[method-assign]
 
 
+def join_fully_shard() -> None:
+    """Has torch's `fully_shard` refuse a module on the device, when it is imported."""
+    patch_when_imported("torch.distributed.fsdp._fully_shard._fully_shard", _refuse_in_fully_shard)
+
+
+def _is_ours(module: torch.nn.Module) -> bool:
+    return any(type(parameter) is XlaTensor for parameter in module.parameters())
+
+
 def _refusing(init: Any) -> Any:
     """`DistributedDataParallel.__init__`, which asks for a process group first."""
 
     def checked(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
-        if any(type(parameter) is XlaTensor for parameter in module.parameters()):
+        if _is_ours(module):
             raise NotImplementedError(
                 "DistributedDataParallel: a module on xla needs no process group; split its batch over a mesh, "
                 "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "
@@ -53,3 +63,19 @@ def _refusing(init: Any) -> Any:
         init(self, module, *args, **kwargs)
 
     return checked
+
+
+def _refuse_in_fully_shard(fully_shard: Any) -> None:
+    """Has what it asks of each module, before it asks for a process group, refuse ours."""
+    validate = fully_shard._validate_module
+
+    def checked(module: Any, name: str) -> None:
+        if _is_ours(module):
+            raise NotImplementedError(
+                f"torch.distributed.fsdp.{name}: a module on xla needs no process group; "
+                "fsdp.fully_shard(module, mesh=mesh) of this library takes the same arguments, with mesh = "
+                'spmd.Mesh(range(8), (8,), ("fsdp",)), or a mesh of torch\'s init_device_mesh("xla", (8,), ...)'
+            )
+        validate(module, name)
+
+    fully_shard._validate_module = checked

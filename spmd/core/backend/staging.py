@@ -4,16 +4,11 @@ It copies storages, which our tensors do not have. The module that does so takes
 when the program imports it.
 """
 
-import importlib.machinery
-import sys
-from collections.abc import Sequence
-from types import ModuleType
 from typing import Any
 
 from ..lazy.tensor import XlaTensor
 from .saving import shared_host_copy
-
-_STAGER = "torch.distributed.checkpoint._state_dict_stager"
+from .when_imported import patch_when_imported
 
 
 def _stage_ours(stager: Any) -> None:
@@ -30,30 +25,6 @@ def _stage_ours(stager: Any) -> None:
     stager.StateDictStager._offload_tensor = offload_tensor
 
 
-class _AtImport:
-    """Finds the stager as Python does, and has it patched once it has run."""
-
-    @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if name != _STAGER:
-            return None
-        found = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if found is not None and found.loader is not None:
-            execute = found.loader.exec_module
-
-            def exec_module(module: ModuleType) -> None:
-                execute(module)
-                _stage_ours(module)
-
-            found.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return found
-
-
 def join_staging() -> None:
     """Patches the stager, now or when it is imported."""
-    if _STAGER in sys.modules:
-        _stage_ours(sys.modules[_STAGER])
-    else:
-        sys.meta_path.insert(0, _AtImport)
+    patch_when_imported("torch.distributed.checkpoint._state_dict_stager", _stage_ours)
