@@ -69,6 +69,20 @@ def _number(value: float | str, dtype: Any) -> jax.Array:
 
 
 @dataclass(frozen=True, slots=True)
+class RepeatLast:
+    """Repeats, behind a dim's length, the last element before it."""
+
+    operand: int
+    dim: int
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
+        given = operands[self.operand]
+        last = jax.lax.dynamic_slice_in_dim(given, length - 1, 1, self.dim)
+        operands[self.operand] = jnp.where(_counts(given.ndim, given.shape[self.dim], self.dim, length), given, last)
+        return operands
+
+
+@dataclass(frozen=True, slots=True)
 class FromBehind:
     """Makes negative indices into a dim count from its length."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from .loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from .padding import HIGH, LOW, RULES, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, padded
+from .padding import HIGH, LOW, RULES, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, RepeatLast, padded
 from .padding_shapes import positive
 
 aten = torch.ops.aten
@@ -237,11 +237,25 @@ def scatter_add(case: Case) -> None:
     case.made[0] |= case.pads[self]
 
 
+@padded(aten.index_add.default)
+def index_add(case: Case) -> None:
+    """Added values behind the length are zeros, and go to the first place."""
+    self, index, source = (case.operand(name) for name in ("self", "index", "source"))
+    assert self is not None and index is not None and source is not None
+    if not case.shapes[index]:
+        raise NoRule("has an index without dims")
+    dim = positive(case.given["dim"], len(case.shapes[self]))
+    for d in range(len(case.shapes[self])):
+        case.level([(source, d), (index, 0) if d == dim else (self, d)])
+    case.fill(index, 0, 0)
+    case.fill(source, dim, 0)
+    case.made[0] |= case.pads[self]
+
+
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
-    """Added values behind the length are zeros, and go to the first place."""
-    if not case.given.get("accumulate", False):
-        raise NoRule("writes without adding")
+    """Added values behind the length are zeros, and go to the first place; written ones are the last once more."""
+    is_added = case.given.get("accumulate", False)
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)
     values = case.operand("values")
@@ -253,7 +267,10 @@ def index_put(case: Case) -> None:
         places += [(values, first + place + more)] if first + place + more >= 0 else []
         if case.level(places) is not None:
             for operand, dim in places:
-                case.fill(operand, dim, 0)
+                if is_added:
+                    case.fill(operand, dim, 0)
+                elif dim in case.pads[operand]:
+                    case.first(RepeatLast(operand, dim), case.length(operand, dim))
     for dim in range(len(case.shapes[0])):
         if dim in dims:
             if dim in case.pads[0]:

@@ -80,4 +80,3 @@ def _elements(entry: Entry) -> list[Entry]:
 
 def _are_alike(some: set[Entry], others: set[Entry]) -> bool:
     return 2 * len(some & others) >= max(len(some), len(others))
-

@@ -78,6 +78,9 @@ class TestOps:
         "scatter_add": lambda x: (x * 0).scatter_add(1, (x > 0).long(), x).exp().sum(),
         "scatter_add along the length": lambda x: (x * 0).scatter_add(0, (x > 0).long(), x).exp().sum(),
         "scatter_add into less": lambda x: torch.zeros(4, 8, device=x.device).scatter_add(0, (x > 0).long(), x).sum(0),
+        "index_add": lambda x: torch.zeros(4, 8, device=x.device).index_add(0, (x[:, 0] > 0).long() + 1, x, alpha=2),
+        "index_add beside": lambda x: (x * 0).index_add(1, (x[0] > 0).long(), x).exp().sum(0),
+        "index_put without adding": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long(),), x),
         "index_put": lambda x: torch.zeros(4, 8, device=x.device).index_put(((x[:, 0] > 0).long() - 2,), x, True),
         "index_put of both": lambda x: (
             (x * 0).index_put(((x[:, 0] > 0).long() - 2, (x[:, 1] > 0).long()), x[:, 2], True).exp().sum(0)
