@@ -39,6 +39,8 @@ _LONG = {
         "TestInterrupt::test_where_python_drops_what_is_raised[finalizer]": "[weak reference]",
     },
     "tests/core/test_start.py": {
+        "TestDevices::test_simulate_wins_over_variables": "test_simulate; test_simulated_again",
+        "TestEnd::test_first_backward": "test_first_backward_in_a_thread",
         "TestDevices::test_sixty_four": "TestPoolWidth::test_threads[-70-environment4]",
         "TestPoolWidth::test_threads[0-environment1]": "[0-environment3]",
         "TestPoolWidth::test_threads[0-environment2]": "[0-environment3]",
@@ -46,6 +48,8 @@ _LONG = {
         "TestEnd::test_every_way_backward_in_a_new_thread": "test_first_backward_in_a_thread",
     },
     "tests/processes/test_processes.py": {
+        "TestDifferent::test_failing": "TestDifferent::test_told[other_program-words0]",
+        "TestUse::test_reads": "test_losses",
         "TestDifferent::test_alone": "TestDifferent::test_told[other_program-words0]",
         "TestTraining::test_stores": "test_losses; tests/core/engine/test_stores.py",
         "TestTraining::test_rolled": "test_losses; tests/core/passes/test_roll.py",
@@ -86,13 +90,13 @@ _LONG = {
         "TestLoRA::test_over_a_frozen_sharded_model": "test_on_a_sharded_batch; test_reshard: frozen",
     },
     "tests/core/ops/test_attention.py": {
+        "TestGPU::test_kernel_is_partitioned": "TestGPU::test_kernel; TestSharded",
         "TestSharded::test_batch_in_blocks": "TestSharded::test_batch; test_blocks",
         "TestAttention::test_blocks[dtype1]": "[dtype0]; test_against_cpu of each dtype",
         "TestAttention::test_blocks[dtype2]": "[dtype0]; test_against_cpu of each dtype",
         "TestAttention::test_blocks[dtype3]": "[dtype0]; test_against_cpu of each dtype",
     },
     "tests/core/backend/test_checkpoint.py": {
-        "TestMemory::test_attention_and_dropout[not reentrant-never]": "[not reentrant-auto]; the other forms of both",
         "TestMemory::test_attention_and_dropout[reentrant-never]": "test_perceptron",
         "TestMemory::test_attention_and_dropout[reentrant-auto]": "test_perceptron",
     },
@@ -220,13 +224,32 @@ _LONG = {
         "TestSameAsPlainTorch::test_training[resnet-1-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
         "TestSameAsPlainTorch::test_training[resnet-4-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
     },
+    "tests/core/engine/test_barrier.py": {
+        "TestProgramsAtOnce": "tests/core/test_start.py::TestNoHang::test_all_end",
+    },
+    "tests/core/ops/test_resample.py": {
+        "TestGridSampling::test_plane[False]": "[True]",
+    },
+    "tests/processes/test_checkpoints.py": {
+        "TestCheckpoints::test_saved_by_two_loaded_by_one": "tests/fsdp/test_state_dict.py::TestOtherMeshes",
+    },
+    "tests/core/ops/test_folds.py": {
+        "TestAttention::test_transformer[first-tensor]": "[second-tensor]",
+        "TestAttention::test_transformer[second-fsdp]": "[first-fsdp]",
+    },
 }  # fmt: skip
 LONG = {
     "::".join(filter(None, (file, test))): covers for file, tests in _LONG.items() for test, covers in tests.items()
 }
 
 # Sweeps that stand beside the tests of what they try, instead of in `tests/sweep`.
-SWEPT = {"tests/core/ops/test_backward_rules.py::TestCost::test_no_more_than_jax_vjp"}
+SWEPT = {
+    "tests/core/ops/test_backward_rules.py::TestCost::test_no_more_than_jax_vjp",
+    "tests/core/test_properties.py::TestRandomPrograms::test_random",
+    "tests/core/dispatch/test_fused.py::TestDerivatives::test_as_torch",
+    "tests/core/dispatch/test_masks.py::TestIndexing::test_like_cpu",
+    "tests/core/ops/test_linear_cross_entropy.py::TestNumbers::test_against_cpu",
+}
 
 # What both partitioners must keep, and the tests that show it under Shardy.
 PROMISES = {

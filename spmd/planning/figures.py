@@ -3,8 +3,8 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -51,14 +51,37 @@ class Figures:
     collectives: tuple[Collective, ...] = ()
 
 
-def figures_of(graph: Graph, paths: Callable[[Node], str], line: Line) -> Figures:
-    """The figures of a graph over the devices that stand for its mesh, of the program that a run has."""
-    started = metrics.now()
-    try:
-        with stage(f"compiling {len(graph.nodes):,} ops"):
-            program = launch.planned_for(graph, line)
-    except torch.OutOfMemoryError as error:
-        return _does_not_fit(graph, str(error.__cause__), metrics.now() - started)
+def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line) -> list[Figures]:
+    """The figures of each graph over the devices that stand for its mesh, of the program that a run has. A program that
+    several graphs have is read, and its seconds count, once."""
+    read: dict[int, tuple[Program, Figures]] = {}
+    found = []
+    for graph in graphs:
+        started = metrics.now()
+        try:
+            with stage(f"compiling {len(graph.nodes):,} ops"):
+                program = launch.planned_for(graph, line)
+        except torch.OutOfMemoryError as error:
+            found.append(_does_not_fit(graph, str(error.__cause__), metrics.now() - started))
+            continue
+        is_new = id(program) not in read
+        if is_new:
+            read[id(program)] = program, _of(program)
+        figures = read[id(program)][1]
+        found.append(
+            replace(
+                figures,
+                compile_seconds=figures.compile_seconds if is_new else 0.0,
+                loops=program.loops,
+                no_loops=_why_no_loops(program, graph),
+                collectives=table(program.exchanges, graph, paths),
+            )
+        )
+    return found
+
+
+def _of(program: Program) -> Figures:
+    """What does not depend on where a program stands in the step."""
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
@@ -79,9 +102,6 @@ def figures_of(graph: Graph, paths: Callable[[Node], str], line: Line) -> Figure
         untold_loops=len(module.untold),
         kernel_flops=kernel_flops,
         untold_kernels=untold_kernels,
-        loops=program.loops,
-        no_loops=_why_no_loops(program, graph),
-        collectives=table(program.exchanges, graph, paths),
     )
 
 

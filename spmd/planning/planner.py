@@ -130,11 +130,13 @@ class Recorded:
     """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
 
     rows, findings: how the models lie, and what stands out. sites: the modules whose activations a rule lays out; None:
-    there are no rules. earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`).
+    there are no rules. earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`). made:
+    what programs of this step hand to later ones.
     """
 
     programs: list[Graph]
     earlier: list[Graph]
+    made: set[Leaf]
     unknown: dict[Leaf, tuple[int, int]]
     roles: dict[Leaf, str]
     state: dict[str, int]
@@ -153,7 +155,7 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         sync()
-        first = len(recording.programs)
+        first, first_made = len(recording.programs), len(recording.made)
         with calls.noted():
             result = step(*args, **kwargs)
             sync()
@@ -168,6 +170,7 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
         found = Recorded(
             programs,
             recording.programs,
+            set(recording.made[first_made:]),
             recording.unknown,
             {leaf: roles.of(leaf) for leaf in leaves},
             bytes_of(roles),
@@ -291,7 +294,7 @@ def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
 
 def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     programs = recorded.programs
-    figures = [figures_of(graph, recorded.paths, line) for graph in programs]
+    figures = figures_of(programs, recorded.paths, line)
     mesh = max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
@@ -299,7 +302,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         leaf: lies
         for graph in programs
         for leaf, lies in zip(graph.leaves, graph.lies, strict=True)
-        if recorded.roles[leaf] == "inputs"
+        if recorded.roles[leaf] == "inputs" and leaf not in recorded.made
     }
     on_host = {leaf for leaf, lies in inputs.items() if lies.memory != DEVICE}
     widest = max(figures, key=lambda one: one.peak_bytes)

@@ -14,7 +14,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from support import Batch, check
 from torch import Tensor, nn
-from transformers import GPT2LMHeadModel, LlamaForCausalLM
+from transformers import GPT2LMHeadModel, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
 from transformers.models.llama.modeling_llama import LlamaDecoderLayer
 
 import fsdp
@@ -121,6 +121,32 @@ class TestGenerate:
             texts.append(on_xla.generate(prompt, attention_mask=torch.ones_like(prompt), **how).cpu())
         assert spmd.metrics.num_compiles() == before, spmd.metrics.report()
         assert torch.equal(texts[0], texts[1]) and not torch.equal(texts[0], texts[2])
+
+
+class TestDeep:
+    """A deep encoder and decoder, unmodified: their equal layers are loops of the program, unasked."""
+
+    def test_t5(self) -> None:
+        """The first layers hold the relative positions: what they keep for backward is a row beside the others'."""
+        settings: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "dropout_rate": 0.0}
+        depth = {"num_layers": 9, "num_decoder_layers": 9}
+        model = T5ForConditionalGeneration(T5Config(vocab_size=64, decoder_start_token_id=0, **settings, **depth))
+        tokens = torch.randint(64, (4, 16))
+
+        def loss_of(module: nn.Module, ids: Tensor) -> Tensor:
+            loss: Tensor = module(input_ids=ids, labels=ids).loss
+            loss.backward()
+            return loss.detach()
+
+        on_device = copy.deepcopy(model).to("xla")
+        spmd.sync()
+        spmd.metrics.clear()
+        loss = loss_of(on_device, tokens.to("xla"))
+        spmd.sync()
+        assert [turns for turns, _ in spmd.metrics.compiles()[-1].loops if turns < 16] == [8, 8, 8, 8]
+        check(loss, loss_of(model, tokens))
+        for one, other in zip(on_device.parameters(), model.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call

@@ -158,6 +158,21 @@ class TestAgainstARun:
 
         plan = spmd.plan(step, torch.ones(4, 8))
         assert plan.num_programs > 1 and plan.flops > 6 * 3 * 2 * 4 * 8 * 8 * 0.8
+        assert plan.inputs == 4 * 8 * 4  # what a program hands to the next is no input of the step
+
+    def test_a_program_that_runs_twice_is_compiled_once(self, mesh8: Mesh) -> None:
+        weight = torch.randn(8, 8).to("xla")
+
+        def step(x: torch.Tensor) -> None:
+            for _ in range(3):
+                x = torch.tanh(x.to("xla") @ weight)
+                spmd.sync()
+
+        plan = spmd.plan(step, torch.ones(4, 8))
+        spmd.metrics.clear()
+        step(torch.ones(4, 8))
+        seconds = {record.name: record.seconds for record in spmd.metrics.compiles()}
+        assert plan.num_programs == 3 and plan.compile_seconds == pytest.approx(sum(seconds.values()))
 
     def test_inference(self, mesh8: Mesh) -> None:
         model, _, _ = training(mesh8)

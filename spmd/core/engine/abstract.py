@@ -20,12 +20,13 @@ class Recording:
     """The programs that barriers would have run, in order.
 
     layouts: of results that the compiler places, (program, result) -> how it does, as far as that is known. unknown:
-    the leaves that are such results and of which it is not; they stand as if whole on every device.
+    the leaves that are such results and of which it is not; they stand as if whole on every device. made: all results.
     """
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
         self.layouts = {} if layouts is None else layouts
         self.programs: list[Graph] = []
+        self.made: list[Leaf] = []
         self.unknown: dict[Leaf, tuple[int, int]] = {}
 
     def run(self, graph: Graph) -> list[Leaf]:
@@ -39,6 +40,7 @@ class Recording:
             if chosen is None:
                 self.unknown[leaf] = here, i
             leaves.append(leaf)
+        self.made += leaves
         runs.note_recorded()
         return leaves
 

@@ -65,8 +65,7 @@ def _loops_of(graph: Graph) -> list[Loop]:
 def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     columns = columns_of(graph, loops)
     families = tuple(family for family in columns.leaves if _stays(graph, family))
-    is_dear = _stacked_bytes(loops, graph, families) > _row_bytes(graph, families)
-    if loops and config.roll_layers == "auto" and is_dear:
+    if loops and config.roll_layers == "auto" and _is_dear(loops, graph, families):
         return _formed(graph, [])
     for loop, beside in zip(loops, columns.beside, strict=True):
         loop.beside = beside
@@ -79,8 +78,9 @@ def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
     )
 
 
-def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> int:
-    """What the program would stack for the turns to read: values that no loop, list op or store has as rows."""
+def _is_dear(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> bool:
+    """Whether the program would copy more into the stacks that its turns read than one row of each: values that no
+    loop, list op or store has as rows. One row is that of a layer which differs, the first of T5, beside the loop's."""
     rows: set[Any] = {graph.leaves[i] for family in families for i in family}
     for loop in loops:
         rows.update(node for place in loop.early for node in loop.at(place))
@@ -88,16 +88,12 @@ def _stacked_bytes(loops: Sequence[Loop], graph: Graph, families: Sequence[Famil
         rows.update(value_name(initial) for _, initial in loop.carried)
     makers = {node for node in graph.nodes if node.entry.lowering.takes_rows and len(node.entry.metas) > 1}
     read = {tuple(map(value_name, values)): values for loop in loops for values in loop.rows}
-    return sum(
-        sum(value.meta.nbytes for value in values)
-        for names, values in read.items()
-        if not all(name in rows or origin(value) in makers for name, value in zip(names, values, strict=True))
-    )
-
-
-def _row_bytes(graph: Graph, families: Sequence[Family]) -> int:
-    """One row of each family."""
-    return sum(graph.leaves[family[0]].meta.nbytes for family in families)
+    copied, one_row = 0, sum(graph.leaves[family[0]].meta.nbytes for family in families)
+    for names, values in read.items():
+        there = [name in rows or origin(value) in makers for name, value in zip(names, values, strict=True)]
+        copied += sum(value.meta.nbytes for value, is_there in zip(values, there, strict=True) if not is_there)
+        one_row += values[0].meta.nbytes if any(there) else 0
+    return copied > one_row
 
 
 def _stays(graph: Graph, family: Family) -> bool:

@@ -134,7 +134,8 @@ class TestTraining:
 class TestNoLoop:
     """What only looks like one stays a single program."""
 
-    def test_layers(self) -> None:
+    def test_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")  # stacks of weights would be programs of their own
         torch.manual_seed(0)
         model = nn.Sequential(*[m for _ in range(30) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]).to("xla")
         spmd.sync()
@@ -143,8 +144,9 @@ class TestNoLoop:
         spmd.sync()
         assert counts.since() == (1, 1), spmd.metrics.report()
 
-    def test_a_loop_inside_a_step(self) -> None:
+    def test_a_loop_inside_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A recurrent network, by hand: its turns write no state, and the step is one program."""
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")
         spmd.config.loop_search_ops = 100_000
         spmd.sync()
         weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
