@@ -1,0 +1,266 @@
+"""spmd.plan: modules from elsewhere, other targets, reads, and what a plan shows."""
+
+import dataclasses
+import functools
+import io
+import json
+import re
+import sys
+import time
+from typing import Any
+
+import jax
+import pytest
+import torch
+from planned import tokens, training
+from torch import nn
+
+import fsdp
+import spmd
+from spmd import AbstractError, Mesh, Plan
+from spmd.planning import progress
+
+
+class TestModulesElsewhere:
+    """On meta and on the CPU: on the device without data while they are planned."""
+
+    @pytest.mark.parametrize("device", ["meta", "cpu"])
+    def test_plain_module(self, device: str) -> None:
+        with torch.device(device):
+            model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 4))
+        optimizer = torch.optim.Adam(model.parameters())
+        before = [(tensor, tensor.device, type(tensor), tensor._version) for tensor in model.state_dict().values()]
+        parameters = [*model.parameters()]
+
+        def step(x: torch.Tensor, y: torch.Tensor) -> None:
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        x, y = torch.ones(8, 16, device=device), torch.zeros(8, dtype=torch.long, device=device)
+        plan = spmd.plan(step, x, y)
+        numel = sum(parameter.numel() for parameter in model.parameters())
+        assert plan.parameters == 4 * numel and plan.optimizer_state == 8 * numel and plan.fits
+        assert all(now is before for now, before in zip(model.parameters(), parameters, strict=True))
+        assert x.device.type == y.device.type == device and not optimizer.state
+        for tensor, where, kind, version in before:
+            assert tensor.device == where and type(tensor) is kind and tensor._version == version
+        assert all(type(parameter) is nn.Parameter for parameter in model.parameters())
+        if device == "cpu":
+            step(x, y)
+            assert len(optimizer.state) == len(parameters)
+            plan = spmd.plan(step, x, y)  # with optimizer state on the CPU
+            assert plan.optimizer_state == 8 * numel
+            assert all(state["exp_avg"].device.type == "cpu" for state in optimizer.state.values())
+            step(x, y)
+
+    def test_batch_on_meta(self, mesh8: Mesh) -> None:
+        """It is split as FSDP splits a batch from the host; a module that nobody wrapped is whole on each device."""
+        model, _, _ = training(mesh8)
+        head = nn.Linear(256, 4, device="meta")
+
+        def step(x: torch.Tensor) -> None:
+            head(model(x.to("xla"))).sum().backward()
+            head.weight.data.sub_(head.weight.grad)
+            model.zero_grad()
+            head.zero_grad()
+
+        on_host = spmd.plan(step, tokens())
+        plan = spmd.plan(step, torch.empty(16, 8, dtype=torch.long, device="meta"))
+        assert plan.inputs == on_host.inputs == 16 * 8 * 8 // 8
+        assert plan.parameters == on_host.parameters and plan.in_place >= 4 * 256 * 4
+
+    def test_hugging_face(self) -> None:
+        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+
+        config = LlamaConfig(
+            vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=32, use_cache=False,
+        )  # fmt: skip
+        with torch.device("meta"):
+            model = LlamaForCausalLM(config)
+        policy = functools.partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={LlamaDecoderLayer})
+        mesh = Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
+        wrapped = fsdp.FullyShardedDataParallel(model, mesh, auto_wrap_policy=policy)
+        optimizer = torch.optim.AdamW(wrapped.parameters())
+
+        def step(ids: torch.Tensor) -> None:
+            wrapped(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        plan = spmd.plan(step, torch.zeros(16, 32, dtype=torch.long, device="meta"))
+        assert plan.target == "cpu:16" and plan.num_devices == 16 and plan.mesh == {"fsdp": 16}
+        gathers = {row.path for row in plan.collectives if row.kind == "all-gather"}
+        assert any(path.startswith("model.layers.1.") for path in gathers), gathers
+        assert {row.axes for row in plan.collectives} == {("fsdp",)}
+
+
+class TestTarget:
+    """Over devices that are not here, with the mesh of a script that runs here."""
+
+    def test_mesh_of_this_machine(self, mesh8: Mesh) -> None:
+        _, _, step = training(mesh8)
+        here, there = spmd.plan(step, tokens()), spmd.plan(step, tokens(), target="cpu:64")
+        assert here.target is None and there.target == "cpu:64"
+        assert not here.diff(there), here.diff(there)
+        assert there.memory is None and there.fits
+
+    def test_more_devices_than_here(self) -> None:
+        _, _, step = training(Mesh(range(64), (8, 8), ("data", "fsdp"), target="cpu:64"))
+        plan = spmd.plan(step, torch.zeros(64, 8, dtype=torch.long))
+        assert plan.num_devices == 64 and {axis for row in plan.collectives for axis in row.axes} == {"data", "fsdp"}
+        assert plan.mesh == {"data": 8, "fsdp": 8}
+
+    def test_errors(self, mesh8: Mesh) -> None:
+        _, _, step = training(mesh8)
+        with pytest.raises(ValueError, match="the step's mesh has 8 devices and 'cpu:4' has 4"):
+            spmd.plan(step, tokens(), target="cpu:4")
+        with pytest.raises(ValueError, match="target 'abacus:2' is not known"):
+            spmd.plan(step, tokens(), target="abacus:2")
+        far = Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
+        _, _, other = training(far)
+        with pytest.raises(ValueError, match="meshes are over 'cpu:16', and target is 'cpu:8'; leave it out"):
+            spmd.plan(other, tokens(), target="cpu:8")
+        with pytest.raises(ValueError, match="recorded nothing on the device"):
+            spmd.plan(lambda: None)
+        with pytest.raises(TypeError, match="expected a function that does a step, got Tensor"):
+            spmd.plan(torch.ones(2))
+        with pytest.raises(RuntimeError, match="called by the step that is being planned"):
+            spmd.plan(lambda x: spmd.plan(torch.sin, x), torch.ones(2, device="xla"))
+
+
+class TestReads:
+    """What reads a value raises at the user's line, naming it."""
+
+    @pytest.mark.parametrize(
+        "read",
+        [
+            lambda loss: loss.item(),
+            lambda loss: print(loss),
+            lambda loss: float(loss),
+            lambda loss: bool(loss > 0),
+            lambda loss: loss.reshape(1).nonzero(),
+            lambda loss: loss.cpu(),
+        ],
+    )
+    def test_raises(self, read: Any, mesh8: Mesh) -> None:
+        _, optimizer, step = training(mesh8)
+        with pytest.raises(
+            AbstractError, match=r"test_plan\.py:\d+ in .*which has no value: spmd\.plan records"
+        ) as caught:
+            spmd.plan(lambda x: read(step(x)), tokens())
+        assert "not the loop that prints" in str(caught.value)
+        assert not optimizer.state
+
+    def test_of_a_parameter(self, mesh8: Mesh) -> None:
+        model, _, _ = training(mesh8)
+        with pytest.raises(AbstractError, match=r"test_plan\.py"):
+            spmd.plan(lambda: next(model.parameters()).sum().item() + model(tokens().to("xla")).sum())
+
+    def test_numbers_of_the_host(self) -> None:
+        """What the host knows can be read: a count that is no result of a program."""
+        plan = spmd.plan(lambda x: x * (torch.tensor([3], device="xla") + 1).item(), torch.ones(2, device="xla"))
+        assert plan.num_ops
+
+
+class TestPlan:
+    """The value: JSON, differences, a table, a page."""
+
+    def plan(self, width: int = 16) -> Plan:
+        model = nn.Linear(width, width, device="meta")
+        return spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, width))
+
+    def test_json(self, mesh8: Mesh) -> None:
+        _, _, step = training(mesh8)
+        plan = spmd.plan(step, tokens())
+        assert Plan.from_json(plan.to_json()) == plan
+        assert json.loads(plan.to_json())["parameters"] == plan.parameters
+        with pytest.raises(ValueError, match="expected a plan of version 1, got None"):
+            Plan.from_json("{}")
+
+    def test_diff(self) -> None:
+        one, two = self.plan(16), self.plan(32)
+        assert not one.diff(self.plan(16)) and str(one.diff(one)) == "no difference"
+        difference = one.diff(two)
+        assert difference and difference.changes[0].name == "parameters"
+        assert f"parameters: {one.parameters:,} -> {two.parameters:,}" in str(difference)
+
+    def test_kernels_take_time(self) -> None:
+        """What they compute counts at the chip's peak in the step's time, where the compiler estimates no cycles."""
+        chip = {"cycles": 3_000, "clock": 1e9, "peak_flops": 2e9, "flops": 8_000.0}
+        plan = dataclasses.replace(self.plan(16), **chip, kernel_flops=6_000.0)
+        assert plan.seconds == pytest.approx(6e-6) and plan.utilisation == pytest.approx(8 / 12)
+        assert "3,000 cycles / 1.000 GHz + 6000 operations of kernels / 2e+09 = 6e-06 s" in plan.formula
+        without = dataclasses.replace(plan, kernel_flops=0.0)
+        assert without.seconds == pytest.approx(3e-6) and "kernels" not in without.formula
+
+    def test_is_not_compiled_twice(self) -> None:
+        model = nn.Linear(7, 7, device="meta")
+        one, two = (spmd.plan(lambda x: model(x).sum().backward(), torch.ones(4, 7)) for _ in range(2))
+        assert one.compile_seconds == two.compile_seconds  # those of the one compile
+
+    def test_print(self, mesh8: Mesh) -> None:
+        _, _, step = training(mesh8)
+        text = str(spmd.plan(step, tokens()))
+        assert (
+            "optimizer state" in text and "all-gather" in text and "fsdp (8)" in text and "all-reduce + slice" in text
+        )
+        assert re.search(r"blocks\.\*", text)
+
+    def test_loops_are_told(self, mesh8: Mesh, monkeypatch: Any) -> None:
+        _, _, step = training(mesh8, layers=8)
+        told = [note for note in spmd.plan(step, tokens()).notes if "equal layers" in note]
+        assert len(told) >= 2 and all("8 equal layers of blocks.* are one loop of the program" in one for one in told)
+        monkeypatch.setattr(spmd.config, "roll_layers", "never")
+        assert any("config.roll_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes)
+        monkeypatch.setattr(spmd.config, "roll_layers", "auto")
+        _, _, step = training(mesh8, layers=6)
+        assert any("6 equal layers, and a loop is made from 8 on" in note for note in spmd.plan(step, tokens()).notes)
+
+    def test_a_gather_of_a_cast_names_the_weight(self, mesh8: Mesh) -> None:
+        model = nn.Linear(64, 64, bias=False, device="meta")
+        rules = spmd.ShardingRules({"weight": spmd.P("fsdp", None)})
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            x = spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None))
+            weight = spmd.mark_sharding(model.weight.bfloat16(), mesh8, (None, None))
+            return (x.bfloat16() @ weight.t()).sum()
+
+        plan = spmd.plan(step, torch.ones(16, 64), mesh=mesh8, rules=rules)
+        assert "weight" in {row.path for row in plan.collectives if row.kind == "all-gather"}, plan.collectives
+
+    def test_progress_on_a_terminal(self, monkeypatch: Any) -> None:
+        """One line that is written over and taken away; a pipe gets nothing."""
+        written = [io.StringIO(), io.StringIO()]
+        monkeypatch.setattr(progress, "_EVERY", 0.01)
+        monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
+        for is_terminal, file in zip((True, False), written, strict=True):
+            file.isatty = lambda is_terminal=is_terminal: is_terminal  # type: ignore[method-assign]
+            monkeypatch.setattr(sys, "stderr", file)
+            with progress.stage("plan"), progress.stage("compiling 3 ops"):
+                while is_terminal and "compiling" not in file.getvalue():
+                    time.sleep(0.01)
+            with progress.silent(), progress.stage("plan"):
+                pass
+        shown = written[0].getvalue()
+        assert re.search(r"\r\033\[Kspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith("\r\033[K")
+        assert "\n" not in shown and not written[1].getvalue()
+
+    def test_page(self, mesh8: Mesh, tmp_path: Any) -> None:
+        _, _, step = training(mesh8)
+        path = tmp_path / "plan.html"
+        spmd.plan(step, tokens()).save(path)
+        page = path.read_text()
+        assert page.startswith("<!doctype html>") and page.count("data:image/png;base64,") >= 2
+        assert 'src="http' not in page and "all-gather" in page
+
+    def test_loop_counts_its_turns(self) -> None:
+
+        def scanned(x: Any) -> Any:
+            return jax.lax.scan(lambda carry, _: (jax.numpy.tanh(carry @ carry), None), x, None, length=12)[0]
+
+        once = spmd.plan(lambda x: spmd.call_jax(lambda a: jax.numpy.tanh(a @ a), x), torch.ones(32, 32, device="xla"))
+        plan = spmd.plan(lambda x: spmd.call_jax(scanned, x), torch.ones(32, 32, device="xla"))
+        assert plan.flops >= 12 * 2 * 32**3 and once.flops < 3 * 2 * 32**3
