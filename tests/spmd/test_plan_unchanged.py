@@ -185,5 +185,5 @@ def step(x):
         hidden.append = kept.append
         spmd.plan(lambda x: hidden.append(x.to("xla") + 1), torch.ones(3))
         spmd.sync()
-        with pytest.raises(AbstractError, match=r"test_plan\.py.*float32\[3\] is abstract"):
+        with pytest.raises(AbstractError, match=r"test_plan_unchanged\.py.*float32\[3\] is abstract"):
             kept[0].tolist()

@@ -65,6 +65,9 @@ def _run_what_is_finished() -> None:
         if give_birth(cells, line):
             cells = pending()
             nodes, _ = topological([cell.value for cell in cells])
+            if not nodes:  # all were initial values
+                pace.synced_ops = pace.recorded_ops
+                return pace.look_after(max(config.loop_search_ops, 1))
             ends = turns.cuts(nodes, written=set(), goes_on=True) if is_loop else _to_the_last_line(nodes)
         if ends:
             roots = roots_of(cells)

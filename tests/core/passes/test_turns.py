@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 
 import spmd
+from spmd.core.ir.graph import topological
+from spmd.core.lazy.cell import pending
 from spmd.core.passes import turns
 
 TURNS = 24
@@ -172,6 +174,16 @@ class TestNoLoop:
         spmd.sync()
         assert counts.since() == (1, 60), spmd.metrics.report()
         assert len(kept) == 180
+
+    def test_initial_values_alone_that_look_like_a_known_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are made, and nothing is left to be cut."""
+        kept = [nn.Linear(8, 8, device="xla")]
+        symbols = tuple(turns.symbol(node) for node in topological([cell.value for cell in pending()])[0])
+        spmd.sync()
+        monkeypatch.setattr(turns, "_known", [turns.Loop(symbols)])
+        spmd.config.loop_search_ops = 8
+        kept += [nn.Linear(8, 8, device="xla") for _ in range(400)]
+        assert all(layer.weight.abs().max().item() <= 8**-0.5 for layer in kept)
 
     def test_it_can_be_turned_off(self) -> None:
         """Also for a loop that was found before."""
