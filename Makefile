@@ -36,8 +36,9 @@ $(NEWEST_INSTALLED): pyproject.toml tests/newest.sh
 	tests/newest.sh $(NEWEST)
 	touch $@
 
-test-newest: $(NEWEST_INSTALLED)  ## run the main tests on the newest Python, torch and jax
-	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core fsdp spmd golden core@shardy fsdp@shardy spmd@shardy golden@shardy" tests/run.sh --all $(ARGS)
+test-newest: $(NEWEST_INSTALLED)  ## run core, fsdp, spmd and golden on the newest Python, torch and jax; ARGS=--all: every test of these
+	PYTHON=$(NEWEST)/bin/python TEST_GROUPS="core:1of3 core:2of3 core:3of3 golden+spmd fsdp golden+core+spmd+fsdp@shardy" \
+		tests/run.sh $(ARGS)
 
 smoke-newest: $(NEWEST_INSTALLED)  ## its short form: tour, main job, a plan, two processes
 	$(NEWEST)/bin/python -m pip install --quiet -e '.[tpu]'
