@@ -25,8 +25,8 @@ small=" core properties sweep spmd fsdp golden models processes rest "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
-usual="core:2of3 core:1of3 core:3of3 models+processes+rest fsdp golden+core+spmd+fsdp@shardy
-    properties+golden+spmd sweep codegen"
+usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp core:3of3 properties+golden+spmd models+processes+rest
+    sweep codegen"
 quick=--quick
 if [[ ${1-} == --all ]]; then
     usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
