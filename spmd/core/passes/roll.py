@@ -46,7 +46,7 @@ def why_not(graph: Graph) -> str:
     if not _loops_of(graph):
         most = max(loop.turns for loop in found)
         return f"{most} equal layers, and a loop is made from {_enough(graph)} on"
-    return "stacks of their weights would take more memory than the weights"
+    return "the program would copy what they read into stacks, more than one row of each"
 
 
 def _enough(graph: Graph) -> int:
