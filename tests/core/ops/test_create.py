@@ -164,6 +164,7 @@ class TestCopiesOfViews:
                 batch.case(f"{name}, written", torch.func.functionalize(write), x, gradient=False)
         batch.check()
 
+    @pytest.mark.filterwarnings("ignore:_aminmax is deprecated")  # torch 2.15 says so
     def test_by_name(self) -> None:
         batch, x = Batch(), torch.randn(4, 6)
         aten = torch.ops.aten
