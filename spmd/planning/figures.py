@@ -66,7 +66,7 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
             continue
         is_new = id(program) not in read
         if is_new:
-            read[id(program)] = program, _of(program)
+            read[id(program)] = program, _figures_of_program(program)
         figures = read[id(program)][1]
         found.append(
             replace(
@@ -80,8 +80,8 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
     return found
 
 
-def _of(program: Program) -> Figures:
-    """What does not depend on where a program stands in the step."""
+def _figures_of_program(program: Program) -> Figures:
+    """The figures that are the same wherever the step runs a program."""
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()

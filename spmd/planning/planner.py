@@ -131,7 +131,7 @@ class Recorded:
 
     rows, findings: how the models lie, and what stands out. sites: the modules whose activations a rule lays out; None:
     there are no rules. earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`). made:
-    what programs of this step hand to later ones.
+    the results of this step's programs, which later ones may read.
     """
 
     programs: list[Graph]

@@ -66,7 +66,7 @@ def _refusing(init: Any) -> Any:
 
 
 def _refuse_in_fully_shard(fully_shard: Any) -> None:
-    """Has what it asks of each module, before it asks for a process group, refuse ours."""
+    """Patches `_validate_module`, which torch calls before it asks for a process group."""
     validate = fully_shard._validate_module
 
     def checked(module: Any, name: str) -> None:

@@ -254,7 +254,7 @@ def index_add(case: Case) -> None:
 
 @padded(aten.index_put.default)
 def index_put(case: Case) -> None:
-    """Added values behind the length are zeros, and go to the first place; written ones are the last once more."""
+    """The padding of added values is zero, at the first place; the padding of written values repeats the last one."""
     is_added = case.given.get("accumulate", False)
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)

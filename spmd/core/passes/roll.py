@@ -79,8 +79,8 @@ def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
 
 
 def _is_dear(loops: Sequence[Loop], graph: Graph, families: Sequence[Family]) -> bool:
-    """Whether the program would copy more into the stacks that its turns read than one row of each: values that no
-    loop, list op or store has as rows. One row is that of a layer which differs, the first of T5, beside the loop's."""
+    """True where the program would copy more bytes into the stacks that its loops read than one row of each takes:
+    values that no loop, list op or store has as rows. One row is that of a layer which differs, as T5's first does."""
     rows: set[Any] = {graph.leaves[i] for family in families for i in family}
     for loop in loops:
         rows.update(node for place in loop.early for node in loop.at(place))
