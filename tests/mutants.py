@@ -3,12 +3,14 @@
     python tests/mutants.py --draw > tests/baseline/mutants.tsv   draws them; done once, before tests were cut
     python tests/mutants.py                                       all, a line for each
     python tests/mutants.py 3 17                                  some
+    python tests/mutants.py --near 3 17                           by the tests named like their files alone
     python tests/mutants.py --groups "core:1of3 core:2of3" 3            by these groups of tests/run.sh alone
 
 A breakage changes one operator, condition, constant or call of one function. Each third of them is drawn from one of
 `PLACES`: a file by chance, of its functions one, of that one's kinds of breakages one, so that a long file counts
 no more than a short one. It is applied by its text, in a copy of this tree, and is reported as gone where the function
-no longer holds it. Outcomes: red (by `make test`), red in test-all, green.
+no longer holds it. Outcomes: red (by `make test`, of which the tests named like the file run first), red in test-all,
+green.
 """
 
 import argparse
@@ -150,16 +152,26 @@ def apply(tree: Path, row: list[str]) -> bool:
     return False
 
 
+def _run(tree: Path, *command: str, **environment: str) -> bool:
+    environment |= {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "PYTHONPATH": str(tree)}
+    return subprocess.run(command, cwd=tree, env=environment, capture_output=True, check=False).returncode == 0
+
+
+def is_near_green(tree: Path, file: str) -> bool:
+    """Runs those tests of `make test` that are named like the file: most breakages end here, after seconds."""
+    named = [str(path) for path in tree.glob(f"tests/**/test_*{Path(file).stem.strip('_')}*.py")]
+    return _run(tree, sys.executable, "-m", "pytest", "-q", "-x", "--quick", "tests/test_tour.py", *sorted(named))
+
+
 def is_green(tree: Path, groups: str, *, quick: bool) -> bool:
     """Runs the tests of a copy, until the first fails."""
-    command = ["bash", str(tree / "tests/run.sh"), *([] if quick else ["--all"]), "-x"]
-    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "PYTHONPATH": str(tree), "TEST_GROUPS": groups}
-    return subprocess.run(command, env=environment, capture_output=True, check=False).returncode == 0
+    return _run(tree, "bash", "tests/run.sh", *([] if quick else ["--all"]), "-x", TEST_GROUPS=groups)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--draw", action="store_true")
+    parser.add_argument("--near", action="store_true", help="only the tests named like the file")
     parser.add_argument("--groups", default="", help="of tests/run.sh, for `make test` alone")
     parser.add_argument("numbers", nargs="*", type=int)
     asked = parser.parse_args()
@@ -173,6 +185,10 @@ def main() -> None:
             shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(".git", ".venv", "out", "__pycache__"))
             if not apply(tree, rows[number]):
                 outcome = "gone"
+            elif not is_near_green(tree, rows[number][1]):
+                outcome = "red"
+            elif asked.near:
+                outcome = "green nearby"
             elif not is_green(tree, asked.groups, quick=True):
                 outcome = "red"
             elif asked.groups:
