@@ -3,7 +3,7 @@
     python tests/hanging.py                                        # 200 runs of each program, under both partitioners
     python tests/hanging.py --runs 10000 --programs queue mix      # more of some of them
     python tests/hanging.py --runs 500 --devices 64
-    python tests/hanging.py --without queue --programs queue       # any number of programs in flight: hangs
+    python tests/hanging.py --without queue --programs queue --width 8  # any number of programs in flight: hangs
     python tests/hanging.py --without width --programs callback    # a thread for each device and no more: hangs
     python tests/hanging.py --width 12 --programs loops --runs 20  # one and a half for each: hangs
 
@@ -158,7 +158,8 @@ PROGRAMS = {"queue": queued, "callback": calling_python, "mix": mixed, "loops": 
 def child(args: argparse.Namespace) -> None:
     """Make the runs of one program, and print a line for each that has ended."""
     if args.without == "queue":
-        runs._LONGEST_QUEUE = args.runs * 100
+        assert in_flight._MOST_OVER_SEVERAL, "the bound that this takes away"
+        in_flight._MOST_OVER_SEVERAL = args.runs * 100
     spmd.config.partitioner = args.partitioners[0]
     spmd.config.program_cache = False
     spmd.simulate(args.devices)
@@ -225,7 +226,7 @@ if "--child" in sys.argv:  # the process that watches needs no device
 
     import fsdp
     from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-    from spmd.core.pjrt import runs
+    from spmd.core import in_flight
 
 if __name__ == "__main__":
     main()

@@ -278,6 +278,11 @@ class TestNoHang:
     @pytest.mark.long
     @pytest.mark.parametrize(("program", "without"), [("queue", "queue"), ("callback", "width")])
     def test_what_hangs(self, program: str, without: str) -> None:
-        """Without the bound on programs in flight, and without the one thread more, these do not end."""
-        found = self.hanging("--programs", program, "--without", without, "--runs", "60", "--patience", "45")
-        assert found == ["HUNG"]
+        """With a thread for each device these do not end: without the bound on programs in flight, and with it."""
+        common = ("--programs", program, "--width", "8", "--runs", "100", "--patience", "45")
+        assert self.hanging(*common, "--without", without) == ["HUNG"]
+
+    @pytest.mark.long
+    def test_the_bound_alone(self) -> None:
+        """The bound on programs in flight is enough for these; more threads are for other programs."""
+        assert self.hanging("--programs", "queue", "--width", "8", "--runs", "100", "--patience", "240") == ["ended"]
