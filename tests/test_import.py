@@ -1,5 +1,6 @@
 """Importing the library changes nothing for a program that uses no xla tensor."""
 
+import os
 import re
 import subprocess
 import sys
@@ -13,9 +14,11 @@ SCRIPT = Path(__file__).with_name("cpu_programs.py")
 
 def printed(*arguments: str) -> dict[str, str]:
     """What each row of the table prints in a process of its own."""
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}  # libtpu, if installed, says on stderr that it finds no TPU
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300, cwd=SCRIPT.parents[1]
-    )
+        [sys.executable, str(SCRIPT), *arguments],
+        capture_output=True, text=True, timeout=300, cwd=SCRIPT.parents[1], env=environment,
+    )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     text = re.sub(r"0x[0-9a-f]+", "0x", done.stdout)
     return {row.partition("\n")[0]: row for row in text.split("\n== ")}
