@@ -1,7 +1,7 @@
-"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan splits each parameter, XLA does the rest."""
+"""Fully sharded data parallel: an auto-wrap policy chooses units, a plan shards each parameter, XLA does the rest."""
 
 from .accumulation import accumulate_gradients as accumulate_gradients
-from .activation import checkpoint_module as checkpoint_module
+from .activation_checkpoint import checkpoint_module as checkpoint_module
 from .aliases import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
 from .aliases import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
 from .api import CPUOffloadPolicy as CPUOffloadPolicy
@@ -23,7 +23,7 @@ from .policies import policy_from_config as policy_from_config
 from .policies import size_based_auto_wrap_policy as size_based_auto_wrap_policy
 from .policies import transformer_auto_wrap_policy as transformer_auto_wrap_policy
 from .recursive import recursive_wrap as recursive_wrap
-from .shown import Shown as Shown
-from .shown import show as show
-from .whole import summon_full_params as summon_full_params
+from .summary import Shown as Shown
+from .summary import show as show
+from .unsharded import summon_full_params as summon_full_params
 from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel

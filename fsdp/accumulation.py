@@ -1,4 +1,4 @@
-"""Gradients of a large batch, micro-batch after micro-batch, as one loop of one program."""
+"""Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one program."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,25 +16,26 @@ from .units import unit_of, units_in
 def accumulate_gradients(
     model: nn.Module, loss_fn: Callable[[Any], torch.Tensor], batch: Any, num_micro_batches: int
 ) -> torch.Tensor:
-    """Adds the gradients of a batch's mean loss to the parameters', computed by parts; returns that loss.
+    """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches; returns that loss.
 
-    The same as
+    It does the same as
 
         for part in parts_of(batch, num_micro_batches):
             (loss_fn(part) / num_micro_batches).backward()
 
-    but forward and backward are recorded and compiled once, whatever the number of parts, and what they take
-    meanwhile is that of one part. Gradients add up split, as they lie. For a loss that is a mean over dim 0 both loss
-    and gradients are those of the whole batch.
+    but forward and backward are recorded and compiled once, whatever the number of micro-batches, and the memory of
+    their activations is that of one micro-batch. Gradients are added up sharded. For a loss that is a mean over dim 0
+    both loss and gradients are those of the whole batch.
 
     Args:
-        model: whose parameters get gradients; wrapped or not.
-        loss_fn: called with a part of the batch, of the same structure; returns a scalar.
-        batch: a tensor, or a structure of tensors with equal dim 0. A part has every `num_micro_batches`-th row, so
-            that each device's rows stay on it.
-        num_micro_batches: must divide dim 0; where a part is to be split over the devices, they must divide its rows.
+        model: the module whose parameters get gradients; wrapped or not.
+        loss_fn: called with a micro-batch, of the same structure as the batch; returns a scalar.
+        batch: a tensor, or a structure of tensors with equal dim 0. A micro-batch has every `num_micro_batches`-th row,
+            so that each device's rows stay on it.
+        num_micro_batches: must divide dim 0; for a micro-batch to be sharded, the devices must divide its rows.
 
-    Raises ValueError for a batch that it does not divide, for no tensor on xla, and for a loss that is no scalar.
+    Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a tensor on xla, and for
+    a loss that is no scalar.
     Source: `torch_xla.experimental.gradient_accumulation`.
 
     >>> import torch, spmd, fsdp
@@ -50,7 +51,7 @@ def accumulate_gradients(
     arrived: set[int] = set()
     hooks = [parameter.register_post_accumulate_grad_hook(lambda one: arrived.add(id(one))) for parameter in without]
 
-    def turn(total: torch.Tensor, part: Any) -> tuple[torch.Tensor, None]:
+    def iteration(total: torch.Tensor, part: Any) -> tuple[torch.Tensor, None]:
         with torch.enable_grad():
             loss = loss_fn(part)
             if not isinstance(loss, torch.Tensor) or loss.dim():
@@ -62,10 +63,10 @@ def accumulate_gradients(
 
     try:
         for parameter in without:
-            parameter.grad = torch.zeros_like(parameter)  # what the loop adds to
+            parameter.grad = torch.zeros_like(parameter)  # the loop adds to it
         with torch.no_grad():
             start = torch.zeros((), device="xla")
-            total, _ = spmd.scan(turn, start, _parts(model, batch, num_micro_batches))
+            total, _ = spmd.scan(iteration, start, _parts(model, batch, num_micro_batches))
     finally:
         for hook in hooks:
             hook.remove()
@@ -77,7 +78,7 @@ def accumulate_gradients(
 
 
 def _check(batch: Any, num_micro_batches: int) -> None:
-    tensors = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    tensors = [value for value in tree_leaves(batch) if isinstance(value, torch.Tensor)]
     if not tensors or any(tensor.device.type != "xla" for tensor in tensors):
         raise ValueError("accumulate_gradients: expected a batch of tensors on xla")
     sizes = sorted({tensor.shape[0] if tensor.dim() else 0 for tensor in tensors})
@@ -89,15 +90,15 @@ def _check(batch: Any, num_micro_batches: int) -> None:
 
 
 def _parts(model: nn.Module, batch: Any, count: int) -> Any:
-    """The batch as rows of parts, each split over the batch axes as a unit splits its input."""
+    """The batch as a stack of micro-batches, each sharded over the batch axes as a unit shards its input."""
     root = unit_of(model) or next(iter(units_in(model)), None)
 
-    def parts(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            return leaf
-        if root is not None and spmd.get_sharding(leaf) is None:
-            root.split(leaf)
-        made = rearrange(leaf, "(b n) ... -> n b ...", n=count)
+    def parts(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        if root is not None and spmd.get_sharding(value) is None:
+            root.split(value)
+        made = rearrange(value, "(b n) ... -> n b ...", n=count)
         if root is not None:
             root.split.rows(made)
         return made

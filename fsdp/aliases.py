@@ -12,10 +12,10 @@ _OURS = dict.fromkeys(inspect.signature(FullyShardedDataParallel).parameters)
 
 
 class XlaFullyShardedDataParallel(FullyShardedDataParallel):
-    """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) beside its own.
+    """`FullyShardedDataParallel` with the keywords of `torch_xla.distributed.fsdp` (FSDP v1) in addition to its own.
 
     `compute_dtype`, `buffer_dtype`, `fp32_reduce_scatter` make a precision policy, `shard_param_on_dim_0` a placement;
-    what has no meaning here is named in one warning. Raises TypeError for an unknown keyword.
+    keywords without a meaning here are named in one warning. Raises TypeError for an unknown keyword.
 
     >>> import torch, spmd, fsdp
     >>> mesh = spmd.Mesh([0], (1,), ("fsdp",))
@@ -25,8 +25,8 @@ class XlaFullyShardedDataParallel(FullyShardedDataParallel):
     """
 
     def __init__(self, module: nn.Module, reshard_after_forward: bool | int = True, **how: Any):
-        said = translate(type(self).__name__, how, XLA, _OURS)
-        super().__init__(module, reshard_after_forward=reshard_after_forward, **said)
+        translated = translate(type(self).__name__, how, XLA, _OURS)
+        super().__init__(module, reshard_after_forward=reshard_after_forward, **translated)
 
 
 class SpmdFullyShardedDataParallel(FullyShardedDataParallel):

@@ -1,4 +1,4 @@
-"""What a user sets about a wrapped module: frozen values, checked when they are made."""
+"""Settings of a wrapped module: frozen values, checked when they are made."""
 
 import functools
 from collections.abc import Callable
@@ -13,25 +13,27 @@ import spmd
 from .plan import Placement
 
 ShardOutput = Callable[[Any, spmd.Mesh], None]
-# Whether what forward gathered is freed: True, False, how many devices it stays split over meanwhile; None: by default.
+# True: gathered parameters are freed after forward; False: kept; a number: kept sharded over so many devices; None: the
+# default.
 Reshard = bool | int | None
 
 
 @dataclass(frozen=True)
 class MixedPrecisionPolicy:
-    """In which dtypes a wrapped module computes and communicates; its parameters keep the one they are stored in.
+    """The dtypes in which a wrapped module computes and communicates; its parameters are stored in their own dtype.
 
     Attributes:
-        param_dtype: floating-point parameters are cast to it in front of their gather, so that this dtype travels, and
-            are seen so by `forward`; gradients are computed in it and arrive in the parameter's own dtype, which
-            is also the optimizer's. None: the parameter's own.
-        reduce_dtype: the dtype that gradients are summed over devices in (`spmd.reduce_gradient_in`). None: the one
+        param_dtype: floating-point parameters are cast to it before their gather, so that the gather moves this dtype
+            and `forward` reads it; gradients are computed in it and arrive in the parameter's own dtype, which is also
+            the optimizer's. None: the parameter's own.
+        reduce_dtype: the dtype in which gradients are summed over devices (`spmd.reduce_gradient_in`). None: the dtype
             that they are computed in.
-        output_dtype: what the floating-point tensors of each unit's output are cast to. None: as they are computed.
+        output_dtype: the dtype to which floating-point tensors of each unit's output are cast. None: no cast.
         cast_forward_inputs: cast floating-point inputs of each unit to `param_dtype`.
-        buffer_dtype: what floating-point buffers are cast to, for good, when the module is wrapped. None: their own.
+        buffer_dtype: the dtype to which floating-point buffers are cast, for good, when the module is wrapped. None:
+            their own.
 
-    Raises TypeError for what is no floating-point dtype.
+    Raises TypeError for a dtype that is not a floating-point one.
     Source: `torch.distributed.fsdp.MixedPrecisionPolicy`; `buffer_dtype` is `torch.distributed.fsdp.MixedPrecision`'s.
 
     >>> import torch, spmd, fsdp
@@ -59,8 +61,8 @@ class MixedPrecisionPolicy:
 
 @dataclass(frozen=True)
 class FullPrecision(MixedPrecisionPolicy):
-    """That of a unit in the midst of others that compute in less: it reads its inputs in float32, and returns in the
-    dtype that it was given them in."""
+    """The policy of a float32 unit among units of a lower precision: its inputs are cast to float32, its outputs to the
+    dtype that the inputs had."""
 
     param_dtype: torch.dtype | None = torch.float32
 
@@ -72,9 +74,9 @@ class OffloadPolicy:
 
 @dataclass(frozen=True)
 class CPUOffloadPolicy(OffloadPolicy):
-    """Parameters and their gradients lie in the host's memory between uses; ops read them on the device.
+    """Parameters and their gradients are in the host's memory between uses; ops read them on the device.
 
-    The optimizer's state is put there by `spmd.offload_optimizer(optimizer)`. `pin_memory` must stay True: devices read
+    `spmd.offload_optimizer(optimizer)` moves the optimizer's state there. `pin_memory` must stay True: devices read
     pinned memory alone. Source: `torch.distributed.fsdp.CPUOffloadPolicy`.
 
     >>> import torch, spmd, fsdp
@@ -93,10 +95,10 @@ class CPUOffloadPolicy(OffloadPolicy):
 
 @dataclass(frozen=True)
 class Settings:
-    """How a unit is split, gathered and computed: what `fully_shard` and `FullyShardedDataParallel` take.
+    """The settings of a unit: the arguments of `fully_shard` and `FullyShardedDataParallel`.
 
-    caller: whom errors name. batch_axes: the mesh axes that inputs and outputs are split over. The others are the
-    keywords of the same name.
+    caller: the function or class that errors name. batch_axes: the mesh axes that inputs and outputs are sharded over.
+    The others are the keywords of the same name.
     """
 
     caller: str
@@ -115,13 +117,14 @@ class Settings:
         self._check("offload_policy", OffloadPolicy, "a fsdp.OffloadPolicy")
         self.checked_reshard(self.reshard_after_forward)
 
-    def _check(self, name: str, kind: Any, said: str) -> None:
+    def _check(self, name: str, kind: Any, expected: str) -> None:
         value = getattr(self, name)
         if not isinstance(value, kind):
-            raise TypeError(f"{self.caller}: expected {name} to be {said}, got {type(value).__name__} ({value!r})")
+            raise TypeError(f"{self.caller}: expected {name} to be {expected}, got {type(value).__name__} ({value!r})")
 
     def checked_reshard(self, value: Any) -> Reshard:
-        """What a user says of resharding: a number of devices between one and the whole axis stays a number."""
+        """Returns a user's `reshard_after_forward` unchanged; raises TypeError for a wrong type, ValueError for a
+        number that does not divide the devices of the axis."""
         if value is None or isinstance(value, bool):
             return value
         size = self.mesh.shape()[self.shard_axis]
@@ -141,7 +144,7 @@ class Settings:
         return self
 
     def overridden(self, overrides: dict[str, Any], where: str) -> "Settings":
-        """The same for one unit, with some keywords of its own."""
+        """The settings of one unit that overrides some keywords. where: the unit's name, for errors."""
         unknown = overrides.keys() - OVERRIDABLE
         if unknown:
             raise TypeError(
@@ -156,7 +159,7 @@ OVERRIDABLE = {field.name for field in fields(Settings)} - {"caller", "mesh", "s
 
 @functools.cache
 def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
-    """The same devices with an axis cut in two: neighbours along it, `size` of them, keep its name."""
+    """The mesh with one axis split into two: groups of `size` neighbours are along the axis of the old name."""
     name = f"{axis}_copies"
     assert name not in mesh.axis_names, "a name of ours"
     at = mesh.axis_names.index(axis)
@@ -168,13 +171,13 @@ def mesh_within(mesh: spmd.Mesh, axis: str, size: int) -> spmd.Mesh:
 def axes_of(
     caller: str, mesh: spmd.Mesh | None, shard_axis: str | None, extra_data_axis: str | None
 ) -> tuple[spmd.Mesh, str, tuple[str, ...]]:
-    """The mesh, the axis parameters are split over, and those of the batch.
+    """Returns the mesh, the axis that parameters are sharded over, and the axes of the batch.
 
-    No mesh: that of `with mesh:` or `set_global_mesh`, else all devices on one axis. Of a `DeviceMesh` the dims are
-    named already: one that parameters are split over, or one of replicas before it.
+    No mesh: the mesh of `with mesh:` or `set_global_mesh`, else all devices on one axis. A `DeviceMesh` has one dim,
+    over which parameters are sharded, or two, of which the first holds replicas.
 
-    Without a name the axis is `fsdp`, or that of a mesh of one axis, or the second of a mesh of two, whose first one
-    holds replicas: hybrid sharding, as FSDP2 has it. An axis named `data` is the batch's, too, whatever else there is.
+    Without a name the axis is `fsdp`, or the only one of a mesh of one axis, or the second of a mesh of two, of which
+    the first holds replicas (hybrid sharding, as in FSDP2). An axis named `data` is always one of the batch's.
     """
     mesh = spmd.get_global_mesh() if mesh is None else mesh
     if mesh is None:
@@ -202,10 +205,10 @@ def axes_of(
 
 
 def _axes_of_dims(caller: str, mesh: spmd.DeviceMesh) -> list[str]:
-    """The axes that the dims of a mesh in DTensor's words are: of shards alone, or of replicas and of shards."""
+    """The mesh axes of a `DeviceMesh`'s dims: (shards,) or (replicas, shards)."""
     if mesh.ndim > 2 or any(len(dim) > 1 for dim in mesh.dims):
         raise ValueError(
-            f"{caller}: expected a mesh of one dim, or of replicas and shards, each one axis of the whole, got "
+            f"{caller}: expected a mesh of one dim, or of replicas and shards, each one axis of the root mesh, got "
             f'{mesh!r}; name them, as in mesh["dp"]'
         )
     return [axis for (axis,) in mesh.dims]

@@ -1,4 +1,5 @@
-"""Makes modules a unit: their parameters are split, and hooks gather them. Both shapes of the API stand on it."""
+"""Makes modules a unit: shards their parameters and adds the hooks that gather them. `fully_shard` and
+`FullyShardedDataParallel` both call it."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ ParamInit = Callable[[nn.Module], None]
 def attach(
     modules: Sequence[nn.Module], settings: Settings, split: BatchSplit, ignored: Collection[nn.Parameter] = ()
 ) -> Unit:
-    """One unit of modules: it has their parameters but for those that units below have, and those to be ignored.
+    """Makes modules one unit, which has their parameters without those of units below and without ignored ones.
 
     Raises ValueError for a module that is a unit already.
     """
@@ -39,8 +40,8 @@ def attach(
     places = [slot for module in modules for slot in slots(module, inner) if id(_at(*slot)) not in left]
     unit = Unit(
         own=own,
-        whole=[parameter for key, parameter in every.items() if key in left],
-        # Kept only where something is cast: a module that holds its unit, which holds it, would be a cycle.
+        ignored=[parameter for key, parameter in every.items() if key in left],
+        # Kept only where parameters are cast: a unit that holds modules, which hold it, is a reference cycle.
         slots=list(dict.fromkeys(places)) if settings.mp_policy.param_dtype is not None else (),
         settings=settings,
         split=split,
@@ -73,7 +74,7 @@ class _Enter:
 
 
 class _Exit:
-    """A forward hook that ends the gathering and annotates the output; it also runs where the forward raised."""
+    """A forward hook that ends the gathers and annotates the output; it also runs where the forward raised."""
 
     def __init__(self, unit: Unit):
         self.unit = unit
@@ -82,12 +83,13 @@ class _Exit:
         return self.unit.leave(output)
 
 
-# Whose each parameter is, for a module that is wrapped after one above it. A unit holds its parameters: ids stay.
+# id of a parameter -> its unit, for a module that is wrapped after one above it. A unit holds its parameters, so that
+# their ids stay valid.
 _OWNERS: WeakValueDictionary[int, Unit] = WeakValueDictionary()
 
 
 def _above(modules: Sequence[nn.Module]) -> list[Unit]:
-    """The units above modules that have their parameters by now."""
+    """The units above these modules that have parameters of them."""
     owners = {_OWNERS.get(id(parameter)) for module in modules for parameter in module.parameters()} - {None}
     found = []
     for owner in owners:
@@ -99,8 +101,8 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
 
 
 def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """The hook before `load_state_dict`: names that other wrappers of the module have saved, PyTorch/XLA's FSDPv2 say,
-    as the module's own."""
+    """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
+    the module's own."""
     names = {key: prefix + spmd.bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
     if all(old == new for old, new in names.items()):
         return
@@ -111,10 +113,10 @@ def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *
 
 
 class _Loaded:
-    """The hook behind `load_state_dict`: with `assign=True` it has put other parameters there, which the unit takes.
+    """The post-hook of `load_state_dict`: with `assign=True` modules have new parameters, which the unit takes over.
 
-    What was loaded is there before a step reads it, or else the first step after it would be another program than in a
-    training that never stopped, and round otherwise.
+    It syncs the loaded values before a step reads them. Otherwise the first step after it would be another program than
+    in a training run without a restart, and round differently.
     """
 
     def __init__(self, unit: Unit, module: nn.Module):
@@ -150,9 +152,10 @@ def _cast_buffers(modules: Sequence[nn.Module], inner: Collection[nn.Module], dt
 
 
 def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn: ParamInit | None = None) -> None:
-    """Brings a module onto the device: CPU data stays on the host until its shards go up; meta modules are made.
+    """Moves a module to the device: CPU data stays on the host until its shards are uploaded, meta tensors are
+    materialised.
 
-    Where it is only ever planned, over devices that are not here, what is on meta needs no initial values.
+    has_data: False for a plan over devices that are not present; meta tensors then get no initial values.
     """
     unmade = [child for child in module.modules() if any(tensor.is_meta for tensor in _own(child))]
     module._apply(lambda tensor: torch.empty_like(tensor, device="xla") if tensor.is_meta else tensor.to("xla"))
@@ -170,7 +173,7 @@ def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn
 
 
 def move(modules: Sequence[nn.Module]) -> None:
-    """Brings modules onto the device, all but what is on meta: that comes by `to_empty`."""
+    """Moves modules to the device without their meta tensors, which `to_empty` materialises."""
     for module in modules:
         if not all(tensor.device.type in ("xla", "meta") for tensor in (*module.parameters(), *module.buffers())):
             module._apply(lambda tensor: tensor if tensor.is_meta else tensor.to("xla"))

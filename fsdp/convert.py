@@ -1,10 +1,10 @@
-"""Checkpoints that PyTorch/XLA's FSDP left, one file a rank, made into one state dict that any torch reads.
+"""Converts the checkpoints of PyTorch/XLA's FSDP, one file per rank, into one state dict that any torch reads.
 
-A file holds `{"model": state dict, "shard_metadata": {...}, ...}`. The state dict has a rank's pieces: each parameter
-was flattened, padded and cut evenly (or cut along dim 0, where it was told to), and goes by another name. The metadata
-say what it was:
+A file holds `{"model": state dict, "shard_metadata": {...}, ...}`. The state dict has a rank's shards: each parameter
+was flattened, padded and cut evenly (or cut along dim 0, with `shard_param_on_dim_0`), and has another name. The
+metadata describe the original:
 
-    shard_info    {name of the wrapper: {name of the piece: {"_orig_name": ..., "_orig_size": ...}}}
+    shard_info    {name of the wrapper: {name of the shard: {"_orig_name": ..., "_orig_size": ...}}}
     flatten_info  {name of a flat parameter: (names, shapes, sizes) of the parameters that were joined in it}
     buffer_info   {name of a buffer: {"_orig_dtype": ...}}, where it was cast
     world_size, rank
@@ -24,17 +24,17 @@ State = Mapping[str, torch.Tensor]
 def consolidate_sharded_state_dicts(
     state_dict_list: Sequence[State], shard_metadata: Mapping[str, Any]
 ) -> dict[str, torch.Tensor]:
-    """Joins the state dicts that the ranks of PyTorch/XLA's FSDP saved into the one that the bare model has.
+    """Joins the state dicts that the ranks of PyTorch/XLA's FSDP saved into the state dict of the bare model.
 
     Args:
         state_dict_list: all ranks' state dicts, in order of rank. shard_metadata: any rank's.
 
     Returns CPU tensors under the model's own names; buffers are the first rank's. Raises ValueError where ranks or
-    pieces are missing. Source: the function of this name in `torch_xla.distributed.fsdp`.
+    shards are missing. Source: the function of this name in `torch_xla.distributed.fsdp`.
 
     >>> import torch, fsdp
     >>> info = {"": {"_fsdp_shard.weight": {"_orig_name": "weight", "_orig_size": torch.Size([3])}}}
-    >>> ranks = [{"_fsdp_shard.weight": torch.tensor(piece)} for piece in ([1.0, 2.0], [3.0, 0.0])]
+    >>> ranks = [{"_fsdp_shard.weight": torch.tensor(shard)} for shard in ([1.0, 2.0], [3.0, 0.0])]
     >>> metadata = {"shard_info": info, "flatten_info": {}, "buffer_info": {}, "world_size": 2, "rank": 0}
     >>> fsdp.consolidate_sharded_state_dicts(ranks, metadata)
     {'weight': tensor([1., 2., 3.])}
@@ -45,27 +45,27 @@ def consolidate_sharded_state_dicts(
             f"consolidate_sharded_state_dicts: expected the state dicts of all {world_size} ranks, got "
             f"{len(state_dict_list)}"
         )
-    pieces = {
-        _joined(module, piece): (module, info)
+    shards = {
+        _joined(module, shard): (module, info)
         for module, infos in shard_metadata["shard_info"].items()
-        for piece, info in infos.items()
+        for shard, info in infos.items()
     }
     buffers = shard_metadata.get("buffer_info", {}).items()
     dtypes = {spmd.bare_name(name): info["_orig_dtype"] for name, info in buffers}
-    whole: dict[str, torch.Tensor] = {}
+    full: dict[str, torch.Tensor] = {}
     for key, value in state_dict_list[0].items():
         name = spmd.bare_name(key)
-        if name in pieces:
-            module, info = pieces.pop(name)
-            whole[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
+        if name in shards:
+            module, info = shards.pop(name)
+            full[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
         else:  # a buffer
-            whole[name] = value.to(dtypes.get(name, value.dtype)).clone()
-    if pieces:
+            full[name] = value.to(dtypes.get(name, value.dtype)).clone()
+    if shards:
         raise ValueError(
-            f"consolidate_sharded_state_dicts: the metadata tell of {next(iter(pieces))!r} (and {len(pieces) - 1} "
-            f"more), which the state dicts lack; they have {', '.join([*state_dict_list[0]][:5])}"
+            f"consolidate_sharded_state_dicts: the metadata name {next(iter(shards))!r} (and {len(shards) - 1} more), "
+            f"which the state dicts lack; they have {', '.join([*state_dict_list[0]][:5])}"
         )
-    return _unflattened(whole, shard_metadata.get("flatten_info", {}))
+    return _unflattened(full, shard_metadata.get("flatten_info", {}))
 
 
 def consolidate_sharded_model_checkpoints(
@@ -75,11 +75,11 @@ def consolidate_sharded_model_checkpoints(
 
     Args:
         ckpt_prefix, ckpt_suffix: together the pattern of the files' names.
-        save_path: where `{"model": state dict}` goes; default: the prefix and "_consolidated.pth".
+        save_path: the file for `{"model": state dict}`; default: the prefix and "_consolidated.pth".
         save_model: False saves nothing.
 
-    Returns the state dict, and where it was saved (None where it was not). Raises FileNotFoundError where no file has
-    such a name, ValueError where the files are not those of all ranks. Source: the function of this name in
+    Returns the state dict and the path of its file (None where it was not saved). Raises FileNotFoundError where no
+    file has such a name, ValueError where the files are not those of all ranks. Source: the function of this name in
     `torch_xla.distributed.fsdp`.
     """
     paths = sorted(glob.glob(glob.escape(ckpt_prefix) + ckpt_suffix))
@@ -125,7 +125,7 @@ def _joined(module: str, name: str) -> str:
 
 
 def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
-    """A parameter of its pieces: what was padded lies behind, whether it was cut flat or along dim 0."""
+    """Joins the shards of a parameter; the padding is at the end, whether it was cut flat or along dim 0."""
     lacking = [rank for rank, state in enumerate(state_dict_list) if key not in state]
     if lacking:
         raise ValueError(f"consolidate_sharded_state_dicts: rank {lacking[0]} has no {key!r}, which the first rank has")
@@ -133,23 +133,23 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
     size = torch.Size(size)
     if joined.numel() < size.numel():
         raise ValueError(
-            f"consolidate_sharded_state_dicts: the pieces of {key!r} have {joined.numel()} elements together, and "
+            f"consolidate_sharded_state_dicts: the shards of {key!r} have {joined.numel()} elements together, and "
             f"shape {list(size)} takes {size.numel()}"
         )
-    # A copy where there was padding: a view of what is longer would be saved with all of it.
+    # A copy where there was padding: torch.save would write all of the longer tensor for a view of it.
     return joined.view(size) if joined.numel() == size.numel() else joined[: size.numel()].view(size).clone()
 
 
-def _unflattened(whole: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """The parameters that were joined in flat ones, each by itself again."""
+def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+    """Splits flat parameters into the parameters that were joined in them."""
     flat = {spmd.bare_name(name): info for name, info in flatten_info.items()}
     made: dict[str, torch.Tensor] = {}
-    for name, value in whole.items():
+    for name, value in full.items():
         if name not in flat:
             made[name] = value
             continue
         module = name.rpartition(".")[0]
         names, shapes, sizes = flat[name]
-        for part, shape, piece in zip(names, shapes, value.split([*sizes]), strict=True):
-            made[_joined(module, part)] = piece.view(torch.Size(shape)).clone()
+        for part, shape, flat_value in zip(names, shapes, value.split([*sizes]), strict=True):
+            made[_joined(module, part)] = flat_value.view(torch.Size(shape)).clone()
     return made

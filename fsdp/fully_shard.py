@@ -1,4 +1,4 @@
-"""fully_shard: makes modules units in place, children before parents, as FSDP2 does; `FSDPModule` is what they gain."""
+"""`fully_shard`: makes modules units in place, children before parents, as FSDP2 does. `FSDPModule`: their methods."""
 
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar, overload
@@ -22,7 +22,7 @@ _M = TypeVar("_M", bound=nn.Module)
 def fully_shard(module: _M, **how: Any) -> _M: ...
 @overload
 def fully_shard(module: list[_M], **how: Any) -> list[_M]: ...
-def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and leave the keywords to this
+def fully_shard(  # type: ignore[misc]  # the overloads have the results' types, this has the keywords
     module: nn.Module | Sequence[nn.Module],
     *,
     mesh: spmd.Mesh | None = None,
@@ -36,29 +36,30 @@ def fully_shard(  # type: ignore[misc]  # the overloads say what comes back, and
     extra_data_axis: str | None = None,
     min_shard_numel: int = 0,
 ) -> Any:
-    """Makes a module a unit: its parameters split over the mesh, gathered for its forward and for its backward.
+    """Makes a module a unit: its parameters are sharded over the mesh, gathered for its forward and for its backward.
 
-    To be called on children before their parents: a unit has the parameters that no unit below it has. It works in
+    It must be called on children before their parents: a unit has the parameters that no unit below it has. It works in
     place and returns the module, whose class becomes `FSDP<Class>`, a subclass with the methods of `FSDPModule`; names
-    of parameters and state-dict keys stay. A unit with none above it is a root: it splits inputs over the batch axes
+    of parameters and state-dict keys stay. A unit with none above it is a root: it shards inputs over the batch axes
     along dim 0. A module on meta stays there until `to_empty(device="xla")`.
 
     Args:
         module: a module, or several that are gathered together.
-        mesh: the devices; default: `spmd.get_global_mesh()`, else one axis over all. Parameters are split over its axis
-            `fsdp`, or over its only axis; of two axes of other names the first holds replicas and parameters are split
-            over the second.
-        reshard_after_forward: free what was gathered after forward and gather it again for backward; a number: keep
-            it split over so many neighbours, and gather it among them. None: True, but False for the root.
-        shard_placement_fn: asked for each parameter: a `PartitionSpec`, torch's `Shard(dim)` or `Replicate()`, or None
-            for the largest dim that divides (`fsdp.parameter_spec`).
+        mesh: the devices; default: `spmd.get_global_mesh()`, else one axis over all. Parameters are sharded over its
+            axis `fsdp`, or over its only axis; of two axes of other names the first holds replicas and parameters are
+            sharded over the second.
+        reshard_after_forward: True frees gathered parameters after forward and gathers them again for backward; a
+            number keeps them sharded over so many neighbours and gathers them among these. None: True, but False for
+            the root.
+        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, torch's `Shard(dim)` or
+            `Replicate()`, or None for the largest dim that divides (`fsdp.parameter_spec`).
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
-        ignored_params: neither split nor gathered, nor by units above; they are whole on each device.
+        ignored_params: parameters that are replicated; neither this unit nor one above it shards or gathers them.
         dp_mesh_dims: torch's `DataParallelMeshDims`: names the axes, as the next two do.
-        shard_axis, extra_data_axis: the axis that parameters are split over, and one more that the batch is (default:
-            the one named `data`, where there is one).
-        min_shard_numel: parameters of fewer elements stay whole on each device.
+        shard_axis, extra_data_axis: the axis that parameters are sharded over, and one more for the batch (default: the
+            axis named `data`, where there is one).
+        min_shard_numel: parameters of fewer elements stay replicated.
 
     Raises ValueError for a module that is a unit already and for an axis that is not in the mesh, TypeError for a wrong
     argument type. Source: `torch.distributed.fsdp.fully_shard`.
@@ -117,13 +118,13 @@ def _named(dims: Any) -> tuple[str | None, str | None]:
 
 
 class FSDPModule:
-    """What a module gains by `fully_shard`: its unit's parameters gathered and split by hand, and its settings.
+    """The methods that `fully_shard` adds to a module: they unshard and reshard its unit and change its settings.
 
-    Methods of FSDP2 that order collectives or hold them back are accepted with one warning: XLA sees the whole step.
+    Methods of FSDP2 that order or delay collectives are accepted with one warning: XLA schedules the whole step.
     """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        # A container makes another of its own class when it is sliced: that is no unit.
+        # A slice of a container is made by its class: that new container is no unit.
         plain = _plain(cls)
         made = plain.__new__(plain, *args, **kwargs)
         made.__init__(*args, **kwargs)
@@ -131,30 +132,30 @@ class FSDPModule:
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
         reduced = super().__reduce_ex__(protocol)
-        return _bare, (_plain(type(self)),), *reduced[2:]  # the class itself is in no module that a file could name
+        return _bare, (_plain(type(self)),), *reduced[2:]  # a pickle cannot name the class: no module has it
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[misc]
-        self._unit.refresh([self])  # type: ignore[list-item]  # a file does not say how tensors lie
+        self._unit.refresh([self])  # type: ignore[list-item]  # a file has no shardings
 
     def unshard(self, async_op: bool = False) -> "UnshardHandle | None":
-        """Stores the unit's parameters whole on each device, until its next forward pass ends or `reshard`."""
+        """Stores the unit's parameters unsharded, until its next forward pass ends or `reshard` is called."""
         self._unit.unshard()
         return UnshardHandle() if async_op else None
 
     def reshard(self) -> None:
-        """Stores the unit's parameters split."""
+        """Stores the unit's parameters sharded."""
         self._unit.reshard()
 
     def set_reshard_after_forward(self, reshard_after_forward: bool | int, recurse: bool = True) -> None:
-        """As the argument of `fully_shard`, for this unit and with `recurse` for those below."""
+        """Sets `reshard_after_forward` of `fully_shard` for this unit, and with `recurse` for the units below."""
         for unit in self._units(recurse):
             unit.reshard_after_forward = unit.settings.checked_reshard(reshard_after_forward)
 
     def set_gradient_divide_factor(self, factor: float) -> None:
-        """Has the unit's gradients be the sum over the batch's parts, one a device, divided by a factor.
+        """Makes the unit's gradients the sum over the batch's shards, one per device, divided by a factor.
 
-        Without it that factor is the number of parts: the gradient of the loss as it was computed.
+        The default factor is the number of shards: the gradient of the loss as it was computed.
         """
         self._unit.divide_gradients(factor)
 
@@ -163,7 +164,7 @@ class FSDPModule:
         self.set_gradient_divide_factor(factor)
 
     def reset_iter_state(self) -> None:
-        """Gives modules their own parameters back after a pass that raised; every forward pass does so by itself."""
+        """Puts parameters back into modules after a pass that raised; every forward pass does so by itself."""
         for unit in self._units(True):
             unit.restore()
 
@@ -177,7 +178,7 @@ class FSDPModule:
         return list(units_in(self)) if recurse else [self._unit]  # type: ignore[arg-type]
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
-        """`.to(dtype)` and its kin put other tensors into the parameters: they are split like the first."""
+        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`) as the old ones."""
         super()._apply(fn, recurse)  # type: ignore[misc]
         self._unit.refresh([self])  # type: ignore[list-item]
         return self
@@ -187,8 +188,8 @@ _WITHOUT_MEANING = {
     "set_is_last_backward": REDUCED,
     "set_requires_gradient_sync": REDUCED,
     "set_requires_all_reduce": REDUCED,
-    "set_reshard_after_backward": "what backward has gathered is freed when nothing reads it any more",
-    "set_unshard_in_backward": "backward gathers what it reads",
+    "set_reshard_after_backward": "gathered parameters are freed after their last use in backward",
+    "set_unshard_in_backward": "backward gathers the parameters that it reads",
     "set_modules_to_forward_prefetch": SCHEDULED,
     "set_modules_to_backward_prefetch": SCHEDULED,
     "set_post_optim_event": SCHEDULED,
@@ -220,14 +221,14 @@ for _name, _reason in _WITHOUT_MEANING.items():
 
 
 class UnshardHandle:
-    """What `unshard(async_op=True)` returns; its `wait` has nothing to wait for, as programs order themselves."""
+    """The result of `unshard(async_op=True)`; its `wait` does nothing, as the runtime orders programs."""
 
     def wait(self) -> None:
         """Returns at once."""
 
 
 def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
-    """Has another method than `forward` run with the unit's parameters gathered; of a plain module nothing changes.
+    """Makes a method other than `forward` run with the unit's parameters gathered; does nothing for a plain module.
 
     Raises ValueError where the module has no such method. Source:
     `torch.distributed.fsdp.register_fsdp_forward_method`.
@@ -249,7 +250,7 @@ def register_fsdp_forward_method(module: nn.Module, method_name: str) -> None:
 
 
 class _ForwardMethod:
-    """A method around which its module's unit gathers; a copied module has a copy of its own."""
+    """A method that runs with its unit's parameters gathered; a copied module has a copy of its own."""
 
     def __init__(self, module: nn.Module, name: str):
         self.module, self.name = module, name
@@ -267,7 +268,7 @@ class _ForwardMethod:
 
 
 def _plain(cls: type) -> type:
-    """The class that a unit's class was made of."""
+    """The module's class from which `fully_shard` derived a unit's class."""
     return cls.__mro__[cls.__mro__.index(FSDPModule) + 1]
 
 
@@ -275,12 +276,12 @@ _CLASSES: dict[type, type] = {}
 
 
 def _class_of(plain: type) -> type:
-    """The class of a unit made of a module of that class; one each."""
+    """The unit's class that is derived from a module's class; always the same object."""
     if plain not in _CLASSES:
         _CLASSES[plain] = type(f"FSDP{plain.__name__}", (FSDPModule, plain), {"__module__": plain.__module__})
     return _CLASSES[plain]
 
 
 def _bare(plain: type) -> Any:
-    """A module of a unit's class without anything in it, for copies and pickles."""
+    """An empty module of a unit's class, for copies and pickles."""
     return object.__new__(_class_of(plain))

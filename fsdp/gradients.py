@@ -1,4 +1,4 @@
-"""What is done to a unit's gradients on their way: the dtype they are reduced in, the number they are divided by."""
+"""Hooks on the gradients of a unit: the dtype in which they are reduced, the factor by which they are scaled."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +10,7 @@ import spmd
 
 
 class GradientHooks:
-    """Hooks on the gradients of parameters that are trained; of a copied unit there are none until its first pass."""
+    """Hooks on the gradients of trained parameters; a copied unit has none until its first pass."""
 
     def __init__(self) -> None:
         self._handles: list[Any] = []
@@ -20,12 +20,12 @@ class GradientHooks:
         return {"_handles": [], "_set": None}
 
     def forget(self) -> None:
-        """Has the next `put` hook anew: what autograd knows of parameters has been swapped."""
+        """Makes the next `put` register its hooks again: the tensors of parameters have been replaced."""
         self._set = None
 
     def put(self, parameters: Sequence[nn.Parameter], dtype: torch.dtype | None, scale: float | None) -> None:
-        """Has gradients be reduced in a dtype and multiplied by a factor, of the parameters that are trained now: they
-        may have been frozen or thawed since."""
+        """Registers hooks that reduce gradients in a dtype and multiply them by a factor, on the parameters that are
+        trained now: parameters may have been frozen or unfrozen since the last call."""
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         wanted = (dtype, scale, [id(parameter) for parameter in trained])
         if wanted == self._set:
@@ -41,7 +41,7 @@ class GradientHooks:
 
 
 class _Scale:
-    """The hook on a parameter's gradient that multiplies it; it holds no unit, as a unit holds the parameter."""
+    """The hook that multiplies a parameter's gradient. It references no unit, as a unit holds the parameter."""
 
     def __init__(self, factor: float):
         self.factor = factor

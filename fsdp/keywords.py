@@ -1,4 +1,4 @@
-"""Keywords of PyTorch's and PyTorch/XLA's FSDP: what each becomes here; the rest are named in a warning."""
+"""Keywords of PyTorch's and PyTorch/XLA's FSDP, translated into ours; a warning names those without a meaning."""
 
 import functools
 import inspect
@@ -20,15 +20,15 @@ Given = dict[str, Any]
 
 @dataclass(frozen=True)
 class Nothing:
-    """A keyword that changes nothing. reason: what takes its place. unsaid: values that ask for nothing."""
+    """A keyword that changes nothing. reason: the mechanism that takes its place. silent: values without a warning."""
 
     reason: str
-    unsaid: tuple[Any, ...] = (None, False)
+    silent: tuple[Any, ...] = (None, False)
 
 
 @dataclass(frozen=True)
 class Means:
-    """A keyword that becomes others. of: its value and the keywords so far -> keywords of ours."""
+    """A keyword that becomes others. of: (its value, our keywords so far) -> our keywords."""
 
     of: Callable[[Any, Given], Given]
 
@@ -37,9 +37,9 @@ Table = Mapping[str, Nothing | Means]
 
 
 def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any]) -> Given:
-    """Keywords of ours for those given, of which some are another library's.
+    """Returns our keywords for the given ones, of which some are another library's.
 
-    Raises TypeError for one that nobody knows, and for one that says what another one says already.
+    Raises TypeError for an unknown keyword, and for two that set the same one of ours.
     """
     ours = {name: value for name, value in given.items() if name in known}
     reasons = {}
@@ -50,20 +50,20 @@ def translate(caller: str, given: Given, table: Table, known: Mapping[str, Any])
             raise unknown_keyword(caller, name, (*known, *table))
         meaning = table[name]
         if isinstance(meaning, Nothing):
-            if not any(type(value) is type(unsaid) and value == unsaid for unsaid in meaning.unsaid):
+            if not any(type(value) is type(silent) and value == silent for silent in meaning.silent):
                 reasons[name] = meaning.reason
             continue
-        said = meaning.of(value, ours)
-        twice = sorted(said.keys() & given.keys())
+        translated = meaning.of(value, ours)
+        twice = sorted(translated.keys() & given.keys())
         if twice:
             raise TypeError(f"{caller}: got both {name} and {twice[0]}, which it becomes; give one of them")
-        ours.update(said)
+        ours.update(translated)
     warn_without_meaning(caller, reasons, stacklevel=4)
     return ours
 
 
 def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Has a constructor take the keywords of another library, too."""
+    """Returns a decorator that makes a constructor accept the keywords of another library, too."""
 
     def wrapped(init: Callable[..., None]) -> Callable[..., None]:
         known = dict.fromkeys(list(inspect.signature(init).parameters)[2:])
@@ -80,14 +80,14 @@ def takes(table: Table) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def _strategy(value: Any, ours: Given) -> Given:
-    """`torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
+    """Our keywords for a `torch.distributed.fsdp.ShardingStrategy`, or the name of one."""
     name = getattr(value, "name", value)
     if name == "FULL_SHARD" or name is None:
         return {}
     if name == "SHARD_GRAD_OP":
         return {"reshard_after_forward": False}
     if name == "NO_SHARD":
-        return {"shard_placement_fn": _whole}
+        return {"shard_placement_fn": _replicated}
     if name in ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"):
         mesh, axis = ours.get("mesh"), ours.get("shard_axis", "fsdp")
         others = [] if mesh is None else [other for other in mesh.axis_names if other != axis]
@@ -96,15 +96,15 @@ def _strategy(value: Any, ours: Given) -> Given:
                 f"sharding_strategy={name}: expected a mesh of two axes, {axis!r} and one of replicas, or "
                 f"extra_data_axis that names it; got {mesh!r}"
             )
-        said: Given = {} if "extra_data_axis" in ours else {"extra_data_axis": others[0]}
-        return said if name == "HYBRID_SHARD" else {**said, "reshard_after_forward": False}
+        axes: Given = {} if "extra_data_axis" in ours else {"extra_data_axis": others[0]}
+        return axes if name == "HYBRID_SHARD" else {**axes, "reshard_after_forward": False}
     raise ValueError(
         "sharding_strategy: expected FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, HYBRID_SHARD or _HYBRID_SHARD_ZERO2, got "
         f"{value!r}"
     )
 
 
-def _whole(parameter: nn.Parameter) -> Placement:
+def _replicated(parameter: nn.Parameter) -> Placement:
     return spmd.PartitionSpec(*(None for _ in parameter.shape))
 
 
@@ -118,17 +118,17 @@ _NO_UNITS = "as in torch, without an auto_wrap_policy"
 
 
 def _mixed_precision(value: Any, ours: Given) -> Given:
-    """`torch.distributed.fsdp.MixedPrecision`."""
+    """Our keywords for a `torch.distributed.fsdp.MixedPrecision`."""
     if value is None:
         return {}
-    # A root whose inputs are cast hands on what is cast: units below that get something else would not run.
+    # A root whose inputs are cast passes values of that dtype on: units below that cast to none would not run.
     casts_inputs = value.cast_forward_inputs or value.cast_root_forward_inputs
     kept = tuple(value._module_classes_to_ignore)
     has_units = ours.get("auto_wrap_policy") is not None
-    asked = [kind.__name__ for kind in kept if kind is not _BATCH_NORM]  # which is torch's default
+    ignored = [kind.__name__ for kind in kept if kind is not _BATCH_NORM]  # batch norm is torch's default
     reasons = {
         **({"keep_low_precision_grads": _OWN_DTYPE} if value.keep_low_precision_grads else {}),
-        **({f"_module_classes_to_ignore={', '.join(asked)}": _NO_UNITS} if asked and not has_units else {}),
+        **({f"_module_classes_to_ignore={', '.join(ignored)}": _NO_UNITS} if ignored and not has_units else {}),
     }
     warn_without_meaning("mixed_precision", reasons, stacklevel=6)
     policy = MixedPrecisionPolicy(
@@ -139,12 +139,11 @@ def _mixed_precision(value: Any, ours: Given) -> Given:
 
 
 def _cpu_offload(value: Any, _: Given) -> Given:
-    """`torch.distributed.fsdp.CPUOffload`."""
+    """Our keywords for a `torch.distributed.fsdp.CPUOffload`."""
     return {"offload_policy": CPUOffloadPolicy() if value and value.offload_params else OffloadPolicy()}
 
 
 def _ignored_states(value: Any, _: Given) -> Given:
-    """Parameters or modules."""
     states = list(value or ())
     modules = [state for state in states if isinstance(state, nn.Module)]
     parameters = [state for state in states if isinstance(state, torch.Tensor)]
@@ -157,7 +156,7 @@ def _ignored_states(value: Any, _: Given) -> Given:
 
 
 def _dtypes(name: str) -> Means:
-    """One dtype of a precision policy, which several keywords make together."""
+    """A keyword that sets one dtype of the precision policy; several such keywords make the policy together."""
 
     def of(value: Any, ours: Given) -> Given:
         policy = ours.pop("mp_policy", None) or MixedPrecisionPolicy()
@@ -173,11 +172,11 @@ TORCH: Table = {
     "cpu_offload": Means(_cpu_offload),
     "backward_prefetch": Nothing(SCHEDULED),
     "forward_prefetch": Nothing(SCHEDULED),
-    "limit_all_gathers": Nothing(SCHEDULED, unsaid=(None, True)),
+    "limit_all_gathers": Nothing(SCHEDULED, silent=(None, True)),
     "mixed_precision": Means(_mixed_precision),
     "device_id": Nothing('the device is "xla"'),
     "sync_module_states": Nothing(ONE_VIEW),
-    "use_orig_params": Nothing("parameters are always the module's own", unsaid=(None, True)),
+    "use_orig_params": Nothing("parameters are always the module's own", silent=(None, True)),
     "ignored_states": Means(_ignored_states),
     "ignored_parameters": Means(lambda value, _: {"ignored_params": list(value or ())}),
     "device_mesh": Means(lambda value, _: {} if value is None else {"mesh": value}),
@@ -188,26 +187,26 @@ _WHOLE_STEP = "XLA compiles the whole step"
 # `torch_xla.distributed.fsdp.XlaFullyShardedDataParallel`.
 XLA: Table = {
     "flatten_parameters": Nothing("each parameter stays itself; small ones share a gather"),
-    "execute_sharding_on_init": Nothing("parameters are split as they go up", unsaid=(None, True)),
-    "optimization_barrier_in_forward": Nothing("a gather waits for the unit's input", unsaid=(None, True)),
-    "optimization_barrier_in_backward": Nothing("a gather waits for the arriving gradient", unsaid=(None, True)),
+    "execute_sharding_on_init": Nothing("parameters are sharded as they are uploaded", silent=(None, True)),
+    "optimization_barrier_in_forward": Nothing("a gather waits for the unit's input", silent=(None, True)),
+    "optimization_barrier_in_backward": Nothing("a gather waits for the arriving gradient", silent=(None, True)),
     "sync_on_finalization": Nothing("spmd.sync() ends a step"),
-    "disable_reshard_on_root": Nothing("the root keeps what it gathered", unsaid=(None, True)),
+    "disable_reshard_on_root": Nothing("the root keeps its gathered parameters", silent=(None, True)),
     "compute_dtype": _dtypes("param_dtype"),
     "buffer_dtype": _dtypes("buffer_dtype"),
     "fp32_reduce_scatter": Means(lambda value, ours: _dtypes("reduce_dtype").of(torch.float32, ours) if value else {}),
-    "sharding_groups": Nothing("a mesh of two axes says who shares"),
+    "sharding_groups": Nothing("the axes of the mesh are the groups"),
     "sharding_rank": Nothing(ONE_VIEW),
     "sharding_world_size": Nothing("the size of the mesh's axis"),
     "shard_param_on_dim_0": Means(lambda value, _: {"shard_placement_fn": _on_dim_0} if value else {}),
-    "pin_layout_in_collective_ops": Nothing(_WHOLE_STEP, unsaid=(None, True)),
-    "reduce_scatter_bucket_size_mb": Nothing(SCHEDULED, unsaid=(None, 0)),
+    "pin_layout_in_collective_ops": Nothing(_WHOLE_STEP, silent=(None, True)),
+    "reduce_scatter_bucket_size_mb": Nothing(SCHEDULED, silent=(None, 0)),
     "coalesce_all_gather_ops": Nothing("small parameters share a gather"),
     "opt_flatten_overlap": Nothing(SCHEDULED),
     "mark_step_on_finalization": Nothing("spmd.sync() ends a step"),
-    "_shard_size_multiple": Nothing("shards are padded where a dim is uneven", unsaid=(None, 128)),
-    "_use_xla_patched_linear": Nothing("products keep their shardings", unsaid=(None, True)),
+    "_shard_size_multiple": Nothing("shards are padded where a dim is uneven", silent=(None, 128)),
+    "_use_xla_patched_linear": Nothing("products keep their shardings", silent=(None, True)),
     "_debug_dummy_forward_pass": Nothing(_WHOLE_STEP),
-    "_debug_msg": Nothing("fsdp.show(model) names units", unsaid=(None, "xla_fsdp")),
+    "_debug_msg": Nothing("fsdp.show(model) names units", silent=(None, "xla_fsdp")),
     "_debug_print": Nothing("fsdp.show(model) names units"),
 }

@@ -1,4 +1,4 @@
-"""The `spmd` below this package, or an error that says which other `spmd` hides it."""
+"""The package `spmd` that this one needs, or an error that names the other `spmd` that hides it."""
 
 import spmd
 
@@ -7,8 +7,8 @@ if not hasattr(spmd, "mark_sharding"):
     found = getattr(spmd, "__file__", None) or ", ".join(getattr(spmd, "__path__", ()))
     raise ImportError(
         f"fsdp needs the package spmd of torch-spmd, but `import spmd` found {found}, which "
-        "hides it. Rename that folder or file: what lies beside the script is found first."
+        "hides it. Rename that folder or file: Python searches the script's own folder first."
     )
 
 PartitionSpec = spmd.PartitionSpec
-load_checkpoint = spmd.load_checkpoint  # reads what FSDP has laid out, and needs to know no more of it
+load_checkpoint = spmd.load_checkpoint  # reads the shardings of the tensors, and needs nothing of FSDP

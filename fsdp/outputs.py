@@ -1,4 +1,4 @@
-"""What modules take and return: the tensors in it, and how they are split over the batch axes."""
+"""Inputs and outputs of modules: the tensors in a structure, and their sharding over the batch axes."""
 
 import dataclasses
 import math
@@ -13,55 +13,55 @@ import spmd
 
 
 def tensors(output: Any) -> list[torch.Tensor]:
-    """Every device tensor of an output: a tensor, tuple, dict, dataclass, nested."""
+    """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
     if isinstance(output, torch.Tensor):
         return [output] if output.device.type == "xla" else []
     found: list[torch.Tensor] = []
-    for leaf in tree_leaves(output):
-        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
-        elif isinstance(leaf, torch.Tensor) and leaf.device.type == "xla":
-            found.append(leaf)
+    for value in tree_leaves(output):
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            found += tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+        elif isinstance(value, torch.Tensor) and value.device.type == "xla":
+            found.append(value)
     return found
 
 
 def map_tensors(output: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The same form, with the function's result for each tensor; what has none stays the same object."""
-
+    """The same structure with the function's result for each tensor; other values stay the same objects."""
     return tree_map(partial(_mapped, function), output)
 
 
 def cast(output: Any, dtype: torch.dtype | None) -> Any:
-    """The same form, with its floating-point tensors in a dtype; None: as they are."""
+    """The same structure with its floating-point tensors cast to a dtype; None: no cast."""
     if dtype is None:
         return output
     return map_tensors(output, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
 
-def _mapped(function: Callable[[torch.Tensor], torch.Tensor], leaf: Any) -> Any:
-    # Not inside `map_tensors`: a function that calls itself there would be a cycle that keeps what it maps alive.
-    if isinstance(leaf, torch.Tensor):
-        return function(leaf)
-    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        parts = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf) if field.init}
-        return dataclasses.replace(leaf, **{name: map_tensors(part, function) for name, part in parts.items()})
-    return leaf
+def _mapped(function: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+    # Not inside `map_tensors`: a closure that calls itself would be a reference cycle that keeps the tensors alive.
+    if isinstance(value, torch.Tensor):
+        return function(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: map_tensors(part, function) for name, part in parts.items()})
+    return value
 
 
 class BatchSplit:
-    """Splits dim 0 of tensors over the batch axes; what they do not divide, vectors and scalars stay as XLA chooses.
+    """Shards dim 0 of tensors over the batch axes. XLA chooses the sharding of vectors, of scalars and of tensors whose
+    dim 0 the axes do not divide.
 
-    It knows nothing of modules, so that hooks which hold it make no reference cycle that keeps parameters alive.
+    It references no module, so that hooks which hold it make no reference cycle that keeps parameters alive.
     """
 
     def __init__(self, mesh: spmd.Mesh, axes: tuple[str, ...]):
         self.mesh = mesh
         self.axes = axes
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
-        self._specs: dict[int, spmd.PartitionSpec] = {}  # by rank of the tensor
+        self._specs: dict[int, spmd.PartitionSpec] = {}  # rank of a tensor -> its spec
 
     def rows(self, stack: torch.Tensor) -> None:
-        """Splits dim 0 of each row of a stack, where that divides."""
+        """Shards dim 0 of each row of a stack, where the axes divide it."""
         if stack.dim() >= 2 and stack.shape[1] % self.ways == 0:
             spec = spmd.PartitionSpec(None, self.axes, *(None for _ in range(stack.dim() - 2)))
             spmd.mark_sharding(stack, self.mesh, spec)

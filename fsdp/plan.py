@@ -1,4 +1,4 @@
-"""FSDP as a plan: which modules are units, along which dim each parameter is split. Nothing here touches a device."""
+"""The plan of FSDP: the modules that are units, the dim along which each parameter is sharded. No device is touched."""
 
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -9,7 +9,7 @@ from torch import nn
 from .library import PartitionSpec
 from .policies import AnyPolicy, Policy, or_policy, refuse_absent, resolve
 
-# What a rule answers for a parameter: a PartitionSpec, the dim to split as a number or as torch's `Shard(dim)`, torch's
+# The result of `shard_placement_fn`: a PartitionSpec, the dim to shard as a number or as torch's `Shard(dim)`, torch's
 # `Replicate()`, or None for the dim that `parameter_spec` chooses.
 Placement = Any
 
@@ -19,8 +19,8 @@ def plan_units(
 ) -> list[tuple[str, nn.Module]]:
     """The units below a root that a policy chooses, children before parents, as (name, module).
 
-    The root itself is always a unit and is not listed. A module reached by two names is listed once. `policy` is
-    anything that `auto_wrap_policy` takes (`fsdp.policies`).
+    The root itself is always a unit and is not listed. A module with two names is listed once. `policy` is anything
+    that `auto_wrap_policy` takes (`fsdp.policies`).
     """
     return [(name, unit) for name, unit, _ in plan_overrides(module, policy, ignored_modules)]
 
@@ -31,7 +31,8 @@ def plan_overrides(
     ignored_modules: Collection[nn.Module] = (),
     alone: Collection[type[nn.Module]] = (),
 ) -> list[tuple[str, nn.Module, dict[str, Any]]]:
-    """The same, each with the keywords it has of its own: a policy's, or those of the module's `_wrap_overrides`.
+    """`plan_units` with the keywords that override each unit's settings: a policy's, and those of the module's
+    `_wrap_overrides`.
 
     Modules of the classes `alone` are units, too.
     """
@@ -41,12 +42,12 @@ def plan_overrides(
     if policy is None:
         return []
     ignored = {below for chosen in ignored_modules for below in chosen.modules()}
-    ask, overrides = resolve(policy, module, ignored)
+    chooses, overrides = resolve(policy, module, ignored)
     if alone:
-        ask = partial(or_policy, policies=[ask, tuple(alone)])
+        chooses = partial(or_policy, policies=[chooses, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
     left = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
-    _visit("", module, ask, units, set(ignored), left)
+    _visit("", module, chooses, units, set(ignored), left)
     return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
 
 
@@ -58,7 +59,10 @@ def _visit(
     seen: set[nn.Module],
     left: set[int],
 ) -> int:
-    """Adds the units at and below a module; returns how many parameter elements they have taken, of those not left."""
+    """Appends the units at and below a module; returns the number of their parameter elements.
+
+    seen: modules that are not visited again. left: ids of parameters that do not count.
+    """
     numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in left)
     if not policy(module, True, numel):
         return 0
@@ -67,18 +71,19 @@ def _visit(
         if child not in seen:
             seen.add(child)
             taken += _visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, left)
-    if name and policy(module, False, numel - taken):  # the root has no name, and is a unit whatever the policy says
+    if name and policy(module, False, numel - taken):  # the root has no name, and is a unit whatever the policy is
         units.append((name, module))
         return numel
     return taken
 
 
 def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[Any] = ()) -> PartitionSpec:
-    """The spec that splits a parameter over `size` devices of a mesh axis, along one dim.
+    """The spec that shards a parameter over the `size` devices of a mesh axis, along one dim.
 
-    The largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size; without one,
-    the largest dim of at least `size`, padded; a parameter with no such dim is whole on every device. `held` is how the
-    parameter is split over other axes (tensor parallel): those dims stay as they are, and one of the others is split.
+    That is the largest dim that `size` divides (the first of equals), so that every device holds exactly 1/size;
+    without one, the largest dim of at least `size`, padded; a parameter with no such dim is replicated. `held` is the
+    spec of the parameter over other axes (tensor parallel): the dims that it shards stay so, and one of the others is
+    sharded over `axis`.
 
     >>> parameter_spec((10, 64), "fsdp", 8)
     P(None, 'fsdp')
@@ -97,31 +102,31 @@ def parameter_spec(shape: Sequence[int], axis: str, size: int, held: Sequence[An
 def placement(
     parameter: nn.Parameter, axis: str, size: int, held: PartitionSpec, rule: Callable[[nn.Parameter], Placement] | None
 ) -> PartitionSpec:
-    """The spec that a user's rule gives a parameter: where it says nothing, that of `parameter_spec`.
+    """The spec that a user's rule gives a parameter; where it returns None, the spec of `parameter_spec`.
 
-    Raises TypeError for what is no placement, ValueError for one that does not fit the parameter.
+    Raises TypeError for a result that is no placement, ValueError for one that does not fit the parameter.
     """
-    said = None if rule is None else rule(parameter)
-    if said is None:
+    chosen = None if rule is None else rule(parameter)
+    if chosen is None:
         return parameter_spec(parameter.shape, axis, size, held)
-    if isinstance(said, tuple):
-        return PartitionSpec(*said)
-    if hasattr(said, "is_replicate") and said.is_replicate():
+    if isinstance(chosen, tuple):
+        return PartitionSpec(*chosen)
+    if hasattr(chosen, "is_replicate") and chosen.is_replicate():
         return held
-    dim = said.dim if hasattr(said, "is_shard") and said.is_shard() else said
+    dim = chosen.dim if hasattr(chosen, "is_shard") and chosen.is_shard() else chosen
     if not isinstance(dim, int) or isinstance(dim, bool):
         raise TypeError(
             "shard_placement_fn: expected a PartitionSpec, a dim, torch's Shard(dim) or Replicate(), or None, "
-            f"got {said!r}"
+            f"got {chosen!r}"
         )
     rank = len(parameter.shape)
     if not -rank <= dim < rank:
-        raise ValueError(f"shard_placement_fn: dim {dim} is none of a parameter of shape {tuple(parameter.shape)}")
+        raise ValueError(f"shard_placement_fn: a parameter of shape {tuple(parameter.shape)} has no dim {dim}")
     spec = [*held, *[None] * (rank - len(held))]
     if spec[dim] is not None:
         raise ValueError(
-            f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is split over "
-            f"{spec[dim]!r} already; choose another dim, or give the whole PartitionSpec"
+            f"shard_placement_fn: dim {dim} of a parameter of shape {tuple(parameter.shape)} is sharded over "
+            f"{spec[dim]!r} already; choose another dim, or give the full PartitionSpec"
         )
     spec[dim] = axis
     return PartitionSpec(*spec)

@@ -1,10 +1,11 @@
-"""Auto-wrap policies: which modules become units. A policy is any callable (module, recurse, nonwrapped_numel) -> bool.
+"""Auto-wrap policies: they choose the modules that become units.
 
-It is asked twice for a module: with recurse=True, whether to look at its children; with recurse=False, after the
-children, whether the module itself becomes a unit; `nonwrapped_numel` counts the parameter elements that no child unit
-has taken. Bind a policy's own arguments with `functools.partial`. Where a policy is taken, so are a set of module
-classes, torch's `ModuleWrapPolicy` and `CustomPolicy`, and what `policy_from_config` makes of a configuration. Source:
-`torch.distributed.fsdp.wrap`, `torch_xla.distributed.fsdp.wrap`.
+A policy is any callable (module, recurse, nonwrapped_numel) -> bool. It is called twice for a module: with recurse=True
+it returns True if the children are to be visited; with recurse=False, after the children, True if the module itself
+becomes a unit. `nonwrapped_numel` counts the parameter elements that no child unit has taken. Bind a policy's own
+arguments with `functools.partial`. Each function that takes a policy also takes a set of module classes, torch's
+`ModuleWrapPolicy` and `CustomPolicy`, and the result of `policy_from_config`. Source: `torch.distributed.fsdp.wrap`,
+`torch_xla.distributed.fsdp.wrap`.
 """
 
 import difflib
@@ -16,12 +17,12 @@ from typing import Any
 from torch import nn
 
 Policy = Callable[[nn.Module, bool, int], bool]
-AnyPolicy = Any  # a Policy, classes, or what has torch's `_run_policy`
+AnyPolicy = Any  # a Policy, classes, or an object with torch's `_run_policy`
 Overrides = Mapping[nn.Module, dict[str, Any]]
 
 
 def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-    """Every module becomes a unit.
+    """Returns True: every module becomes a unit.
 
     >>> always_wrap_policy(nn.Linear(2, 2), False, 6)
     True
@@ -32,7 +33,7 @@ def always_wrap_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) 
 def lambda_auto_wrap_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, lambda_fn: Callable[[nn.Module], bool]
 ) -> bool:
-    """The modules for which `lambda_fn(module)` is true become units.
+    """Returns True for the modules for which `lambda_fn(module)` is true.
 
     >>> lambda_auto_wrap_policy(nn.Linear(2, 2), False, 6, lambda_fn=lambda module: isinstance(module, nn.Linear))
     True
@@ -43,7 +44,7 @@ def lambda_auto_wrap_policy(
 def transformer_auto_wrap_policy(
     module: nn.Module, recurse: bool, nonwrapped_numel: int, transformer_layer_cls: Iterable[type[nn.Module]]
 ) -> bool:
-    """The modules of the given layer classes become units.
+    """Returns True for the modules of the given layer classes.
 
     >>> transformer_auto_wrap_policy(nn.Linear(2, 2), False, 6, transformer_layer_cls={nn.Linear})
     True
@@ -64,19 +65,19 @@ def size_based_auto_wrap_policy(
     force_leaf_modules: set[type[nn.Module]] | None = None,
     exclude_wrap_modules: set[type[nn.Module]] | None = None,
 ) -> bool:
-    """A module with at least `min_num_params` parameter elements that no child unit has taken becomes a unit.
+    """Returns True for a module with at least `min_num_params` parameter elements that no child unit has taken.
 
-    Children of `force_leaf_modules` (default: `nn.MultiheadAttention`) are not looked at; modules of
+    Children of `force_leaf_modules` (default: `nn.MultiheadAttention`) are not visited; modules of
     `exclude_wrap_modules` (default: `nn.ModuleList`, `nn.ModuleDict`, which have no forward) never become units.
 
     >>> size_based_auto_wrap_policy(nn.Linear(2, 2), False, 6, min_num_params=5)
     True
     """
-    leaves = FORCE_LEAF_MODULES if force_leaf_modules is None else force_leaf_modules
+    opaque = FORCE_LEAF_MODULES if force_leaf_modules is None else force_leaf_modules
     excluded = EXCLUDE_WRAP_MODULES if exclude_wrap_modules is None else exclude_wrap_modules
     is_large = nonwrapped_numel >= min_num_params
     if recurse:
-        return is_large and not isinstance(module, tuple(leaves))
+        return is_large and not isinstance(module, tuple(opaque))
     return is_large and not isinstance(module, tuple(excluded))
 
 
@@ -87,7 +88,7 @@ size_based_auto_wrap_policy.EXCLUDE_WRAP_MODULES = EXCLUDE_WRAP_MODULES  # type:
 
 
 def or_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int, policies: Iterable[AnyPolicy]) -> bool:
-    """The modules that any of several policies chooses become units.
+    """Returns True for the modules that any of several policies chooses.
 
     >>> linear = partial(transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear})
     >>> or_policy(nn.Conv2d(1, 1, 1), False, 2, policies=[linear, {nn.Conv2d}])
@@ -97,9 +98,9 @@ def or_policy(module: nn.Module, recurse: bool, nonwrapped_numel: int, policies:
 
 
 def resolve(policy: AnyPolicy, root: nn.Module, ignored: Collection[nn.Module]) -> tuple[Policy, Overrides]:
-    """What a user gives as a policy, as one to ask, and the keywords that it has for single modules.
+    """Returns a user's policy as a callable, with the keywords that it overrides for single modules.
 
-    Raises TypeError for what is none.
+    Raises TypeError for anything else.
     """
     if not hasattr(policy, "_run_policy"):
         return _callable(policy), {}
@@ -141,8 +142,8 @@ def _callable(policy: AnyPolicy) -> Policy:
 
 @dataclass(frozen=True)
 class ClassNamePolicy:
-    """The modules whose class has one of the given names become units. It is asked of a whole model, as torch's
-    `ModuleWrapPolicy` is, and raises ValueError for a name that no module's class has."""
+    """A policy that chooses the modules whose class has one of the given names. Like torch's `ModuleWrapPolicy` it is
+    applied to a whole model; it raises ValueError for a name that no module's class has."""
 
     names: tuple[str, ...]
 
@@ -165,11 +166,11 @@ _LEAST = ("min_num_params", "fsdp_min_num_params")
 
 
 def policy_from_config(config: Mapping[str, Any]) -> AnyPolicy | None:
-    """The policy that a Hugging Face `fsdp_config` describes; None where it describes none.
+    """Returns the policy that a Hugging Face `fsdp_config` describes, or None where it describes none.
 
-    Read are `transformer_layer_cls_to_wrap` (names of classes: a list, or text with commas) and `min_num_params`, each
-    also with the prefix `fsdp_`; the other keys are about something else. Raises ValueError where both are given, and
-    for a key that is nearly one of these.
+    It reads the keys `transformer_layer_cls_to_wrap` (names of classes: a list, or text with commas) and
+    `min_num_params`, each also with the prefix `fsdp_`, and ignores all others. Raises ValueError where both are given,
+    and for a key that is nearly one of these.
 
     >>> policy_from_config({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"})
     ClassNamePolicy(names=('GPT2Block',))

@@ -1,4 +1,4 @@
-"""recursive_wrap: a policy's modules replaced, one by one, by what a user's function makes of them."""
+"""`recursive_wrap`: replaces each module that a policy chooses by the result of a user's function."""
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -18,11 +18,11 @@ def recursive_wrap(
     only_wrap_children: bool = False,
     **kwargs: Any,
 ) -> tuple[nn.Module, int]:
-    """Puts `wrapper_cls(module, **kwargs)` in the place of each module that a policy chooses, children before parents.
+    """Replaces each module that a policy chooses by `wrapper_cls(module, **kwargs)`, children before parents.
 
     `wrapper_cls` is a class or a function, such as `fsdp.fully_shard`, which returns the module itself. A module's
-    `_wrap_overrides` go before `kwargs`. `only_wrap_children` leaves out the module itself. Returns what takes the
-    module's place, and how many parameter elements were wrapped, those of `ignored_params` left out.
+    `_wrap_overrides` take precedence over `kwargs`. `only_wrap_children` leaves the module itself as it is. Returns the
+    module or its wrapper, and the number of wrapped parameter elements, without those of `ignored_params`.
 
     Source: `torch_xla.distributed.fsdp.wrap.recursive_wrap`.
 
@@ -45,7 +45,7 @@ def recursive_wrap(
 
 @dataclass
 class _Wrapping:
-    """ignored: modules; left: ids of parameters. done: what has taken the place of each module so far."""
+    """A traversal. ignored: modules. left: ids of parameters that do not count. done: module -> its replacement."""
 
     policy: Policy
     wrap: Callable[[nn.Module], nn.Module]
@@ -54,7 +54,7 @@ class _Wrapping:
     done: dict[nn.Module, nn.Module] = field(default_factory=dict)
 
     def visit(self, module: nn.Module, *, is_left: bool = False) -> tuple[nn.Module, int]:
-        """What takes a module's place, and how many elements were wrapped at and below it."""
+        """Returns a module's replacement, and the number of parameter elements wrapped at and below it."""
         if module in self.done:
             return self.done[module], 0
         numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in self.left)

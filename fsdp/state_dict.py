@@ -1,8 +1,8 @@
 """State dicts of model and optimizer: torch's functions for them by the same names, also for several processes.
 
-`torch.distributed.checkpoint.state_dict` takes sharded models as they are in one process. These gather what is full
-over all processes, and load an optimizer's state without the step that torch takes to make room for it. The module is
-no part of fsdp's door, as torch's takes two seconds to import: `from fsdp.state_dict import get_model_state_dict`.
+`torch.distributed.checkpoint.state_dict` works with sharded models in one process. The functions here gather a full
+state dict over all processes, and load an optimizer's state without the step that torch takes to allocate it. `fsdp`
+does not import this module, as torch's takes two seconds to import: `from fsdp.state_dict import get_model_state_dict`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,10 +24,10 @@ def get_model_state_dict(
 ) -> dict[str, Any]:
     """The model's state dict, under the names that it had before it was wrapped.
 
-    Sharded without options: the tensors as they lie, of which `torch.distributed.checkpoint.save` writes each process's
-    pieces. `full_state_dict=True`: plain CPU tensors, in every process; with `cpu_offload=True` beside it in the first
-    alone, and nothing in the others. All processes must call it. `ignore_frozen_params` and the other options are as in
-    torch.
+    Without options it is sharded: the tensors with their shardings, of which `torch.distributed.checkpoint.save` writes
+    the shards of each process. `full_state_dict=True`: plain CPU tensors, in every process; with `cpu_offload=True` in
+    addition in the first process alone, and an empty state dict in the others. All processes must call it.
+    `ignore_frozen_params` and the other options are as in torch.
 
     >>> import torch, spmd, fsdp
     >>> from fsdp.state_dict import StateDictOptions, get_model_state_dict
@@ -38,7 +38,7 @@ def get_model_state_dict(
     'cpu'
     """
     options = options or StateDictOptions()
-    found = theirs.get_model_state_dict(model, submodules=submodules, options=_as_it_lies(options))
+    found = theirs.get_model_state_dict(model, submodules=submodules, options=_as_it_is_sharded(options))
     return _gathered(found, options)
 
 
@@ -51,12 +51,12 @@ def get_optimizer_state_dict(
 ) -> Any:
     """The optimizers' state by the names of parameters, sharded or full as in `get_model_state_dict`.
 
-    As in torch, an optimizer that has taken no step yet takes one of nothing first, so that there is state to load
-    into.
+    As in torch, an optimizer that has taken no step yet first takes one that changes nothing, so that there is state to
+    load into.
     """
     options = options or StateDictOptions()
     found = theirs.get_optimizer_state_dict(
-        model, _several(optimizers), submodules=submodules, options=_as_it_lies(options)
+        model, _several(optimizers), submodules=submodules, options=_as_it_is_sharded(options)
     )
     return _gathered(found, options)
 
@@ -68,7 +68,7 @@ def get_state_dict(
     submodules: set[nn.Module] | None = None,
     options: StateDictOptions | None = None,
 ) -> tuple[dict[str, Any], Any]:
-    """Both: of the model and of its optimizers."""
+    """The state dicts of a model and of its optimizers: (`get_model_state_dict`, `get_optimizer_state_dict`)."""
     return (
         get_model_state_dict(model, submodules=submodules, options=options),
         get_optimizer_state_dict(model, optimizers, submodules=submodules, options=options),
@@ -78,10 +78,11 @@ def get_state_dict(
 def set_model_state_dict(
     model: nn.Module, model_state_dict: dict[str, Any], *, options: StateDictOptions | None = None
 ) -> Any:
-    """Loads a model's state, full or sharded; each tensor of the model stays laid out as it is.
+    """Loads a model's state, full or sharded; each tensor of the model keeps its sharding.
 
-    Returns (missing_keys, unexpected_keys). Every process gives the same full state dict: what the first process alone
-    has (`broadcast_from_rank0`) is better read by `spmd.load_checkpoint`, which reads in each process its own pieces.
+    Returns (missing_keys, unexpected_keys). Every process passes the same full state dict: a state dict of the first
+    process alone (`broadcast_from_rank0`) is better read by `spmd.load_checkpoint`, which reads in each process its own
+    shards.
     """
     options = options or StateDictOptions()
     _refuse_broadcast(options)
@@ -95,16 +96,16 @@ def set_optimizer_state_dict(
     *,
     options: StateDictOptions | None = None,
 ) -> None:
-    """Loads the optimizers' state from what `get_optimizer_state_dict` gave, here or in plain torch.
+    """Loads the optimizers' state from the result of `get_optimizer_state_dict`, here or in plain torch.
 
-    State lies like its parameter, whatever mesh it was saved on. Raises ValueError where the groups of an optimizer and
-    those of the state differ.
+    State takes the sharding of its parameter, whatever mesh it was saved on. Raises ValueError where the groups of an
+    optimizer and those of the state differ.
     """
     options = options or StateDictOptions()
     _refuse_broadcast(options)
     if "state" not in optim_state_dict or "param_groups" not in optim_state_dict:
-        # Flattened (`flatten_optimizer_state_dict`), which torch itself cannot load where it is told that it is full.
-        options = _as_it_lies(options)
+        # Flattened (`flatten_optimizer_state_dict`): torch itself cannot load that with `full_state_dict=True`.
+        options = _as_it_is_sharded(options)
         theirs.set_optimizer_state_dict(model, _several(optimizers), dict(optim_state_dict), options=options)
         return
     names: dict[int, list[str]] = {}
@@ -122,7 +123,7 @@ def set_state_dict(
     optim_state_dict: Mapping[str, Any],
     options: StateDictOptions | None = None,
 ) -> Any:
-    """Loads both: of the model and of its optimizers."""
+    """Loads the state of a model and of its optimizers; returns (missing_keys, unexpected_keys) of the model."""
     found = set_model_state_dict(model, model_state_dict, options=options)
     set_optimizer_state_dict(model, optimizers, optim_state_dict, options=options)
     return found
@@ -132,8 +133,8 @@ def _several(optimizers: Optimizers) -> tuple[torch.optim.Optimizer, ...]:
     return (optimizers,) if isinstance(optimizers, torch.optim.Optimizer) else tuple(optimizers)
 
 
-def _as_it_lies(options: StateDictOptions) -> StateDictOptions:
-    """The same options for torch, which is to gather or move nothing of what is full."""
+def _as_it_is_sharded(options: StateDictOptions) -> StateDictOptions:
+    """The same options without those of a full state dict, so that torch neither gathers nor moves tensors."""
     values = dict(vars(options))
     if options.full_state_dict:
         values |= {"full_state_dict": False, "cpu_offload": False}
@@ -145,12 +146,12 @@ def _gathered(state: Any, options: StateDictOptions) -> Any:
         return state
     keeps = not options.cpu_offload or spmd.process_index() == 0
 
-    def whole(tensor: torch.Tensor) -> torch.Tensor | None:
-        # What an optimizer counts on the CPU goes on counting; the state is of now.
+    def full(tensor: torch.Tensor) -> torch.Tensor | None:
+        # An optimizer increments its step counts on the CPU in place: the state is a copy of their present values.
         found = spmd.full_tensor(tensor) if tensor.device.type == "xla" else tensor.detach().clone()
-        return found if keeps else None  # one after the other: the others' are gone before the next comes
+        return found if keeps else None  # the other processes free each full tensor before the next is gathered
 
-    state = tree_map_only(torch.Tensor, whole, state)
+    state = tree_map_only(torch.Tensor, full, state)
     return state if keeps else {}
 
 
@@ -158,14 +159,14 @@ def _refuse_broadcast(options: StateDictOptions) -> None:
     if options.broadcast_from_rank0:
         raise NotImplementedError(
             "broadcast_from_rank0: give every process the state dict, or the file to spmd.load_checkpoint, which reads "
-            "in each process only its own pieces"
+            "in each process only its own shards"
         )
 
 
 def _of_optimizer(
     optimizer: torch.optim.Optimizer, names: Mapping[int, list[str]], state: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """One optimizer's part of a state by names, as its `load_state_dict` takes it: by numbers."""
+    """One optimizer's part of a state by names, as its `load_state_dict` takes it: by the indices of parameters."""
     own = optimizer.state_dict()["param_groups"]
     values: dict[int, Any] = {}
     groups = []
@@ -180,7 +181,7 @@ def _of_optimizer(
 
 
 def _group_of(known: list[list[str]], groups: list[Mapping[str, Any]]) -> dict[str, Any]:
-    """The group of a state that holds all these parameters, each of which may have several names."""
+    """The group of a state that has all these parameters, without its "params"; a parameter may have several names."""
     for group in groups:
         held = {*group["params"]}
         if known and all(held & {*found} for found in known):

@@ -1,4 +1,4 @@
-"""What one unit does around its forward and backward: gathers its parameters, in the dtype it computes in."""
+"""`Unit`: the parameters that FSDP gathers together around a forward and a backward, in the dtype of computation."""
 
 import dataclasses
 import weakref
@@ -16,15 +16,18 @@ from .gradients import GradientHooks
 from .outputs import BatchSplit, cast, tensors
 from .plan import placement
 
-_Held = dict[tuple[nn.Module, str], Any]  # where modules hold parameters, and what is there
-ATTRIBUTE = "_fsdp_unit"  # where a module keeps its unit
+_Held = dict[tuple[nn.Module, str], Any]  # (module, name of a parameter) -> the tensor under that name
+ATTRIBUTE = "_fsdp_unit"  # the attribute of a module that holds its unit
 
 
 @dataclasses.dataclass(eq=False)
 class _Pass:
-    """One forward pass: what it gathered, what modules hold in it, the dtype that it returns, and what of each gather
-    is kept for backward. None held: its backward is over, which lets go of the casts, whoever holds the loss; a second
-    backward casts anew."""
+    """The state of one forward pass.
+
+    gathers: the gathers that are in force during it. held: the tensors that modules hold during it; None after its
+    backward, so that the casts are freed even where the loss is still referenced, and a second backward casts again.
+    output_dtype: the dtype of its output. kept: the tensors of each gather that are kept for backward.
+    """
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
@@ -33,20 +36,21 @@ class _Pass:
 
 
 class Unit:
-    """Parameters that are gathered together: whole in the unit's forward, and anew in its backward.
+    """Parameters that are gathered together: unsharded in the unit's forward, and again in its backward.
 
-    own: the parameters. whole: those below that are to be ignored. slots: where modules hold parameters, (module,
-    name), that forward reads in another dtype. Where the policy names a dtype these hold a cast of the parameter while
-    forward runs, and from the first gradient to the end of backward, which may compute forward again without a hook;
-    and only then. Nothing happens while the parameters are not on the device.
+    own: the parameters. ignored: the parameters below the unit that stay unsharded. slots: (module, name) of each place
+    where a module holds a parameter that forward reads in another dtype. Where the policy names a dtype, a slot holds a
+    cast of the parameter while forward runs and from the first gradient to the end of backward (which may recompute
+    forward without a hook), and the parameter itself at all other times. Hooks do nothing while the parameters are not
+    on the device.
 
-    is_root: whether no other unit is above it.
+    is_root: True if no other unit is above this one.
     """
 
     def __init__(
         self,
         own: Collection[nn.Parameter],
-        whole: Collection[nn.Parameter],
+        ignored: Collection[nn.Parameter],
         slots: Collection[tuple[nn.Module, str]],
         settings: Settings,
         split: BatchSplit,
@@ -56,97 +60,100 @@ class Unit:
         self.reshard_after_forward = settings.reshard_after_forward
         self.is_root = True
         self.divide_factor: float | None = None
-        self._own, self._whole = tuple(own), tuple(whole)
+        self._own, self._ignored = tuple(own), tuple(ignored)
         self._slots = tuple(slots)
-        self._specs: tuple[spmd.PartitionSpec, ...] = ()  # of the parameters, as they are stored
+        self._specs: tuple[spmd.PartitionSpec, ...] = ()  # the specs in which the parameters are stored
         self._hooks = GradientHooks()
         self._modules: list[weakref.ref[nn.Module]] = []
-        self._begin_anew()
+        self._restart()
 
-    def _begin_anew(self) -> None:
-        self._gathered: spmd.use_sharding | None = None  # of what is not cast; None: not bound yet
-        self._passes: list[tuple[_Pass, _Held]] = []  # those that run, innermost last, and what they took the place of
-        self._masters: _Held = {}  # what the casts took the place of in backward
-        self._arrived: tuple[int, _Pass] | None = None  # whose backward is under way, in which of autograd's runs
+    def _restart(self) -> None:
+        self._gathered: spmd.use_sharding | None = None  # the gather of parameters that are not cast; None: not made
+        self._passes: list[tuple[_Pass, _Held]] = []  # running passes, innermost last, with the tensors they replaced
+        self._masters: _Held = {}  # the parameters that casts replace during backward
+        self._arrived: tuple[int, _Pass] | None = None  # autograd's graph task, and the pass whose backward runs in it
         self._is_unsharded = False
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy begins with no pass under way."""
+        # A copy begins with no pass under way.
         runs = {"_gathered", "_passes", "_masters", "_arrived", "_is_unsharded", "_modules"}
         return {name: value for name, value in self.__dict__.items() if name not in runs}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._modules = []
-        self._begin_anew()
+        self._restart()
 
     @property
     def parameters(self) -> tuple[nn.Parameter, ...]:
-        """Those that it gathers."""
+        """The parameters that the unit gathers."""
         return self._own
 
     @property
     def ignored(self) -> tuple[nn.Parameter, ...]:
-        """Those below it that it leaves whole."""
-        return self._whole
+        """The parameters below the unit that it leaves unsharded."""
+        return self._ignored
 
     @property
     def modules(self) -> list[nn.Module]:
-        """Those that it has hooks on; after a copy, those that `refresh` was told of."""
+        """The modules that the unit has hooks on; after a copy, the modules that were passed to `refresh`."""
         return [module for ref in self._modules if (module := ref()) is not None]
 
     def release(self, below: "Unit") -> None:
-        """Leaves the parameters of a unit to that, which was made of modules below."""
+        """Drops the parameters that now belong to `below`, a unit that was made of modules below this one."""
         left = {id(parameter) for parameter in below.parameters}
         kept = [place for place, parameter in enumerate(self._own) if id(parameter) not in left]
         self._specs = tuple(self._specs[place] for place in kept) if self._specs else ()
         self._own = tuple(self._own[place] for place in kept)
         self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in left)
-        self._begin_anew()
+        self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
-        """Takes other parameters in the place of those with these ids."""
-        self._whole = tuple(new.get(id(parameter), parameter) for parameter in self._whole)
+        """Replaces parameters: `new` maps the id of an old parameter to the one that takes its place."""
+        self._ignored = tuple(new.get(id(parameter), parameter) for parameter in self._ignored)
         self._own = tuple(new.get(id(parameter), parameter) for parameter in self._own)
         self.refresh(modules)
 
     @property
     def is_running(self) -> bool:
-        """Whether a forward pass is under way."""
+        """True if a forward pass is under way."""
         return bool(self._passes)
 
     @property
     def is_on_device(self) -> bool:
-        """Whether all of its parameters are."""
-        return all(parameter.device.type == "xla" for parameter in (*self._own, *self._whole))
+        """True if all of the unit's parameters are on the device xla."""
+        return all(parameter.device.type == "xla" for parameter in (*self._own, *self._ignored))
 
     @property
     def reshards(self) -> bool:
-        """Whether what is gathered in forward is gathered again for backward: by default everywhere but in the root.
+        """True if parameters are freed after forward and gathered again for backward: the default of all but the root.
 
-        What the root reads last is what backward reads first; what it reads first, backward has no use for.
+        The parameters that the root reads last are those that backward reads first, and backward does not read those
+        that the root reads first.
         """
-        said = self.reshard_after_forward
-        return not self.is_root if said is None else said if isinstance(said, bool) else said > 1
+        value = self.reshard_after_forward
+        return not self.is_root if value is None else value if isinstance(value, bool) else value > 1
 
     @property
     def kept_on(self) -> spmd.Mesh | None:
-        """The mesh over which what forward gathered stays split until backward, where that is some of the devices."""
-        said = self.reshard_after_forward
+        """The mesh over which gathered parameters stay sharded from forward to backward, where `reshard_after_forward`
+        is a number of devices; else None."""
+        value = self.reshard_after_forward
         size = self.settings.mesh.shape()[self.settings.shard_axis]
-        if said is None or isinstance(said, bool) or said in (1, size):
+        if value is None or isinstance(value, bool) or value in (1, size):
             return None
-        return mesh_within(self.settings.mesh, self.settings.shard_axis, said)
+        return mesh_within(self.settings.mesh, self.settings.shard_axis, value)
 
     def refresh(self, modules: Collection[nn.Module]) -> None:
-        """Splits the parameters that there are now and says that buffers are whole; `.to(dtype)` makes others."""
-        self._begin_anew()
+        """Shards the present parameters of modules and marks their buffers replicated; to be called after `.to(dtype)`,
+        which makes new tensors."""
+        self._restart()
         self._hooks.forget()
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         if self.is_on_device:
             self._specs = tuple(map(self._placed, self._own))
             self.reshard()
-            for parameter in self._whole:
+            for parameter in self._ignored:
                 spmd.mark_sharding(parameter, self.settings.mesh, self._held_spec(parameter))
             for module in modules:
                 for buffer in module.buffers():
@@ -161,20 +168,20 @@ class Unit:
         return placement(parameter, settings.shard_axis, size, held, settings.shard_placement_fn)
 
     def _held_spec(self, parameter: nn.Parameter) -> spmd.PartitionSpec:
-        """How a parameter is split over the mesh's other axes."""
+        """The spec of a parameter over the mesh's other axes."""
         sharding = spmd.get_sharding(parameter)
         if sharding is None or sharding.mesh_axes() != self.settings.mesh.shape():
             return spmd.PartitionSpec(*(None for _ in parameter.shape))
         return spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())).without(self.settings.shard_axis)
 
     def unshard(self, *, with_gradients: bool = False) -> None:
-        """Stores the parameters whole on each device, until the next forward pass of the unit ends or `reshard`."""
+        """Stores the parameters unsharded, until the unit's next forward pass ends or `reshard` is called."""
         axis = self.settings.shard_axis
         self._store([spec.without(axis) for spec in self._specs], "device", with_gradients)
         self._is_unsharded = True
 
     def reshard(self, *, with_gradients: bool = False) -> None:
-        """Stores the parameters split."""
+        """Stores the parameters sharded."""
         is_offloaded = isinstance(self.settings.offload_policy, CPUOffloadPolicy)
         self._store(self._specs, "pinned_host" if is_offloaded else "device", with_gradients)
         self._is_unsharded = False
@@ -186,13 +193,13 @@ class Unit:
                 spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
 
     def gathered_bytes(self, parameter: nn.Parameter) -> int:
-        """What a parameter takes while it is whole, in the dtype that it is gathered in."""
+        """The bytes of an unsharded parameter, in the dtype that it is gathered in."""
         dtype = self.settings.mp_policy.param_dtype if self._is_cast(parameter) else parameter.dtype
-        assert dtype is not None, "what is cast is cast to a dtype"
+        assert dtype is not None, "`_is_cast` requires a param_dtype"
         return parameter.numel() * dtype.itemsize
 
     def divide_gradients(self, factor: float | None) -> None:
-        """Has gradients be the sum over the parts of the batch divided by a factor; None: by their number, a mean."""
+        """Sets the factor that divides the sum of gradients over the batch's shards; None: their number, a mean."""
         self.divide_factor = factor
         if self.is_on_device:
             self._hook_gradients()
@@ -202,8 +209,8 @@ class Unit:
         self._hooks.put(self._own, self.settings.mp_policy.reduce_dtype, scale)
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Begins a forward pass; returns its inputs. It gathers when its input is there: not before, as a compiler
-        might."""
+        """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
+        schedule it earlier."""
         if not self.is_on_device:
             self._refuse_meta(module)
             return args, kwargs
@@ -233,13 +240,14 @@ class Unit:
         return _Pass((self._gather_stored(), self._gather(casts.values())), held)
 
     def _computed_again(self) -> _Pass | None:
-        """The forward pass that a checkpoint around the unit has run again for its backward: it reads the same casts,
-        which were gathered when the gradient arrived."""
+        """The forward pass that recompute around the unit runs again for its backward, or None. The second run reads
+        the same casts, which were gathered when the gradient arrived."""
         task, arrived = self._arrived or (-1, None)
         return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
 
     def leave(self, output: Any) -> Any:
-        """Ends it; returns its output. None: forward raised, as it does where a recomputation has all that it wants."""
+        """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
+        has all values that it needs."""
         if not self._passes:
             return output
         ended, stored = self._passes.pop()
@@ -264,12 +272,12 @@ class Unit:
         return output
 
     def restore(self) -> None:
-        """Gives modules their own parameters back, which a backward pass that raised has not."""
+        """Puts parameters back in the place of their casts; a backward pass that raised has left the casts there."""
         _hold(self._masters)
         self._masters = {}
 
     def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
-        """Begins the backward of a forward pass."""
+        """Begins the backward of a forward pass: gathers its parameters and puts casts into modules."""
         if at.held is None:
             with torch.enable_grad():
                 again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
@@ -285,13 +293,12 @@ class Unit:
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
     def _end(self, at: "_Pass") -> None:
-        """Ends the backward of a forward pass."""
         self.restore()
         self._arrived = None
         at.gathers, at.held, at.kept = (), None, ()
 
     def _watch(self, output: Any, ended: _Pass) -> None:
-        """Gathers anew when the first gradient arrives at an output of a forward pass."""
+        """Registers a hook on the outputs of a forward pass: the first gradient that arrives begins its backward."""
         if self.reshards or ended.held:
             arrived = _Arrived(self, ended)
             for tensor in tensors(output):
@@ -324,7 +331,7 @@ class Unit:
         return dtype is not None and tensor.is_floating_point() and tensor.dtype != dtype
 
     def _casts(self, parameters: list[nn.Parameter]) -> dict[int, torch.Tensor]:
-        """What forward reads instead of each, by id: split as it is, and gathered after the cast."""
+        """The casts of parameters, by the parameter's id: sharded as the parameter is, and gathered after the cast."""
         casts = {}
         for parameter in parameters:
             sharding = spmd.get_sharding(parameter)
@@ -339,7 +346,7 @@ class Unit:
         return cast(inputs, policy.param_dtype if policy.cast_forward_inputs else None)
 
     def _output_dtype(self, inputs: Any) -> torch.dtype | None:
-        """What a forward pass with these inputs returns; of full precision that of the last that it casts."""
+        """The dtype of a forward pass's output; with `FullPrecision`, the dtype of the last input that is cast."""
         policy = self.settings.mp_policy
         if not isinstance(policy, FullPrecision):
             return policy.output_dtype
@@ -352,7 +359,7 @@ def unit_of(module: nn.Module) -> Unit | None:
 
 
 def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
-    """The units at and below a module, each with the modules that it has hooks on, parents first."""
+    """The units at and below a module, parents first, each with the (name, module) pairs that it has hooks on."""
     found: dict[Unit, list[tuple[str, nn.Module]]] = {}
     for name, below in module.named_modules():
         unit = unit_of(below)
@@ -362,7 +369,7 @@ def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
 
 
 def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Module, str]]:
-    """Where a module and those below it, the inner units left out, hold parameters: (module, name)."""
+    """The (module, name) of each parameter that a module and its submodules hold, without those of `inner`."""
     found = [(module, name) for name, parameter in module._parameters.items() if parameter is not None]
     for child in module.children():
         if child not in inner:
@@ -375,7 +382,7 @@ def _held(module: nn.Module, name: str) -> Any:
 
 
 def _hold(values: _Held | None) -> None:
-    """Puts tensors where modules hold parameters, which need not be parameters themselves."""
+    """Puts tensors into the slots of modules; they need not be parameters."""
     values = values or {}
     for (module, name), value in values.items():
         module._parameters[name] = value
@@ -384,7 +391,7 @@ def _hold(values: _Held | None) -> None:
 
 
 class _Arrived:
-    """The hook on a unit's outputs; once in each run of autograd's engine."""
+    """The hook on a unit's outputs; it calls `Unit.arrive` once in each run of autograd's engine."""
 
     def __init__(self, unit: Unit, at: _Pass):
         self.unit = unit

@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel: carries a plan out on a module. All it does is annotate; XLA places the collectives."""
+"""`FullyShardedDataParallel`: applies a plan of units to a module by annotations alone; XLA places the collectives."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -10,6 +10,7 @@ from torch import nn
 
 import spmd
 
+from .activation_checkpoint import checkpoint_module
 from .api import OVERRIDABLE, FullPrecision, MixedPrecisionPolicy, OffloadPolicy, Settings, ShardOutput, axes_of
 from .attach import ParamInit, attach, materialise
 from .keywords import TORCH, takes
@@ -18,7 +19,7 @@ from .outputs import BatchSplit
 from .plan import Placement, plan_overrides
 from .policies import AnyPolicy
 from .units import unit_of, units_in
-from .whole import summon_full_params
+from .unsharded import summon_full_params
 
 PREFIX = "module."
 
@@ -26,49 +27,49 @@ AutoWrapper = Callable[..., nn.Module]
 
 
 class FullyShardedDataParallel(nn.Module):
-    """Trains a module with parameters, gradients and optimizer state split over the devices of a mesh axis.
+    """Trains a module with parameters, gradients and optimizer state sharded over the devices of a mesh axis.
 
-    Parameters are split along their largest divisible dim (`fsdp.parameter_spec`), the batch along dim 0, buffers are
-    whole on each device. The units that the policy finds are where activations are annotated; the module classes,
-    parameter names and state-dict keys stay as they were. A module on the CPU is moved shard by shard; one built under
-    `with torch.device("xla")` is initialised sharded; one on `meta` is materialised sharded and `reset_parameters` is
-    called.
+    Parameters are sharded along their largest divisible dim (`fsdp.parameter_spec`), the batch along dim 0; buffers are
+    replicated. Activations are annotated at the units that the policy finds; the module classes, parameter names and
+    state-dict keys stay as they were. A module on the CPU is moved shard by shard; a module built under
+    `with torch.device("xla")` is initialised sharded; a module on `meta` is materialised sharded and
+    `reset_parameters` is called.
 
     Args:
         module: any module. Its parameters are annotated in place, so an optimizer built before still works.
         mesh: must have the axis `shard_axis`; default: `spmd.get_global_mesh()`, else one axis `fsdp` over all.
-        auto_wrap_policy: which submodules are units: a function of `fsdp.policies`, a set of classes, torch's
-            `ModuleWrapPolicy` or `CustomPolicy`; None: only the root.
-        extra_data_axis: a further mesh axis that the batch is split over (data parallel beside fsdp); default: the one
-            named `data`, where there is one.
+        auto_wrap_policy: chooses the submodules that are units: a function of `fsdp.policies`, a set of classes,
+            torch's `ModuleWrapPolicy` or `CustomPolicy`; None: only the root is a unit.
+        extra_data_axis: a further mesh axis that the batch is sharded over (data parallel in addition to FSDP);
+            default: the axis named `data`, where there is one.
         shard_output: called with (output, mesh) instead of annotating each unit's output tensors along dim 0.
-        shard_axis: the axis that parameters are split over.
-        ignored_modules: neither split nor units; their parameters are whole on each device.
-        ignored_params: neither split nor gathered; they are whole on each device.
-        reshard_after_forward: free a unit's gathered parameters after its forward and gather them again for its
+        shard_axis: the axis that parameters are sharded over.
+        ignored_modules: modules that are not units and whose parameters are replicated.
+        ignored_params: parameters that are replicated, neither sharded nor gathered.
+        reshard_after_forward: True frees a unit's gathered parameters after its forward and gathers them again for its
             backward; False keeps them, which saves half the gathers and takes the memory of the whole model; a number
-            keeps them split over so many neighbours, and backward gathers among these. The root keeps its own: backward
-            begins with them.
+            keeps them sharded over so many neighbours, among which backward gathers. The root keeps its own, as
+            backward begins with them.
         mp_policy: the dtypes of computation and communication (`fsdp.MixedPrecisionPolicy`).
-        full_precision_modules: classes whose modules are units that compute in float32 all the same: inputs are cast
-            to it, outputs back.
+        full_precision_modules: classes whose modules are units that compute in float32 whatever `mp_policy` is: inputs
+            are cast to float32, outputs back.
         offload_policy: `fsdp.CPUOffloadPolicy()` keeps parameters in the host's memory.
-        shard_placement_fn: asked for each parameter: a `PartitionSpec`, a dim, or None for the default.
-        min_shard_numel: parameters of fewer elements stay whole on each device.
+        shard_placement_fn: called with each parameter; returns a `PartitionSpec`, a dim, or None for the default.
+        min_shard_numel: parameters of fewer elements stay replicated.
         param_init_fn: called with each module that has tensors on meta, once these are on the device and empty,
             instead of its `reset_parameters`.
-        auto_wrapper_callable: called for each unit with the module and the keywords of this class; what it returns
-            takes the module's place. For one that is checkpointed: `lambda module, **how: FullyShardedDataParallel(
+        auto_wrapper_callable: called for each unit with the module and the keywords of this class; its result takes the
+            module's place. For a checkpointed unit: `lambda module, **how: FullyShardedDataParallel(
             fsdp.checkpoint_module(module), **how)`.
 
-    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are taken, too: those that have a meaning here
+    The keywords of `torch.distributed.fsdp.FullyShardedDataParallel` are accepted, too: those that have a meaning here
     become others, the rest are named in one warning (docs/fsdp.md).
 
-    A parameter that is marked over other axes of the mesh (tensor parallel) stays split over them, and is gathered over
-    `shard_axis` alone.
+    A parameter that is marked over other axes of the mesh (tensor parallel) stays sharded over them, and is gathered
+    over `shard_axis` alone.
 
-    Raises ValueError for an axis that is not in the mesh, a module that is wrapped already and a policy of classes that
-    no module has, TypeError for a wrong argument type.
+    Raises ValueError for an axis that is not in the mesh, a module that is wrapped already and a policy of classes of
+    which the model has no module, TypeError for a wrong argument type.
     Source: ZeRO-3 (arXiv:1910.02054), `torch.distributed.fsdp`, `SpmdFullyShardedDataParallel` of PyTorch/XLA.
 
     >>> import torch, spmd, fsdp
@@ -147,10 +148,11 @@ class FullyShardedDataParallel(nn.Module):
     def _wrap_unit(
         self, name: str, unit: nn.Module, settings: Settings, callable_: AutoWrapper, ignored: list[nn.Parameter]
     ) -> None:
-        """Makes a unit of what the user's function makes of a module; a wrapper it made of this class is left out."""
+        """Replaces a module by the result of the user's function and makes it a unit; where the result is a wrapper of
+        this class, the module inside takes its place."""
         how = {field.name: getattr(settings, field.name) for field in fields(settings) if field.name in OVERRIDABLE}
-        said = settings.reshard_after_forward
-        how["reshard_after_forward"] = True if said is None else said
+        reshards = settings.reshard_after_forward
+        how["reshard_after_forward"] = True if reshards is None else reshards
         *extra, axis = settings.batch_axes
         made = callable_(
             unit, mesh=settings.mesh, shard_axis=axis, extra_data_axis=next(iter(extra), None),
@@ -167,7 +169,7 @@ class FullyShardedDataParallel(nn.Module):
             self.module.set_submodule(name, inner)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Runs the module; inputs nobody annotated are split over the batch axes along dim 0 where it divides."""
+        """Runs the module. Inputs without a sharding are split over the batch axes along dim 0, if these divide it."""
         return self.module(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -182,16 +184,16 @@ class FullyShardedDataParallel(nn.Module):
         return self.module[key]  # type: ignore[index]
 
     def named_parameters(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """As the wrapped module names them."""
+        """The parameters under the names that they have in the wrapped module."""
         self._restore()
         return self.module.named_parameters(prefix, recurse, remove_duplicate)
 
     def named_buffers(self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True) -> Iterator[Any]:
-        """As the wrapped module names them."""
+        """The buffers under the names that they have in the wrapped module."""
         return self.module.named_buffers(prefix, recurse, remove_duplicate)
 
     def _fqn_modifiers(self) -> dict[str, str]:
-        """`torch.distributed.checkpoint.state_dict` asks by what a module's names go on without being told."""
+        """The prefix of each name of the module; `torch.distributed.checkpoint.state_dict` reads it."""
         own = (*self.module._parameters, *self.module._buffers, *self.module._modules)
         return dict.fromkeys(own, PREFIX.removesuffix("."))
 
@@ -203,35 +205,35 @@ class FullyShardedDataParallel(nn.Module):
     ) -> torch.Tensor:
         """Scales the gradients of all parameters so that their norm, over all devices, is at most `max_norm`.
 
-        Returns the norm before, one number on the device. `torch.nn.utils.clip_grad_norm_` does the same. `groups` of
-        PyTorch/XLA must be None.
+        Returns the norm before scaling, a scalar on the device. `torch.nn.utils.clip_grad_norm_` does the same.
+        `groups` of PyTorch/XLA must be None.
         """
         if groups is not None:
-            raise ValueError("clip_grad_norm_: expected groups=None; the norm is that of the whole gradient")
+            raise ValueError("clip_grad_norm_: expected groups=None; the norm is that of the gradients on all devices")
         return nn.utils.clip_grad_norm_(self.parameters(), max_norm, norm_type, error_if_nonfinite=error_if_nonfinite)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """A context for the backward passes whose gradients are added up before a step.
+        """A context for the backward passes whose gradients are accumulated before a step.
 
-        Nothing is held back in it: gradients are those of the whole batch after every backward, and add up exactly.
+        It delays no reduction: after every backward the gradients are those of the whole batch, and add up exactly.
         """
         yield
 
     def set_gradient_divide_factors(self, pre: float, post: float, recursive: bool) -> None:
-        """Has gradients be the sum over the batch's parts, one a device, divided by `pre * post`; of the root unit, and
-        with `recursive` of all.
+        """Makes gradients the sum over the batch's shards, one per device, divided by `pre * post`; those of the root
+        unit, and with `recursive` of all units.
 
-        By default that is the number of parts: the gradient of the loss as it was computed.
+        The default divisor is the number of shards: the gradient of the loss as it was computed.
         """
         for unit in units_in(self.module) if recursive else [self._attached]:
             unit.divide_gradients(pre * post)
 
     def get_shard_metadata(self) -> dict[str, Any]:
-        """What `fsdp.consolidate_sharded_state_dicts` asks for beside the state dicts of all ranks.
+        """The metadata that `fsdp.consolidate_sharded_state_dicts` takes in addition to the state dicts of all ranks.
 
-        A state dict is whole here, and that of one rank of one: a script that saves both for PyTorch/XLA's
-        consolidation goes on working.
+        A state dict here is the full one, as of rank 0 of one rank: a script that saves both for PyTorch/XLA's
+        consolidation works unchanged.
         """
         return {"shard_info": {}, "flatten_info": {}, "buffer_info": {}, "world_size": 1, "rank": 0}
 
@@ -249,26 +251,26 @@ class FullyShardedDataParallel(nn.Module):
         with_grads: bool = False,
     ) -> AbstractContextManager[None]:
         """See `fsdp.summon_full_params`; `rank0_only` and `offload_to_cpu` change nothing, with a warning."""
-        asked = {"rank0_only": rank0_only, "offload_to_cpu": offload_to_cpu}
-        warn_without_meaning("summon_full_params", {name: ONE_VIEW for name, is_asked in asked.items() if is_asked})
+        requested = {"rank0_only": rank0_only, "offload_to_cpu": offload_to_cpu}
+        warn_without_meaning("summon_full_params", {name: ONE_VIEW for name, is_on in requested.items() if is_on})
         return summon_full_params(module, recurse=recurse, writeback=writeback, with_grads=with_grads)
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> "FullyShardedDataParallel":
-        """`.to(dtype)` and its kin put other tensors into the parameters: they are split like the first."""
+        """Applies `fn` as torch does, and shards the new tensors of the parameters (`.to(dtype)`) as the old ones."""
         super()._apply(fn, recurse)
         self._refresh()
         return self
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._refresh()  # a file does not say how tensors lie
+        self._refresh()  # a file has no shardings
 
     def _refresh(self) -> None:
         for unit, places in units_in(self.module).items():
             unit.refresh([module for _, module in places])
 
     def _restore(self) -> None:
-        """Parameters in the place of their casts, which a backward pass that raised has left there."""
+        """Puts parameters back in the place of their casts, which a backward pass that raised has left there."""
         for unit in units_in(self.module):
             if not unit.is_running:
                 unit.restore()
@@ -290,7 +292,7 @@ def _add_prefix(wrapper: nn.Module, state: dict[str, Any], prefix: str, *_: Any)
 
 
 def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
-    # All out before any goes in: a module may have a child that is called "module", too.
+    # All keys are removed before any is added: a module may have a child that is called "module", too.
     moved = {new: state.pop(old) for old, new in names.items()}
     state.update(moved)
 
@@ -300,3 +302,6 @@ def _strip_reported(wrapper: nn.Module, incompatible: Any) -> None:
     long = prefix + PREFIX
     for keys in (incompatible.missing_keys, incompatible.unexpected_keys):
         keys[:] = [prefix + key.removeprefix(long) if key.startswith(long) else key for key in keys]
+
+
+spmd.register_units(FullyShardedDataParallel, checkpoint_module)

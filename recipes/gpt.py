@@ -62,7 +62,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """A pre-norm transformer block; the unit that FSDP gathers at once."""
+    """A pre-norm transformer block; a unit of FSDP."""
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class GPT(nn.Module):
         self.head = nn.Linear(config.width, config.vocabulary, bias=False)
         self.apply(self._init)
         for block in self.blocks:
-            # Every block adds to the residual stream twice: scaled down, its variance does not grow with depth.
+            # Every block adds to the residual stream twice: scaled down, its variance does not depend on depth.
             for projection in (block.attention.out, block.mlp.down):
                 nn.init.normal_(projection.weight, std=0.02 / math.sqrt(2 * config.layers))
 
@@ -115,5 +115,5 @@ class GPT(nn.Module):
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Return the mean loss in nats per token, of logits (batch, sequence, vocabulary) and targets (batch, sequence)."""
+    """Returns the mean loss in nats per token of logits (batch, sequence, vocabulary), targets (batch, sequence)."""
     return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

@@ -22,7 +22,7 @@ class Images:
 
 
 def digits(heldout: int = 360) -> Images:
-    """Return the 1,797 digits of scikit-learn (Alpaydin and Kaynak, UCI 1998), scaled from 8 x 8 to 32 x 32 pixels.
+    """Returns the 1,797 digits of scikit-learn (Alpaydin and Kaynak, UCI 1998), scaled from 8 x 8 to 32 x 32 pixels.
 
     They are sorted by writer: the last ones, held out, are by writers of whom some are not among the first.
     """
@@ -35,7 +35,7 @@ def digits(heldout: int = 360) -> Images:
 
 
 def fake(count: int, seed: int) -> Images:
-    """Return random images and labels with ImageNet's shapes, none held out: what they cost is real, nothing else."""
+    """Returns random images and labels with ImageNet's shapes, none held out, to measure the cost of a step."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(count, 3, 224, 224, generator=generator)
     labels = torch.randint(1000, (count,), generator=generator)
@@ -43,7 +43,7 @@ def fake(count: int, seed: int) -> Images:
 
 
 def batches(images: Tensor, labels: Tensor, *, batch: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the images of one epoch in random order; what fills no batch is left out. A seed is an order."""
+    """Yields the images of one epoch in the random order of a seed, without the rest that fills no batch."""
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
     for chosen in order.split(batch)[: len(order) // batch]:
         yield images[chosen], labels[chosen]

@@ -1,6 +1,7 @@
-"""A Llama in plain PyTorch: grouped-query attention, rotary positions, SwiGLU, RMSNorm. Nothing of this library in it.
+"""A Llama in plain PyTorch: grouped-query attention, rotary positions, SwiGLU, RMSNorm. The model uses nothing of this
+library.
 
-`tensor_parallel` says how it lies on a mesh with a tensor axis; `fully_sharded` wraps it.
+`tensor_parallel` shards it over a mesh with a tensor axis; `fully_sharded` wraps it.
 """
 
 from collections.abc import Callable
@@ -42,7 +43,7 @@ CONFIGS = {
 
 
 class Attention(nn.Module):
-    """Causal attention of grouped heads, turned by their positions."""
+    """Causal grouped-query attention with rotary positions."""
 
     def __init__(self, config: LlamaConfig):
         super().__init__()
@@ -57,13 +58,13 @@ class Attention(nn.Module):
         query, key, value = (
             part(x).view(batch, length, -1, self.head).transpose(1, 2) for part in (self.query, self.key, self.value)
         )
-        query, key = turned(query, cos, sin), turned(key, cos, sin)
+        query, key = rotated(query, cos, sin), rotated(key, cos, sin)
         mixed = scaled_dot_product_attention(query, key, value, is_causal=True, enable_gqa=True)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, width))
 
 
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x [batch, heads, length, head] turned by its positions (arXiv:2104.09864)."""
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary position embedding of x [batch, heads, length, head] (arXiv:2104.09864)."""
     left, right = x.chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1).to(x.dtype)
 
@@ -115,9 +116,9 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh], None]:
-    """Splits heads, hidden units and vocabulary over the axis "tensor" (arXiv:1909.08053), and residuals along the
-    sequence (arXiv:2205.05198); the batch over the others. To be called before the model is wrapped; returns what its
-    `shard_output` is to be."""
+    """Shards heads, hidden units and vocabulary over the axis "tensor" (arXiv:1909.08053), and residuals along the
+    sequence (arXiv:2205.05198); the batch over the other axes. It must be called before the model is wrapped, and
+    returns the wrapper's argument `shard_output`."""
     batch = batch_axes(mesh)
     for block in model.blocks:
         attention = block.attention
@@ -125,13 +126,13 @@ def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh],
             spmd.mark_sharding(linear.weight, mesh, ("tensor", None))
         for linear in (attention.out, block.down):
             spmd.mark_sharding(linear.weight, mesh, (None, "tensor"))
-            linear.register_forward_hook(partial(_lies, mesh, (batch, "tensor", None)))
+            linear.register_forward_hook(partial(_sharding, mesh, (batch, "tensor", None)))
         for norm in (block.norm1, block.norm2):
-            norm.register_forward_hook(partial(_lies, mesh, (batch, None, None)))
+            norm.register_forward_hook(partial(_sharding, mesh, (batch, None, None)))
     spmd.mark_sharding(model.embed.weight, mesh, ("tensor", None))
     spmd.mark_sharding(model.head.weight, mesh, ("tensor", None))
-    model.norm.register_forward_hook(partial(_lies, mesh, (batch, None, None)))
-    model.embed.register_forward_hook(partial(_lies, mesh, (batch, "tensor", None)))
+    model.norm.register_forward_hook(partial(_sharding, mesh, (batch, None, None)))
+    model.embed.register_forward_hook(partial(_sharding, mesh, (batch, "tensor", None)))
 
     def shard_output(output: Any, mesh: spmd.Mesh) -> None:
         last = "tensor" if output.shape[-1] == model.config.vocabulary else None
@@ -141,11 +142,11 @@ def tensor_parallel(model: Llama, mesh: spmd.Mesh) -> Callable[[Any, spmd.Mesh],
 
 
 def batch_axes(mesh: spmd.Mesh) -> tuple[str, ...]:
-    """The axes that a batch is split over."""
+    """The axes that a batch is sharded over."""
     return tuple(name for name in mesh.axis_names if name != "tensor")
 
 
-def _lies(
+def _sharding(
     mesh: spmd.Mesh, spec: tuple[str | tuple[str, ...] | None, ...], module: nn.Module, args: Any, output: Tensor
 ) -> None:
     spmd.mark_sharding(output, mesh, spec)
@@ -157,8 +158,8 @@ PRECISION = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
 def fully_sharded(
     model: Llama, mesh: spmd.Mesh, precision: fsdp.MixedPrecisionPolicy | None = None, **how: Any
 ) -> fsdp.FullyShardedDataParallel:
-    """The model under FSDP, by default in bfloat16 over float32 masters, a unit a block; with heads over the axis
-    "tensor", and replicas over the axis "data"."""
+    """The model under FSDP, by default in bfloat16 over float32 masters, each block a unit; with heads sharded over the
+    axis "tensor", and replicas over the axis "data"."""
     if "tensor" in mesh.axis_names and mesh.shape()["tensor"] > 1:
         model = model.to_empty(device="xla") if model.head.weight.is_meta else model.to("xla")
         how["shard_output"] = tensor_parallel(model, mesh)

@@ -4,10 +4,10 @@
     use_experts_per_shard(config, mesh, "fsdp")
     model = MixtralForCausalLM(config)
 
-Sorting tokens by expert is a matter of all tokens of the batch, and no partitioner cuts a product of ragged groups: as
-`grouped_mm` has it, every device computes the whole batch. Which tokens are sorted and multiplied together does not
-change a number, so here each device sorts its own and multiplies by every expert, without a collective but those of the
-weights. transformers lets a way to compute experts be registered under a name (`ExpertsInterface`).
+Sorting tokens by expert needs all tokens of the batch, and no partitioner shards a product of ragged groups: with
+`grouped_mm` every device computes the whole batch. The results do not depend on the set of tokens that are sorted and
+multiplied together, so here each device sorts its own and multiplies by every expert, without a collective but those of
+the weights. transformers registers implementations of experts by name (`ExpertsInterface`).
 """
 
 from functools import partial
@@ -25,9 +25,9 @@ import spmd
 
 
 def use_experts_per_shard(config: Any, mesh: spmd.Mesh, axis: str) -> None:
-    """Has models of this configuration compute their experts for each shard of the batch, cut over a mesh axis.
+    """Makes models of this configuration compute their experts for each shard of the batch over a mesh axis.
 
-    Raises ValueError for an axis that the mesh has not, or an activation other than SiLU.
+    Raises ValueError for an axis that is not in the mesh, or an activation other than SiLU.
     """
     if axis not in mesh.axis_names:
         raise ValueError(f"use_experts_per_shard: the mesh has no axis {axis!r} (axes: {', '.join(mesh.axis_names)})")
@@ -47,13 +47,13 @@ def _experts(
 
 
 def _on_each_shard(*operands: jax.Array, mesh: Any, axis: str) -> jax.Array:
-    tokens, whole = PartitionSpec(axis), PartitionSpec()
-    specs = (tokens, tokens, tokens, whole, whole)
+    tokens, replicated = PartitionSpec(axis), PartitionSpec()
+    specs = (tokens, tokens, tokens, replicated, replicated)
     return jax.shard_map(experts, mesh=mesh, in_specs=specs, out_specs=tokens, check_vma=False)(*operands)
 
 
 def experts(hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: jax.Array, down: jax.Array) -> jax.Array:
-    """What the chosen experts make of tokens, [tokens, width], weighted and added up.
+    """The weighted sum of the chosen experts' outputs for each token, [tokens, width].
 
     hidden: [tokens, width]. index, weights: [tokens, chosen]. gate_up: [experts, 2 * inner, width]. down: [experts,
     width, inner]. No token is dropped (Gale et al. 2022, arXiv:2211.15841).
@@ -71,7 +71,7 @@ def experts(hidden: jax.Array, index: jax.Array, weights: jax.Array, gate_up: ja
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
 def _dispatched(hidden: jax.Array, order: jax.Array, places: jax.Array, chosen: int) -> jax.Array:
-    """A row for each choice of a token, in this order. Its gradient is a gather, too, where JAX's would add up rows."""
+    """One row for each choice of a token, in this order. Its gradient is a gather, too; JAX's own would scatter-add."""
     return hidden[order // chosen]
 
 
@@ -87,7 +87,7 @@ _dispatched.defvjp(
 
 @jax.custom_vjp
 def _moved(rows: jax.Array, order: jax.Array, places: jax.Array) -> jax.Array:
-    """The rows in this order; places is the inverse order."""
+    """The rows in this order; `places` is the inverse order."""
     return rows[order]
 
 
@@ -98,7 +98,8 @@ _moved.defvjp(
 
 @jax.custom_vjp
 def grouped_product(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
-    """Runs of rows, of these sizes, each times its own weight: rows [n, in], weights [groups, out, in]."""
+    """The product of each group of rows with its own weight: rows [n, in] in consecutive groups of these sizes, weights
+    [groups, out, in]."""
     return _by_platform(
         lambda rows, weights, sizes: lax.ragged_dot(rows, jnp.swapaxes(weights, 1, 2), sizes),
         partial(_kernel, gmm, transpose_rhs=True), rows, weights, sizes,
@@ -119,7 +120,7 @@ grouped_product.defvjp(_grouped_forward, _grouped_backward)
 
 
 def _outer(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> jax.Array:
-    """For each group the product of its rows of both: [groups, out, in]."""
+    """The product of gradient and rows within each group: [groups, out, in]."""
     dims = lax.RaggedDotDimensionNumbers((((0,), (0,)), ((), ())), lhs_ragged_dimensions=[0], rhs_group_dimensions=[])
     return lax.ragged_dot_general(gradient, rows, sizes, dims)
 
@@ -128,7 +129,7 @@ def _outer_by_kernel(gradient: jax.Array, rows: jax.Array, sizes: jax.Array) -> 
     return _kernel(tgmm, gradient.T, rows, sizes)
 
 
-_ROWS = 512  # of a block of the kernels, which take whole ones
+_ROWS = 512  # rows of a block of the kernels, which take full blocks only
 
 
 def _kernel(kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array, **how: Any) -> jax.Array:
@@ -137,7 +138,7 @@ def _kernel(kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array, **
 
 
 def _by_platform(by_xla: Any, by_kernel: Any, left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
-    """jax's kernels on a TPU: there XLA's partitioner ends the process at a ragged product (GSPMD), and the product for
-    weights is one of all rows for every group."""
+    """The product by jax's kernels on a TPU, else by XLA. On a TPU XLA's partitioner (GSPMD) ends the process at a
+    ragged product, and its product for weights multiplies all rows for every group."""
     kernels = {"tpu": by_kernel} if len(left) % _ROWS == 0 else {}
     return lax.platform_dependent(left, right, sizes, default=by_xla, **kernels)

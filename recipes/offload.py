@@ -1,12 +1,12 @@
-"""What the host's memory takes off a device: optimizer state between steps, activations between forward and backward.
+"""Offload to the host's memory: optimizer state between steps, activations between forward and backward.
 
-    python recipes/offload.py                        # eight simulated devices: runs, and reads where the buffers lie
-    python recipes/offload.py --target v5e:2x4       # such steps as the TPU compiler lays them out (pip install libtpu)
+    python recipes/offload.py                        # eight simulated devices: runs, and reads the buffers' memories
+    python recipes/offload.py --target v5e:2x4       # such steps as the TPU compiler plans them (pip install libtpu)
 
-A table of MiB per device: parameters and optimizer state in the device's memory and in the host's between steps, and
-the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that offloads
-activations shows what one that saves them shows, and only state moves. Of a target, for which nothing is allocated
-and layers are larger: what a chip's memory holds, arguments and temporaries, and what is on the host.
+It prints a table of MiB per device: parameters and optimizer state in the device's memory and in the host's between
+steps, and the step's temporaries. XLA's CPU compiler has one memory inside a program, so that there a policy that
+offloads activations has the figures of one that saves them, and only state moves. For a target, where nothing is
+allocated and layers are larger, it prints a chip's bytes, arguments and temporaries, and the host's.
 """
 
 import argparse
@@ -30,7 +30,7 @@ MIB = 2**20
 
 
 class Layer(nn.Module):
-    """A residual layer whose wide value has a name."""
+    """A residual layer whose wide activation has a name."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Layer(nn.Module):
 
 POLICIES = spmd.checkpoint_policies
 OFFLOADED = POLICIES.save_and_offload_only_these_names(names_which_can_be_offloaded=["wide"])
-STEPS = {  # name: (what is kept of a layer, whether the optimizer's state is offloaded, and the parameters)
+STEPS = {  # name: (the policy of a layer, True if the optimizer's state is offloaded, True if parameters are)
     "plain": ("everything", False, False),
     "layers recomputed": ("nothing", False, False),
     "  and optimizer state offloaded": ("nothing", True, False),
@@ -70,15 +70,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 def step_of(
     args: argparse.Namespace, policy: Any, offloads_optimizer: bool, offloads_parameters: bool
 ) -> tuple[Any, list[Tensor]]:
-    """Return one training step, a function of a batch, and a list that it fills with the tensors it keeps."""
+    """Returns one training step, a function of a batch, and a list that it fills with the tensors of its state."""
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",), target=args.target)
     torch.manual_seed(0)
     with torch.device("meta" if args.target else "cpu"):
         layers = (spmd.remat(Layer(args.width), policy=policy) for _ in range(args.layers))
-        whole = nn.Sequential(nn.Linear(8, args.width), *layers, nn.Linear(args.width, 8))
+        plain = nn.Sequential(nn.Linear(8, args.width), *layers, nn.Linear(args.width, 8))
     wrap = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Layer})
     where = fsdp.CPUOffloadPolicy() if offloads_parameters else fsdp.OffloadPolicy()
-    model = fsdp.FullyShardedDataParallel(whole, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
+    model = fsdp.FullyShardedDataParallel(plain, mesh=mesh, auto_wrap_policy=wrap, offload_policy=where)
     optimizer = torch.optim.AdamW(model.parameters())
     if offloads_optimizer:
         spmd.offload_optimizer(optimizer)
@@ -95,17 +95,17 @@ def step_of(
 
 
 def bytes_in(memory: str, tensors: list[Tensor]) -> int:
-    """Return what one device's share of these takes in a memory."""
+    """Returns the bytes of one device's shards of these tensors in a memory."""
     found = 0
     for tensor in tensors:
-        lies = spmd.get_sharding(tensor)
-        if lies is not None and lies.memory == memory:
-            found += math.prod(lies.shard_shape(tensor.shape)) * tensor.element_size()
+        sharding = spmd.get_sharding(tensor)
+        if sharding is not None and sharding.memory == memory:
+            found += math.prod(sharding.shard_shape(tensor.shape)) * tensor.element_size()
     return found
 
 
 def ran(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
-    """Return the bytes of state on a device and on the host, and the temporaries, of a step that runs."""
+    """Returns the bytes of state on a device and on the host, and of temporaries, of a step that runs."""
     step, state = step_of(args, *kept)
     batch = torch.randn(args.batch, 8)
     for _ in range(2):
@@ -115,7 +115,7 @@ def ran(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
 
 
 def planned(args: argparse.Namespace, kept: tuple[Any, bool, bool]) -> list[int]:
-    """Return the bytes that a chip and the host hold in a step on the target."""
+    """Returns the bytes of a chip and of the host in a step on the target."""
     step, _ = step_of(args, *kept)
     plan = spmd.plan(step, torch.empty(args.batch, 8, device="meta"), target=args.target)
     return [plan.arguments + plan.temporaries, plan.host]
@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> None:
         spmd.Mesh(range(8), (8,), target=args.target)
     except ValueError as error:
         raise SystemExit(f"--target {args.target}: {error}") from None
-    spmd.config.program_cache = False  # what comes from the disk has no line in the ledger
+    spmd.config.program_cache = False  # a program from the disk has no line in the compile log
     table = Table(title=f"{args.layers} layers of width {args.width}, batch {args.batch:,}: MiB per device")
     headings = ["state: device", "host", "temporaries (CPU)"]
     for heading in ["step", *([f"{args.target}: chip", "host"] if args.target else headings)]:

@@ -30,7 +30,7 @@ class ResNetConfig:
 
 
 class Block(nn.Module):
-    """Two convolutions of 3 x 3, each with batch norm, beside a shortcut."""
+    """Two convolutions of 3 x 3, each with batch norm, and a shortcut."""
 
     def __init__(self, channels: int, out: int, stride: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class ResNet(nn.Module):
 
 
 def stem(config: ResNetConfig) -> nn.Sequential:
-    """Return what stands in front of the blocks."""
+    """Returns the layers in front of the blocks."""
     if config.stem == "small":
         conv: list[nn.Module] = [nn.Conv2d(config.channels, config.width, 3, padding=1, bias=False)]
         return nn.Sequential(*conv, nn.BatchNorm2d(config.width), nn.ReLU())

@@ -1,6 +1,6 @@
 """English text that every Python has: the documentation inside `pydoc_data.topics`, as bytes.
 
-Lives here: the text, its split, batches of it, and what a bigram table makes of it. Not here: any model.
+Lives here: the text, its split, batches of it, and the loss of a bigram table. Not here: any model.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ class Text:
 
 
 def load(heldout: float = 0.1) -> Text:
-    """Return Python's topics in sorted order, the last `heldout` of them set aside.
+    """Returns Python's topics in sorted order, the last `heldout` of them set aside.
 
     Some topics quote others in full (`specialnames` holds `customization`). A paragraph is kept where it first appears
     only, so that no held-out paragraph was seen in training.
@@ -33,7 +33,7 @@ def load(heldout: float = 0.1) -> Text:
 
 
 def batches(text: Tensor, *, batch: int, sequence: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield random (tokens, targets) for ever, each int64 (batch, sequence); the same seed gives the same batches."""
+    """Yields random (tokens, targets) for ever, each int64 (batch, sequence); the same seed gives the same batches."""
     generator = torch.Generator().manual_seed(seed)
     offsets = torch.arange(sequence + 1)
     while True:
@@ -43,7 +43,7 @@ def batches(text: Tensor, *, batch: int, sequence: int, seed: int) -> Iterator[t
 
 
 def windows(text: Tensor, *, batch: int, sequence: int) -> list[tuple[Tensor, Tensor]]:
-    """Return (tokens, targets) that walk through the text once, in batches of one shape.
+    """Returns (tokens, targets) that cover the text once, in batches of one shape.
 
     The tail that fills no batch is left out.
     """
@@ -59,7 +59,7 @@ def windows(text: Tensor, *, batch: int, sequence: int) -> list[tuple[Tensor, Te
 
 
 def bigram_loss(text: Text, smoothing: float = 0.1) -> float:
-    """Return the held-out loss, in nats per byte, of a table of how often each byte follows each byte.
+    """Returns the held-out loss, in nats per byte, of a table of how often each byte follows each byte.
 
     `smoothing` is added to every count; 0.1 suits this text better than 1 (2.39 against 2.42).
     """
@@ -69,10 +69,10 @@ def bigram_loss(text: Text, smoothing: float = 0.1) -> float:
 
 
 def pairs(text: Tensor) -> Tensor:
-    """Return every two neighbouring bytes as one number, 256 * first + second."""
+    """Returns every two neighbouring bytes as one number, 256 * first + second."""
     return text[:-1].long() * 256 + text[1:].long()
 
 
 def decode(tokens: Tensor) -> str:
-    """Return bytes as text; what is no valid UTF-8 shows as a replacement character."""
+    """Returns bytes as text, with a replacement character for invalid UTF-8."""
     return bytes(tokens.tolist()).decode("utf-8", errors="replace")

@@ -3,13 +3,13 @@
     python recipes/train_gpt.py                                # the main job: 8 devices, FSDP
     python recipes/train_gpt.py --mesh data=2,fsdp=4           # two replicas of a four-way FSDP
     python recipes/train_gpt.py --devices 1                    # the same program on one device
-    python recipes/train_gpt.py --partitioner shardy           # let XLA's newer partitioner cut it
+    python recipes/train_gpt.py --partitioner shardy           # by XLA's newer partitioner
     python recipes/train_gpt.py --device cpu                   # the same file in plain PyTorch, for comparison
     python recipes/train_gpt.py --target v5e:2x4               # plan the step for a TPU slice; nothing is trained
 
-It prints what lives where, trains, evaluates on text that it never trains on, and leaves OUT/loss.png and a sample of
-what the model writes. The text is Python's own documentation (`pydoc_data.topics`), which every machine already has.
-The same seed gives the same batches and the same initial weights on any mesh.
+It prints the shardings, trains, evaluates on text that it never trains on, and leaves OUT/loss.png and a sample of the
+model's text. The text is Python's own documentation (`pydoc_data.topics`), which every machine already has. The same
+seed gives the same batches and the same initial weights on any mesh.
 """
 
 import argparse
@@ -42,9 +42,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     where.add_argument("--devices", type=int, metavar="N", help="simulated devices (default 8, or as --mesh needs)")
     where.add_argument(
         "--mesh",
-        type=partial(training.parse_mesh, beside=("data",)),
+        type=partial(training.parse_mesh, others=("data",)),
         metavar="AXIS=SIZE,...",
-        help="mesh axes in order: fsdp cuts parameters and batch, data only the batch (default fsdp=DEVICES)",
+        help="mesh axes in order: fsdp shards parameters and batch, data only the batch (default fsdp=DEVICES)",
     )
     where.add_argument(
         "--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch without mesh or FSDP (default xla)"
@@ -68,7 +68,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def choose_mesh(mesh: dict[str, int] | None, devices: int | None) -> dict[str, int]:
-    """Return the mesh that --mesh and --devices together ask for."""
+    """Returns the mesh of --mesh and --devices together."""
     if mesh is None:
         return {"fsdp": 8 if devices is None else devices}
     if devices is not None and prod(mesh.values()) > devices:
@@ -77,34 +77,34 @@ def choose_mesh(mesh: dict[str, int] | None, devices: int | None) -> dict[str, i
 
 
 class Placement:
-    """Where the job runs; this one is plain PyTorch on the CPU, so most of it does nothing."""
+    """The placement of model and batch; this one is plain PyTorch on the CPU, so most of its methods do nothing."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.device = torch.device("cpu")
-        self.rows = 1  # the smallest batch that every device has a part of
+        self.rows = 1  # the smallest batch of which every device has a shard
 
     def wrap(self, model: nn.Module) -> nn.Module:
         return model
 
     def put(self, tokens: Tensor) -> Tensor:
-        """Move a batch to the device."""
+        """Moves a batch to the device."""
         return tokens
 
-    def barrier(self) -> None:
-        """Run what is recorded; the host does not wait for it."""
+    def sync(self) -> None:
+        """Runs the recorded graph; the host does not wait for it."""
 
     def compiles(self) -> int:
         return 0
 
     def table(self, model: nn.Module) -> Table | None:
-        """Return what lives where."""
+        """Returns the table of the parameters' shardings and sizes."""
 
     def state_line(self, optimizer: torch.optim.Optimizer) -> str | None:
-        """Return what the optimizer's state takes."""
+        """Returns the size of the optimizer's state."""
 
 
 class MeshPlacement(Placement):
-    """The `xla` device: FSDP over a mesh, the batch cut over all of its axes."""
+    """The `xla` device: FSDP over a mesh, the batch sharded over all of its axes."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
@@ -127,7 +127,7 @@ class MeshPlacement(Placement):
     def put(self, tokens: Tensor) -> Tensor:
         return spmd.mark_sharding(tokens.to(self.device), self.mesh, self.batch_spec)
 
-    def barrier(self) -> None:
+    def sync(self) -> None:
         spmd.sync()
 
     def compiles(self) -> int:
@@ -138,10 +138,10 @@ class MeshPlacement(Placement):
         axes = ", ".join(f"{name}={size}" for name, size in self.mesh.shape().items())
         # Narrow enough for 80 columns, so that a log shows every name in full.
         table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-        table.title, table.title_justify = f"What lives where: mesh {axes}", "left"
+        table.title, table.title_justify = f"Parameters and their shardings: mesh {axes}", "left"
         for heading in ("parameter", "shape", "spec"):
             table.add_column(heading, no_wrap=True)
-        for heading in ("whole", "per device"):
+        for heading in ("unsharded", "per device"):
             table.add_column(heading, justify="right", no_wrap=True)
         rows = dict[tuple[str, str, str], list[tuple[str, Tensor]]]()
         for name, parameter in model.named_parameters():
@@ -162,17 +162,17 @@ class MeshPlacement(Placement):
             for value in values.values()
             if isinstance(value, Tensor) and value.device.type == "xla"
         ]
-        return "optimizer state: {} whole, {} per device".format(*sizes(state))
+        return "optimizer state: {} unsharded, {} per device".format(*sizes(state))
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Return "blocks.0-3.norm.bias" for the same parameter of layers 0 to 3."""
+    """Returns "blocks.0-3.norm.bias" for the same parameter of layers 0 to 3."""
     last = re.search(r"\.(\d+)\.", names[-1])
     return names[0] if len(names) == 1 or last is None else re.sub(r"\.(\d+)\.", rf".\1-{last[1]}.", names[0], count=1)
 
 
 def describe(parameter: Tensor) -> tuple[str, str]:
-    """Return a parameter's shape and, for each dim, the mesh axis that it is split over."""
+    """Returns a parameter's shape and, for each dim, the mesh axis that it is split over."""
     sharding = spmd.get_sharding(parameter)
     shape = str(tuple(parameter.shape))
     if sharding is None or sharding.is_replicated():
@@ -181,13 +181,13 @@ def describe(parameter: Tensor) -> tuple[str, str]:
 
 
 def sizes(tensors: Sequence[Tensor]) -> tuple[str, str]:
-    """Return what tensors take as a whole and on the fullest device, counted from their real shards."""
+    """Returns the sizes of tensors unsharded and on the fullest device, counted from their real shards."""
     per_device: dict[object, int] = {}
     for tensor in tensors:
         for shard in spmd.local_shards(tensor):
             per_device[shard.device] = per_device.get(shard.device, 0) + shard.data.nbytes
-    whole = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-    return show_bytes(whole), show_bytes(max(per_device.values(), default=0))
+    unsharded = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return show_bytes(unsharded), show_bytes(max(per_device.values(), default=0))
 
 
 def show_bytes(count: int) -> str:
@@ -199,7 +199,7 @@ def show_bytes(count: int) -> str:
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, targets: Tensor, *, clip: float
 ) -> Tensor:
-    """Do one step, written as for one device; return its loss."""
+    """Runs one step, written as for one device; returns its loss."""
     loss = cross_entropy(model(tokens), targets)
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -209,7 +209,7 @@ def train_step(
 
 
 def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.Plan:
-    """Return what a step takes on other devices; nothing is allocated for it."""
+    """Returns the plan of a step on other devices; nothing is allocated for it."""
     optimizer = training.make_optimizer(model, args)
     tokens, targets = (place.put(torch.zeros(args.batch, args.sequence, dtype=torch.long)) for _ in range(2))
     return training.plan_step(train_step, model, optimizer, tokens, targets, clip=args.clip, target=args.target)
@@ -218,7 +218,7 @@ def plan(model: nn.Module, place: Placement, args: argparse.Namespace) -> spmd.P
 def train(
     model: nn.Module, place: Placement, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float
 ) -> History:
-    """Run the training loop, written as for one device."""
+    """Runs the training loop, written as for one device."""
     optimizer = training.make_optimizer(model, args)
     schedule = training.make_schedule(optimizer, args)
     heldout = text.windows(corpus.heldout, batch=args.batch, sequence=args.sequence)
@@ -228,7 +228,7 @@ def train(
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
         loss = train_step(model, optimizer, place.put(tokens), place.put(targets), clip=args.clip)
         schedule.step()
-        place.barrier()
+        place.sync()
         return loss
 
     def loss_of(tokens: Tensor, targets: Tensor) -> Tensor:

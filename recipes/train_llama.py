@@ -4,14 +4,14 @@
     python recipes/train_llama.py --mesh data=2,fsdp=2,tensor=2     # two replicas of it
     python recipes/train_llama.py --mesh fsdp=8 --accumulate 1      # FSDP alone, the whole batch at once
     python recipes/train_llama.py --save-every 100                  # OUT/checkpoints/100, .../200, ...
-    python recipes/train_llama.py --resume out/checkpoints/100      # goes on from there, bit for bit
+    python recipes/train_llama.py --resume out/checkpoints/100      # continues from there, bit for bit
     python recipes/train_llama.py --target v5e:2x4                  # plan the step for a TPU slice; nothing is trained
 
 The model (RMSNorm, rotary positions, SwiGLU, grouped-query attention: `llama.py`) is plain PyTorch. Parameters,
-gradients and optimizer state are split over fsdp; heads, hidden units and vocabulary over tensor, and between them
-residuals along the sequence; the batch over data and fsdp. Blocks are checkpointed, and a step adds up the gradients of
-micro-batches. It prints its units, its plan, the held-out loss before and after and a sample, and leaves OUT/loss.png.
-The same seed gives the same batches and the same initial weights on any mesh.
+gradients and optimizer state are sharded over fsdp; heads, hidden units and vocabulary over tensor, and between them
+residuals along the sequence; the batch over data and fsdp. Blocks are recomputed in backward, and a step adds up the
+gradients of micro-batches. It prints its units, its plan, the held-out loss before and after and a sample, and leaves
+OUT/loss.png. The same seed gives the same batches and the same initial weights on any mesh.
 """
 
 import argparse
@@ -43,7 +43,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--mesh",
-        type=partial(training.parse_mesh, beside=("data", "tensor")),
+        type=partial(training.parse_mesh, others=("data", "tensor")),
         default={"fsdp": 4, "tensor": 2},
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: fsdp, data and tensor (default fsdp=4,tensor=2)",
@@ -52,12 +52,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     model = training.add_model_flags(parser)
     model.add_argument("--kv-heads", type=int, default=4, metavar="N", help="heads of keys and values (default 4)")
     model.add_argument("--hidden", type=int, metavar="N", help="hidden units of a SwiGLU (default: 8/3 of the width)")
-    model.add_argument("--no-checkpoint", action="store_true", help="keep what backward needs of blocks")
+    model.add_argument("--no-checkpoint", action="store_true", help="keep the activations of blocks for backward")
     more = training.add_training_flags(parser, steps=150, eval_every=50)
     more.add_argument("--accumulate", type=int, default=2, metavar="N", help="micro-batches of a step (default 2)")
     more.add_argument("--save-every", type=int, metavar="N", help="steps between two checkpoints (default: at the end)")
     more.add_argument(
-        "--resume", type=Path, metavar="DIR", help="a checkpoint to go on from, with the other flags as they were"
+        "--resume", type=Path, metavar="DIR", help="a checkpoint to continue from, with the other flags as they were"
     )
     args = parser.parse_args(arguments)
     if wrong := fault(args):
@@ -66,7 +66,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def fault(args: argparse.Namespace) -> str | None:
-    """Return what cannot be done as the flags say, or None."""
+    """Returns the error of flags that contradict each other, or None."""
     tensor, sharing = args.mesh.get("tensor", 1), prod(args.mesh.values()) // args.mesh.get("tensor", 1)
     if args.width % args.heads or args.heads % args.kv_heads:
         return (
@@ -86,7 +86,7 @@ def fault(args: argparse.Namespace) -> str | None:
 
 
 def build(args: argparse.Namespace, mesh: spmd.Mesh) -> nn.Module:
-    """Return the wrapped model; no device ever holds it whole."""
+    """Returns the wrapped model; no device ever holds all of it."""
     hidden = args.hidden or -(-args.width * 8 // 3 // 64) * 64
     config = LlamaConfig(
         layers=args.layers, width=args.width, heads=args.heads, kv_heads=args.kv_heads, hidden=hidden,
@@ -98,14 +98,14 @@ def build(args: argparse.Namespace, mesh: spmd.Mesh) -> nn.Module:
 
 
 def put(tokens: Tensor, mesh: spmd.Mesh) -> Tensor:
-    """Split a batch over the devices."""
+    """Shards a batch over the devices."""
     return spmd.mark_sharding(tokens.to("xla"), mesh, (llama.batch_axes(mesh), None))
 
 
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, batches: list[tuple[Tensor, Tensor]], *, clip: float
 ) -> Tensor:
-    """Do one step on micro-batches of one size, written as for one device; return their mean loss."""
+    """Runs one step on micro-batches of one size, written as for one device; returns their mean loss."""
     losses = []
     for tokens, targets in batches:
         loss = cross_entropy(model(tokens), targets) / len(batches)
@@ -138,7 +138,7 @@ class Run:
         return loss
 
     def plan(self) -> spmd.Plan:
-        """Return what a step takes, here or on the devices of --target; nothing is allocated for it."""
+        """Returns the plan of a step, here or on the devices of --target; nothing is allocated for it."""
         batch = torch.zeros(self.args.batch, self.args.sequence, dtype=torch.long)
         parts = self.micro_batches(batch, batch)
         given = self.model, self.optimizer, parts
@@ -156,15 +156,15 @@ class Run:
         return {"model": model, "optimizer": optimizer, "schedule": schedule, "history": history, "done": self.done}
 
     def save(self, done: int) -> None:
-        """Write OUT/checkpoints/DONE: the pieces that devices hold."""
+        """Writes OUT/checkpoints/DONE: the shards of all devices."""
         self.done = done
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch says so of a single process
-            warnings.filterwarnings("ignore", "Detected an existing checkpoint")  # of a run before, in the same folder
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")  # torch warns in a single process
+            warnings.filterwarnings("ignore", "Detected an existing checkpoint")  # an earlier run's, in the same folder
             dcp.save(self.state(), checkpoint_id=self.args.out / "checkpoints" / str(done))
 
     def load(self, folder: Path) -> None:
-        """Go on where a checkpoint was written; its mesh may have been another."""
+        """Loads a checkpoint to continue from it; it may have been saved on another mesh."""
         state = self.state()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
@@ -209,7 +209,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     if args.resume:
         run.load(args.resume)
-        console.print(f"goes on after step {run.done} of {args.resume}", highlight=False)
+        console.print(f"continues after step {run.done} of {args.resume}", highlight=False)
 
     corpus = text.load()
     bigram = text.bigram_loss(corpus)

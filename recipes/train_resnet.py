@@ -1,14 +1,14 @@
 """Train a ResNet with batch norm over eight simulated devices, in one of three layouts, in minutes on a laptop.
 
     python recipes/train_resnet.py                             # FSDP: parameters and batch split, units chosen by size
-    python recipes/train_resnet.py --layout data               # data parallel: the batch split, parameters whole
+    python recipes/train_resnet.py --layout data               # data parallel: the batch split, parameters replicated
     python recipes/train_resnet.py --layout spatial            # each image's rows split; the compiler exchanges halos
     python recipes/train_resnet.py --fake_data --batch_size 16 --num_epochs 1      # ResNet-18 at ImageNet's shapes
     python recipes/train_resnet.py --chart 4 16 64             # chart the bytes of each layout, too: six plans more
     python recipes/train_resnet.py --device cpu                # the same file in plain PyTorch, for comparison
     python recipes/train_resnet.py --target v5e:2x4            # plan the step for a TPU slice; nothing is trained
 
-It prints what a step takes, trains on the digits of scikit-learn, tests on digits that it never trains on, and leaves
+It prints the plan of a step, trains on the digits of scikit-learn, tests on digits that it never trains on, and writes
 OUT/curves.png; with --chart also OUT/bytes.png: the bytes that a device needs at several batch sizes, in each layout.
 Batch norm is of the whole batch in every layout, so that losses are those of one device.
 """
@@ -38,13 +38,13 @@ from recipes.resnet import ResNet, ResNetConfig
 from recipes.training import Reporter, learning_rate_factor, make_console, plan_step
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
-UNIT = 20_000  # parameters from which on a module is a unit of its own
+UNIT = 20_000  # the least number of parameters of a unit
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_argument_group("where it runs")
-    where.add_argument("--layout", choices=tuple(AXES), default="fsdp", help="what is split (default %(default)s)")
+    where.add_argument("--layout", choices=tuple(AXES), default="fsdp", help="how it is sharded (default %(default)s)")
     where.add_argument("--devices", type=int, default=8, metavar="N", help="simulated devices (default %(default)s)")
     where.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
     where.add_argument("--device", choices=("xla", "cpu"), default="xla", help="cpu: plain PyTorch (default xla)")
@@ -61,9 +61,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--width", type=int, metavar="N", help="channels of the first stage (default 16, fake 64)")
     training.add_argument("--lr", type=float, default=5e-3, help="peak learning rate (default %(default)s)")
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
-    report = parser.add_argument_group("what it reports")
+    report = parser.add_argument_group("report")
     report.add_argument(
-        "--chart", type=int, nargs="+", default=(), metavar="N",
+        "--chart",
+        type=int,
+        nargs="+",
+        default=(),
+        metavar="N",
         help="plan every layout at these batch sizes, too, into OUT/bytes.png (default: none)",
     )
     report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for pictures (default out)")
@@ -82,12 +86,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def splits(layout: str, batch: int, devices: int) -> bool:
-    """Return whether a layout can cut a batch of this size; spatial cuts images, whatever their number."""
+    """Returns True if a layout can shard a batch of this size; spatial shards images, whatever their number."""
     return layout == "spatial" or batch % devices == 0
 
 
 class Placement:
-    """Where the job runs; this one is plain PyTorch on the CPU, so it does nothing."""
+    """The placement of model and batch; this one is plain PyTorch on the CPU, so its methods do nothing."""
 
     device = torch.device("cpu")
 
@@ -95,11 +99,11 @@ class Placement:
         return model
 
     def put(self, pictures: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Move a batch to the device."""
+        """Moves a batch to the device."""
         return pictures, labels
 
-    def barrier(self) -> None:
-        """Run what is recorded; the host does not wait for it."""
+    def sync(self) -> None:
+        """Runs the recorded graph; the host does not wait for it."""
 
 
 class MeshPlacement(Placement):
@@ -126,14 +130,14 @@ class MeshPlacement(Placement):
         moved = spmd.mark_sharding(pictures.to(self.device), self.mesh, first)
         return moved, spmd.mark_sharding(labels.to(self.device), self.mesh, second)
 
-    def barrier(self) -> None:
+    def sync(self) -> None:
         spmd.sync()
 
 
 def make(place: Placement, args: argparse.Namespace, classes: int) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a placed model and its optimizer.
+    """Returns a placed model and its optimizer.
 
-    AdamW has all its state from the first step on, so that the first step is the same program as the others.
+    AdamW has all of its state before the first step, so that the first step is the same program as the others.
     """
     if args.fake_data:
         config = ResNetConfig(width=args.width, classes=classes)
@@ -149,7 +153,7 @@ def make(place: Placement, args: argparse.Namespace, classes: int) -> tuple[nn.M
 def train_step(
     model: nn.Module, optimizer: torch.optim.Optimizer, pictures: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Do one step, written as for one device; return its loss and the share of images that were recognised."""
+    """Runs one step, written as for one device; returns its loss and the share of recognised images."""
     logits = model(pictures)
     loss = F.cross_entropy(logits, labels)
     loss.backward()
@@ -164,7 +168,7 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, place: Placement, data: images.Images, devices: int) -> float:
-    """Return the share of held-out images that are recognised; all of them are one batch, less what fills no device."""
+    """Returns the share of held-out images that are recognised, as one batch without the rest that fills no device."""
     kept = len(data.heldout[0]) // devices * devices
     pictures, labels = place.put(*(tensor[:kept] for tensor in data.heldout))
     model.eval()
@@ -174,7 +178,7 @@ def evaluate(model: nn.Module, place: Placement, data: images.Images, devices: i
 
 
 def plan(place: Placement, args: argparse.Namespace, batch: int, data: images.Images) -> spmd.Plan:
-    """Return what a step of this batch size takes; nothing is allocated for it."""
+    """Returns the plan of a step of this batch size; nothing is allocated for it."""
     model, optimizer = make(place, args, data.classes)
     pictures = torch.zeros(batch, *data.train[0].shape[1:])
     moved = place.put(pictures, torch.zeros(batch, dtype=torch.int64))
@@ -183,7 +187,7 @@ def plan(place: Placement, args: argparse.Namespace, batch: int, data: images.Im
 
 @dataclass
 class History:
-    """What was measured: (step, value)."""
+    """The readings of a run: (step, value)."""
 
     loss: list[tuple[int, float]] = field(default_factory=list)
     train: list[tuple[int, float]] = field(default_factory=list)
@@ -191,7 +195,7 @@ class History:
 
 
 def train(place: Placement, args: argparse.Namespace, data: images.Images, console: Console) -> History:
-    """Run the training loop, written as for one device. Values are read after each epoch, so no step waits for one."""
+    """Runs the training loop, written as for one device. Values are read after each epoch, so no step waits for one."""
     model, optimizer = make(place, args, data.classes)
     steps = len(data.train[0]) // args.batch_size
     total = args.num_epochs * steps
@@ -205,7 +209,7 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
             for number, batch in enumerate(batches, start=epoch * steps + 1):
                 found.append((number, *train_step(model, optimizer, *place.put(*batch))))
                 scheduler.step()
-                place.barrier()
+                place.sync()
                 reporter.progress.update(reporter.task, completed=number, description=f"epoch {epoch + 1}")
             history.loss += [(number, loss.item()) for number, loss, _ in found]
             history.train += [(number, share.item()) for number, _, share in found]
@@ -224,7 +228,7 @@ def mean(readings: list[tuple[int, float]]) -> float:
 
 
 def draw_curves(history: History, *, title: str, path: Path) -> None:
-    """Write the picture of a run."""
+    """Writes the picture of a run."""
     figure, (upper, lower) = pyplot.subplots(2, sharex=True, figsize=(8, 6), layout="constrained")
     upper.plot(*zip(*history.loss, strict=True), color="tab:blue", label="training batch")
     upper.set(ylabel="loss (nats)", title=title, ylim=(0, None))
@@ -242,7 +246,7 @@ def draw_curves(history: History, *, title: str, path: Path) -> None:
 
 
 def bytes_by_layout(args: argparse.Namespace, data: images.Images) -> dict[str, list[tuple[int, spmd.Plan]]]:
-    """Return each layout's plans, by batch size, of those sizes that it can cut."""
+    """Returns each layout's plans by batch size, for the sizes that it can shard."""
     return {
         layout: [
             (batch, plan(MeshPlacement(layout, args.devices), args, batch, data))
@@ -254,7 +258,7 @@ def bytes_by_layout(args: argparse.Namespace, data: images.Images) -> dict[str, 
 
 
 def bytes_table(found: dict[str, list[tuple[int, spmd.Plan]]]) -> Table:
-    """Return what the chart shows, as numbers."""
+    """Returns the figures of the chart."""
     table = Table("layout", "images", "state MiB", "peak MiB", title="A step, per device", box=box.SIMPLE_HEAD)
     for layout, plans in found.items():
         for batch, planned in plans:
@@ -263,13 +267,13 @@ def bytes_table(found: dict[str, list[tuple[int, spmd.Plan]]]) -> Table:
 
 
 def draw_bytes(found: dict[str, list[tuple[int, spmd.Plan]]], *, title: str, path: Path) -> None:
-    """Write the chart of bytes per device against batch size: the peak of a step, and what lives between steps."""
+    """Writes the chart of bytes per device against batch size: the peak of a step, and the state between steps."""
     figure, axes = pyplot.subplots(figsize=(8, 6), layout="constrained")
     styles = zip(("tab:blue", "tab:orange", "tab:green"), (4, 1.5, 1.5), strict=True)
     for (layout, plans), (color, width) in zip(found.items(), styles, strict=True):
         sizes = [batch for batch, _ in plans]
         axes.plot(sizes, [each.peak / 2**20 for _, each in plans], "o-", color=color, label=f"{layout}: peak of a step")
-        # What data parallel keeps is what spatial keeps: the wide line shows under the narrow one.
+        # Data parallel and spatial keep the same state: the wide line is visible under the narrow one.
         state = [each.state / 2**20 for _, each in plans]
         axes.plot(sizes, state, ":", color=color, linewidth=width, label=f"{layout}: state")
     axes.set(xscale="log", yscale="log", title=title)

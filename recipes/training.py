@@ -1,6 +1,6 @@
-"""What recipes share: flags, the plan, schedule, the loop, evaluation, sampling, progress and the picture.
+"""Shared parts of the recipes: flags, the plan, schedule, the loop, evaluation, sampling, progress and the picture.
 
-Nothing here knows of meshes or a model: it is given functions. Not here: data (`text.py`), any training step.
+The functions here know neither meshes nor models: they take functions. Not here: data (`text.py`), any training step.
 """
 
 import argparse
@@ -34,20 +34,20 @@ READ_EVERY = 10  # steps between two readings of the loss; in between nothing wa
 # -- Flags.
 
 
-def parse_mesh(written: str, *, beside: tuple[str, ...]) -> dict[str, int]:
-    """Return {"data": 2, "fsdp": 4} for "data=2,fsdp=4": the axis fsdp, and those of `beside` that are wanted."""
+def parse_mesh(written: str, *, others: tuple[str, ...]) -> dict[str, int]:
+    """Returns {"data": 2, "fsdp": 4} for "data=2,fsdp=4": the axis fsdp, and optionally axes of `others`."""
     if not re.fullmatch(r"\w+=[1-9]\d*(,\w+=[1-9]\d*)*", written):
-        raise argparse.ArgumentTypeError(f"expected axes like {beside[0]}=2,fsdp=4, got {written!r}")
+        raise argparse.ArgumentTypeError(f"expected axes like {others[0]}=2,fsdp=4, got {written!r}")
     sizes = [axis.split("=") for axis in written.split(",")]
     mesh = {name: int(size) for name, size in sizes}
-    if len(mesh) != len(sizes) or "fsdp" not in mesh or not mesh.keys() <= {"fsdp", *beside}:
-        wanted = " and ".join(beside)
+    if len(mesh) != len(sizes) or "fsdp" not in mesh or not mesh.keys() <= {"fsdp", *others}:
+        wanted = " and ".join(others)
         raise argparse.ArgumentTypeError(f"the axes are fsdp and, if wanted, {wanted}, each once; got {written!r}")
     return mesh
 
 
 def add_place_flags(parser: argparse._ArgumentGroup) -> None:
-    """Add what says where a step runs, beside the mesh."""
+    """Adds the flags of the partitioner and of the target to those of the mesh."""
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), help="XLA's partitioner (default: the library's)")
     parser.add_argument(
         "--target",
@@ -57,7 +57,7 @@ def add_place_flags(parser: argparse._ArgumentGroup) -> None:
 
 
 def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the sizes that every transformer has; return their group for those of one."""
+    """Adds the sizes that every transformer has; returns their group, for the sizes of one model."""
     model = parser.add_argument_group("the model")
     model.add_argument("--layers", type=int, default=4, metavar="N", help="transformer blocks (default %(default)s)")
     model.add_argument("--width", type=int, default=256, metavar="N", help="features per token (default %(default)s)")
@@ -67,7 +67,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 
 
 def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_every: int) -> argparse._ArgumentGroup:
-    """Add what a training loop and its report take; return the group of training for what one recipe has more."""
+    """Adds the flags of a training loop and of its report; returns the group of training, for those of one recipe."""
     training = parser.add_argument_group("training")
     training.add_argument("--steps", type=int, default=steps, metavar="N", help="optimizer steps (default %(default)s)")
     training.add_argument(
@@ -79,7 +79,7 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
     )
     training.add_argument("--clip", type=float, default=1.0, metavar="NORM", help="largest gradient norm (default 1)")
     training.add_argument("--seed", type=int, default=0, help="seed of weights, batches and sample (default 0)")
-    report = parser.add_argument_group("what it reports")
+    report = parser.add_argument_group("report")
     report.add_argument(
         "--eval-every", type=int, default=eval_every, metavar="N", help="steps between two (default %(default)s)"
     )
@@ -89,7 +89,9 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
     report.add_argument(
         "--temperature", type=float, default=0.7, metavar="T", help="of the sample; 0: greedy (default 0.7)"
     )
-    report.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for what is left (default out)")
+    report.add_argument(
+        "--out", type=Path, default=Path("out"), metavar="DIR", help="folder of the results (default out)"
+    )
     return training
 
 
@@ -97,7 +99,7 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
 
 
 def plan_step(step: Callable[..., Any], *args: Any, target: str | None, **kwargs: Any) -> spmd.Plan:
-    """Return what a step takes; a target that is not known, or of another size, ends the program with one sentence."""
+    """Returns the plan of a step; a target that is unknown, or of another size, ends the program with one sentence."""
     try:
         return spmd.plan(step, *args, target=target, **kwargs)
     except ValueError as error:
@@ -110,39 +112,39 @@ def plan_step(step: Callable[..., Any], *args: Any, target: str | None, **kwargs
 
 
 def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.AdamW:
-    """Return AdamW with the settings of the flags."""
+    """Returns AdamW with the settings of the flags."""
     return torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.95), weight_decay=0.1)
 
 
 def learning_rate_factor(step: int, *, warmup: int, steps: int) -> float:
-    """Return the share of the peak learning rate at a step: linear warm-up, then a cosine down to a tenth."""
+    """Returns the share of the peak learning rate at a step: linear warm-up, then a cosine down to a tenth."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.55 + 0.45 * math.cos(math.pi * (step - warmup) / max(1, steps - warmup))
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, args: argparse.Namespace) -> torch.optim.lr_scheduler.LambdaLR:
-    """Return the schedule of the flags, to be stepped after each step of the optimizer."""
+    """Returns the schedule of the flags, to be stepped after each step of the optimizer."""
     factor = partial(learning_rate_factor, warmup=args.warmup, steps=args.steps)
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
 def make_console() -> Console:
-    """Return a console as wide as the terminal; in a pipe or a file so wide that no table breaks a word."""
+    """Returns a console as wide as the terminal; in a pipe or a file so wide that no table breaks a word."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=IN_A_PIPE)
 
 
 @dataclass
 class History:
-    """What was measured: (step, nats per byte)."""
+    """The losses of a run: (step, nats per byte)."""
 
     train: list[tuple[int, float]] = field(default_factory=list)
     heldout: list[tuple[int, float]] = field(default_factory=list)
 
 
 class Reporter:
-    """Shows progress: a bar that moves on a terminal, a line per reading in a log."""
+    """Reports progress: a moving bar on a terminal, a line per reading in a log."""
 
     def __init__(self, console: Console, steps: int, compiles: Callable[[], int]) -> None:
         self.console, self.compiles = console, compiles
@@ -164,8 +166,8 @@ class Reporter:
 class Loop:
     """A training run.
 
-    step: does a step on a batch on the host and returns its loss; evaluate: the held-out loss; after: is told each
-    step that is done.
+    step: runs a step on a batch on the host and returns its loss. evaluate: returns the held-out loss. after: called
+    with the number of each step that is done.
     """
 
     args: argparse.Namespace
@@ -176,7 +178,7 @@ class Loop:
     after: Callable[[int], None]
 
     def run(self, batches: Iterable[tuple[Tensor, Tensor]], history: History, *, done: int = 0) -> None:
-        """Take the steps after the first `done`, whose batches are passed over, and write down what is measured."""
+        """Runs the steps after the first `done`, whose batches are skipped, and appends the losses to `history`."""
         args, counted, clock = self.args, done, time.perf_counter()
         with self.reporter.progress:
             for step, (tokens, targets) in enumerate(islice(batches, done, args.steps), start=done + 1):
@@ -193,7 +195,7 @@ class Loop:
                 self.after(step)
 
     def look(self, step: int, history: History) -> None:
-        """Write down the held-out loss."""
+        """Appends the held-out loss to `history`."""
         history.heldout.append((step, self.evaluate()))
         held = f"held-out {history.heldout[-1][1]:.4f}   (bigram table {self.bigram:.4f})"
         self.reporter.say(f"step {step:5d}   {held}")
@@ -201,21 +203,21 @@ class Loop:
 
 @torch.no_grad()
 def evaluate(model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], batches: list[tuple[Tensor, Tensor]]) -> float:
-    """Return the mean loss over fixed batches, in nats per byte; one program, whatever the training step is."""
+    """Returns the mean loss over fixed batches, in nats per byte; one program, whatever the training step is."""
     model.eval()
     total = sum(loss(tokens, targets).item() for tokens, targets in batches)
     model.train()
     return total / len(batches)
 
 
-# -- What is shown at the end.
+# -- The results.
 
 
 @torch.no_grad()
 def write(model: nn.Module, logits: Callable[[Tensor], Tensor], prompts: Tensor, args: argparse.Namespace) -> Tensor:
-    """Return `args.sample` more bytes for each prompt (rows, sequence).
+    """Returns `args.sample` more bytes for each prompt (rows, sequence).
 
-    The window slides and never grows, so that one program writes them all.
+    The window slides and has one length, so that one program writes them all.
     """
     model.eval()
     generator = torch.Generator().manual_seed(args.seed)
@@ -241,16 +243,16 @@ def show_sample(
     *,
     rows: int,
 ) -> None:
-    """Let the model go on from held-out text in so many rows, of which the first is shown."""
+    """Lets the model continue `rows` rows of held-out text, of which the first is printed."""
     prompts = heldout[: rows * args.sequence].view(rows, args.sequence).long()
     written = write(model, logits, prompts, args)
-    console.print("\n[bold]A sample[/bold] (dim: held-out text that it goes on from)")
+    console.print("\n[bold]A sample[/bold] (dim: held-out text that it continues)")
     console.print(text.decode(prompts[0]), style="dim", end="", markup=False, highlight=False)
     console.print(text.decode(written[0]), markup=False, highlight=False)
 
 
 def draw(history: History, *, bigram: float, title: str, path: Path) -> None:
-    """Write the picture of a run."""
+    """Writes the picture of a run."""
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     axes.plot(*zip(*history.train, strict=True), color="tab:blue", alpha=0.8, label="training batch")
     axes.plot(*zip(*history.heldout, strict=True), "o-", color="tab:orange", label="held-out text")

@@ -7,7 +7,8 @@
 
 The model is made from a configuration; nothing is downloaded. It is trained on real English text with the loss that it
 computes itself, saved by `save_pretrained`, and loaded by `from_pretrained` into plain PyTorch on the CPU, whose
-held-out loss stands beside that of the wrapped model. OUT/model is a folder of Hugging Face's, OUT/loss.png the curve.
+held-out loss is printed next to that of the wrapped model. It writes a folder of Hugging Face's, OUT/model, and the
+curve OUT/loss.png.
 """
 
 import argparse
@@ -30,11 +31,11 @@ import spmd
 from recipes import text, training
 from recipes.training import History, Loop, Reporter
 
-LAYERS = {"llama": "LlamaDecoderLayer", "gpt2": "GPT2Block"}  # what FSDP gathers at once
+LAYERS = {"llama": "LlamaDecoderLayer", "gpt2": "GPT2Block"}  # the classes of FSDP's units
 
 
 def wrap(config: PretrainedConfig, axes: dict[str, int]) -> nn.Module:
-    """Return the model of a configuration, split over a mesh; no device ever holds it whole."""
+    """Returns the model of a configuration, sharded over a mesh; no device ever holds all of it."""
     mesh = spmd.Mesh(range(prod(axes.values())), tuple(axes.values()), tuple(axes))
     policy = fsdp.policy_from_config({"fsdp_transformer_layer_cls_to_wrap": LAYERS[config.model_type]})
     with torch.device("xla"):
@@ -49,14 +50,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     where = parser.add_argument_group("where it runs")
     where.add_argument(
         "--mesh",
-        type=partial(training.parse_mesh, beside=("data",)),
+        type=partial(training.parse_mesh, others=("data",)),
         default={"fsdp": 8},
         metavar="AXIS=SIZE,...",
         help="mesh axes in order: fsdp and data (default fsdp=8)",
     )
     training.add_place_flags(where)
     model = training.add_model_flags(parser)
-    model.add_argument("--model", choices=tuple(LAYERS), default="llama", help="whose family (default %(default)s)")
+    model.add_argument("--model", choices=tuple(LAYERS), default="llama", help="its family (default %(default)s)")
     training.add_training_flags(parser, steps=150, eval_every=50)
     args = parser.parse_args(arguments)
     if args.batch % prod(args.mesh.values()):
@@ -67,7 +68,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def configure(args: argparse.Namespace) -> PretrainedConfig:
-    """Return a configuration over bytes, which has no tokens of a begin or an end."""
+    """Returns a configuration over bytes, without tokens for the beginning or the end."""
     sizes = {"num_hidden_layers": args.layers, "hidden_size": args.width, "num_attention_heads": args.heads}
     if args.model == "llama":
         sizes |= {"num_key_value_heads": max(1, args.heads // 2), "intermediate_size": args.width * 8 // 3}
@@ -78,7 +79,7 @@ def configure(args: argparse.Namespace) -> PretrainedConfig:
 
 
 def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, *, clip: float) -> Tensor:
-    """Do one step, written as for one device; return the loss that the model computes."""
+    """Runs one step, written as for one device; returns the loss that the model computes."""
     loss = model(input_ids=tokens, labels=tokens).loss
     loss.backward()
     nn.utils.clip_grad_norm_(model.parameters(), clip)
@@ -88,14 +89,14 @@ def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tenso
 
 
 def plan(model: nn.Module, args: argparse.Namespace) -> spmd.Plan:
-    """Return what a step takes, here or on the devices of --target; nothing is allocated for it."""
+    """Returns the plan of a step, here or on the devices of --target; nothing is allocated for it."""
     tokens = torch.zeros(args.batch, args.sequence, dtype=torch.long).to("xla")
     optimizer = training.make_optimizer(model, args)
     return training.plan_step(train_step, model, optimizer, tokens, clip=args.clip, target=args.target)
 
 
 def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console: Console, *, bigram: float) -> History:
-    """Run the training loop, written as for one device."""
+    """Runs the training loop, written as for one device."""
     optimizer = training.make_optimizer(model, args)
     schedule = training.make_schedule(optimizer, args)
     batches = text.batches(corpus.train, batch=args.batch, sequence=args.sequence, seed=args.seed)
@@ -113,7 +114,7 @@ def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console
 
 
 def heldout_loss(model: nn.Module, corpus: text.Text, args: argparse.Namespace, *, device: str) -> float:
-    """Return a model's mean loss over the text that it never trains on."""
+    """Returns a model's mean loss over the text that it never trains on."""
 
     def loss(tokens: Tensor, targets: Tensor) -> Tensor:
         return model(input_ids=tokens.to(device), labels=tokens.to(device)).loss
@@ -124,7 +125,7 @@ def heldout_loss(model: nn.Module, corpus: text.Text, args: argparse.Namespace, 
 def main(arguments: list[str] | None = None) -> None:
     args = parse(arguments)
     started, console = time.perf_counter(), training.make_console()
-    logging.disable_progress_bar()  # of loading, which takes no time
+    logging.disable_progress_bar()  # the bar of loading, which takes no time
     # Before anything else touches the device: the number of devices is fixed when jax's backend starts.
     spmd.simulate(prod(args.mesh.values()))
     if args.partitioner:
@@ -156,7 +157,7 @@ def main(arguments: list[str] | None = None) -> None:
         training.show_sample(loaded, lambda tokens: loaded(tokens).logits, corpus.heldout, args, console, rows=1)
     console.print(
         f"\nheld-out loss [bold]{history.heldout[-1][1]:.4f}[/bold] nats per byte, bigram table {bigram:.4f}; "
-        f"[bold]{plain:.4f}[/bold] of what from_pretrained reads, on the CPU\n"
+        f"[bold]{plain:.4f}[/bold] of the model that from_pretrained reads, on the CPU\n"
         f"{spmd.metrics.num_compiles()} compiles, {time.perf_counter() - started:.0f} s\n"
         f"{args.out / 'loss.png'}, {args.out / 'model'}",
         highlight=False,

@@ -1,4 +1,4 @@
-"""Global-view SPMD for PyTorch: write for one big device, say where tensors live, XLA partitions the program."""
+"""Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
 
 from . import metrics as metrics
 from .annotate import MarkShardingFunction as MarkShardingFunction
@@ -23,27 +23,27 @@ from .collectives import broadcast as broadcast
 from .collectives import collective_permute as collective_permute
 from .collectives import reduce_scatter as reduce_scatter
 from .core import checkpoint_policies as checkpoint_policies
-from .core.backend.checkpoint import remat as remat
+from .core.backend.recompute import remat as remat
 from .core.compile.recompile import RecompileError as RecompileError
 from .core.compile.recompile import no_recompile as no_recompile
 from .core.config import config as config
 from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
-from .core.control.alike import LayersDifferError as LayersDifferError
 from .core.control.cond import cond as cond
+from .core.control.layer_match import LayersDifferError as LayersDifferError
 from .core.control.layers import scan_layers as scan_layers
 from .core.control.scan import scan as scan
 from .core.control.while_loop import while_loop as while_loop
+from .core.counters import explain as explain
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
-from .core.engine.barrier import Synced as Synced
+from .core.engine.syncs import Synced as Synced
 from .core.interop.call_jax import call_jax as call_jax
 from .core.interop.call_jax import register_lowering as register_lowering
 from .core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
 from .core.ir.errors import AbstractError as AbstractError
 from .core.lazy.body import BodyError as BodyError
-from .core.metrics import explain as explain
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
@@ -64,9 +64,6 @@ from .linear import EinsumLinear as EinsumLinear
 from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
 from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
 from .linear import optimization_barrier_ as optimization_barrier_
-from .manual import disable_manual_sharding as disable_manual_sharding
-from .manual import enable_manual_sharding as enable_manual_sharding
-from .manual import shard_map as shard_map
 from .memory import checkpoint_name as checkpoint_name
 from .memory import offload_optimizer as offload_optimizer
 from .memory import place_to_device as place_to_device
@@ -84,6 +81,7 @@ from .planning import Plan as Plan
 from .planning import ShardingRules as ShardingRules
 from .planning import Suggestion as Suggestion
 from .planning import plan as plan
+from .planning import register_units as register_units
 from .planning import suggest as suggest
 from .reading import reduce_gradient_in as reduce_gradient_in
 from .reading import use_sharding as use_sharding
@@ -98,6 +96,9 @@ from .runtime import mark_step as mark_step
 from .runtime import residence as residence
 from .runtime import simulate as simulate
 from .runtime import sync as sync
+from .shard_map import disable_manual_sharding as disable_manual_sharding
+from .shard_map import enable_manual_sharding as enable_manual_sharding
+from .shard_map import shard_map as shard_map
 from .sharded_tensor import XLAShardedTensor as XLAShardedTensor
 from .sharded_tensor import unwrap_sharded_tensor as unwrap_sharded_tensor
 from .sharded_tensor import wrap_as_sharded_tensor as wrap_as_sharded_tensor

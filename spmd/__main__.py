@@ -33,7 +33,7 @@ def _ops(*, check: bool) -> int:
     page, tests = catalog.ROOT / "docs" / "ops.md", catalog.ROOT / "tests"
     if not tests.is_dir():
         print(
-            f"python -m spmd ops: no tests beside {Path(*catalog.ROOT.parts[-1:])}; run it in a checkout",
+            f"python -m spmd ops: no tests next to {Path(*catalog.ROOT.parts[-1:])}; run it in a checkout",
             file=sys.stderr,
         )
         return 1

@@ -1,4 +1,4 @@
-"""What runs beside the steps: hooks on barriers, and closures that wait for the end of a step."""
+"""Hooks on syncs, and closures that run at the end of a step."""
 
 import threading
 from collections import deque
@@ -8,18 +8,18 @@ from typing import Any
 
 from torch.utils.hooks import RemovableHandle
 
-from .core.engine.barrier import AFTER, Synced
+from .core.engine.syncs import AFTER, Synced
 
 
 def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
-    """Calls a function after each barrier, whoever starts it (`sync`, a read), with what the barrier did.
+    """Calls a function after each sync, explicit (`sync`) or by a read, with a description of the sync.
 
-    The programs have been handed to the devices and may still run. The function may read tensors; the barriers that it
-    starts itself are not told. What it raises comes out of the barrier's call. A barrier that fails tells nobody, nor
-    do the turns of a loop that run without one.
+    The programs have been handed to the devices and may still run. The function may read tensors; it is not called for
+    the syncs that it starts itself. Its exceptions come out of the sync's call. The function is not called after a sync
+    that fails, nor for the iterations of a loop that run without a sync.
 
     Returns torch's handle: `.remove()`, or a `with` block, ends it. The function gets a `spmd.Synced`: `.line`,
-    `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for what cannot be called.
+    `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for an argument that is not callable.
 
     >>> import torch, spmd
     >>> seen = []
@@ -36,7 +36,7 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
 
 
 class _Closures:
-    """Those that wait for the end of the step, and those that a thread of their own runs."""
+    """The closures that wait for the end of the step, and the futures of those that run in a thread."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Callable[..., Any], Sequence[Any], bool]] = deque()
@@ -45,7 +45,7 @@ class _Closures:
         self._pool: ThreadPoolExecutor | None = None
 
     def end_step(self) -> None:
-        """Runs what has waited, in order; raises what one of them raises, or one beside the steps has raised."""
+        """Runs the waiting closures, in order; raises the exceptions of these and of the thread's."""
         while self.running and self.running[0].done():
             self.running.popleft().result()
         for _ in range(len(self.waiting)):
@@ -57,7 +57,7 @@ class _Closures:
 
     def _thread(self) -> ThreadPoolExecutor:
         with self.lock:
-            if self._pool is None:  # one thread: they run in the order of their steps
+            if self._pool is None:  # one thread: the closures run in the order of their steps
                 self._pool = ThreadPoolExecutor(1, thread_name_prefix="spmd.add_step_closure")
             return self._pool
 
@@ -69,16 +69,16 @@ end_step = _closures.end_step
 def add_step_closure(closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False) -> None:
     """Calls a function once, at the end of the step: when the next `sync` (or `mark_step`) has started the programs.
 
-    Reading a loss in the midst of a step is a barrier, which cuts the step in two; a closure reads it behind the step's
+    Reading a loss in the midst of a step is a sync, which cuts the step in two; a closure reads it after the step's
     own. Reads start no closures. Closures run in the order in which they were added.
 
     Args:
-        closure: called with `args`, whose tensors have been computed by then. What it raises comes out of `sync`; the
-            closures behind it run at the next one.
-        run_async: in a thread beside the next steps, one closure after another; what it raises comes out of a later
-            `sync`. Tensors that the next step writes in place are no argument for it.
+        closure: called with `args`, whose tensors have been computed by then. Its exception comes out of `sync`; the
+            closures after it run at the next one.
+        run_async: runs it in a thread, concurrently with the next steps, one closure after another; its exception comes
+            out of a later `sync`. Do not pass tensors that the next step writes in place.
 
-    Raises TypeError for what cannot be called, or arguments that are no sequence. Source:
+    Raises TypeError for a closure that is not callable, or args that are not a tuple or list. Source:
     `torch_xla.core.xla_model.add_step_closure`.
 
     >>> import torch, spmd

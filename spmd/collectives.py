@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .core.control.pieces import Loose, loose
+from .core.control.manual_steps import Untracked, untracked
 from .core.control.varying import Tracker, collective, index, tracker
 from .core.ir.source import user_line
 from .core.lazy.tensor import XlaTensor
@@ -16,15 +16,15 @@ AxisNames = str | int | Sequence[str | int]
 
 
 def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
-    """The shards' tensors reduced element by element over mesh axes; all shards get the same.
+    """Reduces the shards' tensors element by element over mesh axes; all shards get the same result.
 
     Args:
         tensor: one shard's, any shape. op: "sum", "mean", "max", "min", "product"; "and", "or" of bools (bit by bit of
             integers). axis: an axis of the mesh, or several.
 
-    The gradient of a sum is the gradient that arrives; a maximum's goes to the shard that has it, shared out evenly
-    between equal ones. Raises ValueError for an axis that is unknown or not manual, or another op, TypeError for a
-    dtype that the op does not take, RuntimeError outside `spmd.shard_map`.
+    The gradient of a sum is the gradient that arrives; a maximum's goes to the shard that has the maximum, divided
+    evenly between equal ones. Raises ValueError for an axis that is unknown or not manual, or another op, TypeError for
+    a dtype that the op does not take, RuntimeError outside `spmd.shard_map`.
     Source: `jax.lax.psum`, `torch.distributed.all_reduce`.
 
     >>> import torch, spmd
@@ -39,16 +39,16 @@ def all_reduce(tensor: Any, op: str = "sum", axis: AxisNames = ()) -> Any:
 
 
 def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = True) -> Any:
-    """The shards' tensors joined along a dim, in the order of the axes; all shards get the same.
+    """Concatenates the shards' tensors along a dim, in the order of the axes; all shards get the same result.
 
     tiled=False: along a new dim, as `torch.stack` does. Its gradient is a reduce-scatter. Raises as `all_reduce` does,
-    and IndexError for a dim that the tensor has not.
+    and IndexError for a dim that is out of range.
     Source: `jax.lax.all_gather`, `torch.distributed.all_gather_into_tensor`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> whole = spmd.shard_map(lambda x: spmd.all_gather(x, 0, "data"), mesh, spmd.P("data"), spmd.P())
-    >>> whole(torch.arange(3.0).to("xla")).tolist()
+    >>> gather = spmd.shard_map(lambda x: spmd.all_gather(x, 0, "data"), mesh, spmd.P("data"), spmd.P())
+    >>> gather(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
     now, axes = _where("all_gather", axis, tensor)
@@ -59,15 +59,15 @@ def all_gather(tensor: Any, dim: int = 0, axis: AxisNames = (), tiled: bool = Tr
 
 
 def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames = ()) -> Any:
-    """The shards' tensors reduced over mesh axes, of which each shard keeps its piece along a dim.
+    """Reduces the shards' tensors over mesh axes; each shard keeps its part of the result along a dim.
 
     Raises as `all_reduce` does, and ValueError where the number of shards does not divide the dim.
     Source: `jax.lax.psum_scatter`, `torch.distributed.reduce_scatter_tensor`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> spread = spmd.shard_map(lambda x: spmd.reduce_scatter(x, "sum", 0, "data"), mesh, spmd.P(), spmd.P("data"))
-    >>> spread(torch.arange(3.0).to("xla")).tolist()
+    >>> scatter = spmd.shard_map(lambda x: spmd.reduce_scatter(x, "sum", 0, "data"), mesh, spmd.P(), spmd.P("data"))
+    >>> scatter(torch.arange(3.0).to("xla")).tolist()
     [0.0, 1.0, 2.0]
     """
     now, axes = _where("reduce_scatter", axis, tensor)
@@ -77,20 +77,20 @@ def reduce_scatter(tensor: Any, op: str = "sum", dim: int = 0, axis: AxisNames =
     if _check_op("reduce_scatter", tensor, op) in ("sum", "mean"):
         made = _Scatter.apply(now.varied(tensor, frozenset(axes)), dim, axes, count)
         return made / count if op in _MEAN else made
-    pieces = _exchanged(now, tensor.unflatten(dim, (count, tensor.shape[dim] // count)), dim, dim, axes)
-    return _folded(pieces, op, dim)
+    stack = _exchanged(now, tensor.unflatten(dim, (count, tensor.shape[dim] // count)), dim, dim, axes)
+    return _folded(stack, op, dim)
 
 
 def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = ()) -> Any:
-    """Cuts each shard's tensor along `split_dim`, sends the k-th piece to the k-th shard, and joins what arrives along
-    `concat_dim`, in the senders' order.
+    """Splits each shard's tensor along `split_dim`, sends the k-th part to the k-th shard, and concatenates the parts
+    that arrive along `concat_dim`, in the senders' order.
 
     Raises as `reduce_scatter` does. Source: `jax.lax.all_to_all(tiled=True)`, `torch.distributed.all_to_all_single`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("expert",))
-    >>> turned = spmd.shard_map(lambda x: spmd.all_to_all(x, 0, 1, "expert"), mesh, spmd.P("expert"), spmd.P("expert"))
-    >>> turned(torch.ones(2, 3, device="xla")).shape
+    >>> swap = spmd.shard_map(lambda x: spmd.all_to_all(x, 0, 1, "expert"), mesh, spmd.P("expert"), spmd.P("expert"))
+    >>> swap(torch.ones(2, 3, device="xla")).shape
     torch.Size([2, 3])
     """
     now, axes = _where("all_to_all", axis, tensor)
@@ -102,15 +102,16 @@ def all_to_all(tensor: Any, split_dim: int, concat_dim: int, axis: AxisNames = (
 
 
 def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: AxisNames = ()) -> Any:
-    """Sends each shard's tensor from `source` to `target` for every pair; who gets none has zeros.
+    """Sends each shard's tensor from `source` to `target` for every pair; a shard that gets none has zeros.
 
-    Raises as `all_reduce` does, and ValueError for a place that is not there, or stands twice as source or as target.
+    Raises as `all_reduce` does, and ValueError for an index that is out of range, or that is a source or a target
+    twice.
     Source: `jax.lax.ppermute`.
 
     >>> import torch, spmd
     >>> mesh, spec = spmd.Mesh([0], (1,), ("ring",)), spmd.P("ring")
-    >>> turn = spmd.shard_map(lambda x: spmd.collective_permute(x, [(0, 0)], "ring"), mesh, spec, spec)
-    >>> turn(torch.ones(2, device="xla")).tolist()
+    >>> shift = spmd.shard_map(lambda x: spmd.collective_permute(x, [(0, 0)], "ring"), mesh, spec, spec)
+    >>> shift(torch.ones(2, device="xla")).tolist()
     [1.0, 1.0]
     """
     now, axes = _where("collective_permute", axis, tensor)
@@ -121,18 +122,18 @@ def collective_permute(tensor: Any, pairs: Sequence[tuple[int, int]], axis: Axis
         for place in places:
             if not 0 <= place < count:
                 raise ValueError(
-                    f"spmd.collective_permute: {what} {place} of {list(found)} is not there; {_named(axes)} has the "
-                    f"places 0 to {count - 1}"
+                    f"spmd.collective_permute: {what} {place} of {list(found)} is out of range; {_named(axes)} has the "
+                    f"indices 0 to {count - 1}"
                 )
             if places.count(place) > 1:
-                raise ValueError(f"spmd.collective_permute: {place} stands twice as {what} in {list(found)}")
+                raise ValueError(f"spmd.collective_permute: {place} is used twice as {what} in {list(found)}")
     return _Permute.apply(now.varied(tensor, frozenset(axes)), found, axes)
 
 
 def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
-    """The tensor of the shard at `source`, on all shards along the axes. Its gradient arrives there, summed.
+    """Sends the tensor of the shard `source` to all shards along the axes. Its gradient arrives there, summed.
 
-    Raises as `all_reduce` does, and ValueError for a place that is not there.
+    Raises as `all_reduce` does, and ValueError for a source that is out of range.
     Source: `jax.lax.pbroadcast`, `torch.distributed.broadcast`.
 
     >>> import torch, spmd
@@ -144,13 +145,13 @@ def broadcast(tensor: Any, source: int = 0, axis: AxisNames = ()) -> Any:
     now, axes = _where("broadcast", axis, tensor)
     _check_tensor("broadcast", tensor)
     if not 0 <= source < now.size(axes):
-        raise ValueError(f"spmd.broadcast: source {source} is not there; {_named(axes)} has {now.size(axes)} shards")
+        raise ValueError(f"spmd.broadcast: source {source} is out of range; {_named(axes)} has {now.size(axes)} shards")
     own = torch.where(index(axes) == source, tensor, torch.zeros((), dtype=tensor.dtype, device="xla"))
     return _reduced("broadcast", now, own, "or" if tensor.dtype is torch.bool else "sum", axes)
 
 
 def axis_index(axis: AxisNames) -> Any:
-    """The shard's place along an axis, or along several (the first is the outermost): an int64 tensor without dims.
+    """The index of the shard along an axis, or along several (the first is the outermost): an int64 scalar tensor.
 
     Raises as `all_reduce` does. Source: `jax.lax.axis_index`.
 
@@ -178,18 +179,18 @@ def axis_size(axis: AxisNames) -> int:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _where(name: str, axis: AxisNames, tensor: Any = None) -> tuple[Tracker | Loose, tuple[str, ...]]:
-    """The region that is recorded, and the axes that are meant."""
-    now = tracker() or loose(tensor)
+def _where(name: str, axis: AxisNames, tensor: Any = None) -> tuple[Tracker | Untracked, tuple[str, ...]]:
+    """The manual computation being recorded, and the names of the given axes."""
+    now = tracker() or untracked(tensor)
     if now is None:
         raise RuntimeError(
             f"spmd.{name} at {user_line()} was called outside spmd.shard_map: only inside it a tensor is one shard's. "
-            "Outside, a tensor is whole, and its layout is said with spmd.mark_sharding"
+            "Outside, a tensor is all of the value; shard it with spmd.mark_sharding"
         )
     names = tuple(now.sizes)
     given = (axis,) if isinstance(axis, (str, int)) else tuple(axis)
     if not given:
-        raise ValueError(f"spmd.{name}: expected the axis to go over, one of {_listed(now.axes)}")
+        raise ValueError(f"spmd.{name}: expected an axis, one of {_listed(now.axes)}")
     axes = []
     for one in given:
         if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < len(names):
@@ -201,10 +202,10 @@ def _where(name: str, axis: AxisNames, tensor: Any = None) -> tuple[Tracker | Lo
         if one not in now.axes:
             raise ValueError(
                 f"spmd.{name}: axis {one!r} is left to the partitioner here (manual: {_listed(now.axes)}); name it in "
-                "axis_names of spmd.shard_map to go over it by hand"
+                "axis_names of spmd.shard_map to make it manual"
             )
         if one in axes:
-            raise ValueError(f"spmd.{name}: axis {one!r} stands twice in {given!r}")
+            raise ValueError(f"spmd.{name}: axis {one!r} is used twice in {given!r}")
         axes.append(str(one))
     return now, tuple(axes)
 
@@ -245,7 +246,7 @@ def _dim(name: str, tensor: Any, dim: int, rank: int) -> int:
     return dim % rank
 
 
-def _divided(name: str, now: Tracker | Loose, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
+def _divided(name: str, now: Tracker | Untracked, tensor: Any, dim: int, axes: tuple[str, ...]) -> int:
     count = now.size(axes)
     if tensor.shape[dim] % count:
         raise ValueError(
@@ -266,7 +267,7 @@ def _listed(names: Sequence[Any]) -> str:
 # --- with their gradients ---------------------------------------------------------------------------------------------
 
 
-def _reduced(name: str, now: Tracker | Loose, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
+def _reduced(name: str, now: Tracker | Untracked, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
     known = _check_op(name, tensor, op)
     own = now.varied(tensor, frozenset(axes))
     if known in ("sum", "mean"):
@@ -278,14 +279,14 @@ def _reduced(name: str, now: Tracker | Loose, tensor: Any, op: str, axes: tuple[
         return now.again(_Extreme.apply(own, known, axes), axes)
     whole = _Gather.apply(own.unsqueeze(0), 0, axes, now.size(axes))
     made = _folded(whole, known, 0)
-    return now.again(now.settled(made, frozenset(axes)), axes) if made.requires_grad else made
+    return now.again(now.reduced(made, frozenset(axes)), axes) if made.requires_grad else made
 
 
 _BITS: dict[str, Callable[[Any, Any], Any]] = {"and": torch.bitwise_and, "or": torch.bitwise_or}
 
 
 def _folded(stack: Any, op: str, dim: int) -> Any:
-    """The rows of a stack reduced to one."""
+    """The rows of a stack reduced to one row."""
     op = _SAME.get(op, op)
     if op in _BITS:
         return functools.reduce(_BITS[op], stack.unbind(dim))
@@ -294,7 +295,7 @@ def _folded(stack: Any, op: str, dim: int) -> Any:
     return stack.amax(dim) if op == "max" else stack.amin(dim)
 
 
-def _exchanged(now: Tracker | Loose, tensor: Any, split_dim: int, concat_dim: int, axes: tuple[str, ...]) -> Any:
+def _exchanged(now: Tracker | Untracked, tensor: Any, split_dim: int, concat_dim: int, axes: tuple[str, ...]) -> Any:
     own = now.varied(tensor, frozenset(axes))
     return _Exchange.apply(own, split_dim, concat_dim, axes, now.size(axes))
 
@@ -308,7 +309,7 @@ def _part(shape: Sequence[int], dim: int, count: int) -> list[int]:
 
 
 class _Sum(torch.autograd.Function):
-    """Each shard's own to one: what arrives is the gradient of each summand."""
+    """The sum over shards; the gradient that arrives is the gradient of each summand."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, axes: tuple[str, ...]) -> Any:
@@ -320,7 +321,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _Extreme(torch.autograd.Function):
-    """The maximum or minimum; the gradient goes to those who have it."""
+    """The maximum or minimum over shards; the gradient goes to the shards that have it."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, op: str, axes: tuple[str, ...]) -> Any:
@@ -338,7 +339,7 @@ class _Extreme(torch.autograd.Function):
 
 
 class _Gather(torch.autograd.Function):
-    """The pieces joined; of the gradients of all copies each shard gets the sum of its piece's."""
+    """The shards' tensors concatenated; the gradients of all copies are summed, and each shard gets its part."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, dim: int, axes: tuple[str, ...], count: int) -> Any:
@@ -352,7 +353,7 @@ class _Gather(torch.autograd.Function):
 
 
 class _Scatter(torch.autograd.Function):
-    """The sum's pieces; the gradients of all pieces joined."""
+    """The shards of the sum; the gradients of all shards are concatenated."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, dim: int, axes: tuple[str, ...], count: int) -> Any:
@@ -366,7 +367,7 @@ class _Scatter(torch.autograd.Function):
 
 
 class _Exchange(torch.autograd.Function):
-    """Pieces to everyone; the gradients go back the same way."""
+    """The all-to-all; the gradients go back the same way."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, split_dim: int, concat_dim: int, axes: tuple[str, ...], count: int) -> Any:
@@ -382,7 +383,7 @@ class _Exchange(torch.autograd.Function):
 
 
 class _Permute(torch.autograd.Function):
-    """From source to target; the gradients go back."""
+    """The permutation from sources to targets; the gradients go back."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, pairs: tuple[tuple[int, int], ...], axes: tuple[str, ...]) -> Any:

@@ -1,4 +1,4 @@
-"""DeviceMesh: a mesh, or some axes of one, in the words of torch.distributed; without process groups."""
+"""DeviceMesh: a mesh, or some axes of one, with torch.distributed's interface; without process groups."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -9,24 +9,24 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
-from .core.sharding.spec import OPEN, WHOLE, Dim
+from .core.sharding.spec import OPEN, UNSHARDED, Dim
 from .core.sharding.value import Sharding
 from .mesh import Mesh
 from .placements import spec_of
 
 
 class DeviceMesh:
-    """Devices in a grid, each dim of which is one axis of a `Mesh`, or several taken as one.
+    """Devices in a grid, each dim of which is one axis of a `Mesh`, or several axes as one.
 
     Args:
         device_type: "xla". mesh: the ids of the devices, in the shape of the grid, or a `Mesh`.
         mesh_dim_names: a name per dim. target: as in `Mesh`.
 
-    `mesh["tp"]` is that dim alone, over the same devices: what is placed on it stays on the other dims as it was.
-    `root` is the whole `Mesh`, `dims` the axes of the root that each dim stands for.
+    `mesh["tp"]` is that dim alone, over the same devices: a tensor placed on it keeps its sharding over the other dims.
+    `root` is the `Mesh` with all axes, `dims` the axes of the root for each dim.
 
-    All devices run one program, so there is no rank here whose coordinates could be asked for, and no process group:
-    `get_group` gives what collectives inside `spmd.shard_map` take, the names of axes.
+    All devices run one program, so there is no rank with coordinates here, and no process group: `get_group` returns
+    the names of axes, which the collectives inside `spmd.shard_map` take.
 
     Raises ValueError for another device type, as `Mesh` does, and for names that differ in number from the dims.
     Source: `torch.distributed.device_mesh.DeviceMesh`.
@@ -62,11 +62,11 @@ class DeviceMesh:
         self.root = mesh
         self.dims = tuple((axis,) for axis in mesh.axis_names)
         self.mesh_dim_names = mesh.axis_names if mesh.named else None
-        self._flat: dict[str, tuple[str, ...]] = {}  # names that `_flatten` has given, of all views of one root
+        self._flat: dict[str, tuple[str, ...]] = {}  # the names given by `_flatten`, of all views of one root
 
     @staticmethod
     def of(given: Any, caller: str) -> "DeviceMesh":
-        """What stands for a mesh in a call of this name: a `Mesh`, one of these, or torch's own of type "xla".
+        """The DeviceMesh of a `Mesh`, a `DeviceMesh`, or torch's own of type "xla", given to the function `caller`.
 
         Raises TypeError for anything else.
         """
@@ -92,7 +92,7 @@ class DeviceMesh:
         return self._view([known[name] for name in wanted], wanted)
 
     def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":
-        """All dims as one, the first the slowest; the root knows it by this name from now on."""
+        """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
         name = mesh_dim_name or "_".join(self.mesh_dim_names or map(str, range(self.ndim)))
         axes = tuple(axis for dim in self.dims for axis in dim)
         self._flat[name] = axes
@@ -105,7 +105,7 @@ class DeviceMesh:
 
     @property
     def mesh(self) -> torch.Tensor:
-        """The ids of the devices; of some dims, those at the beginning of all the others."""
+        """The ids of the devices; for a view of some dims, the devices at index 0 of all the others."""
         axes = [axis for dim in self.dims for axis in dim]
         places = [self.root.axis_names.index(axis) for axis in axes]
         rest = [i for i in range(len(self.root.axis_names)) if i not in places]
@@ -136,9 +136,9 @@ class DeviceMesh:
         return self.mesh_dim_names or ()
 
     def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:
-        """The axes of the root that a dim stands for, which collectives inside `spmd.shard_map` take for a group.
+        """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a group.
 
-        Raises RuntimeError where there are several dims and none is named.
+        Raises RuntimeError where there are several dims and none is given.
         """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(f"get_group: {self!r} has {self.ndim} dims; name one")
@@ -152,8 +152,8 @@ class DeviceMesh:
     def get_coordinate(self) -> list[int]:
         """Raises NotImplementedError: one program runs on all devices."""
         raise NotImplementedError(
-            "DeviceMesh: one program runs on all devices, so there is no rank here whose place could be told; inside "
-            "spmd.shard_map each shard has its own: spmd.axis_index(axis). Of processes, see spmd.process_index()"
+            "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate here; inside "
+            "spmd.shard_map each shard has its own: spmd.axis_index(axis). For processes, see spmd.process_index()"
         )
 
     get_rank = get_local_rank = get_coordinate
@@ -162,19 +162,19 @@ class DeviceMesh:
         self,
         placements: Sequence[Any],
         rank: int,
-        lies: Sharding | None,
+        its_sharding: Sharding | None,
         caller: str,
         *,
         open_batch: bool = False,
     ) -> Sharding:
-        """The layout of a tensor of `rank` dims that is placed so on these dims.
+        """The sharding of a tensor of `rank` dims with these placements on these dims.
 
-        lies: how the tensor lies so far; it stays so over axes of the root that are none of these. open_batch: these
-        are left to the partitioner in dim 0 instead, where no placement splits it.
+        its_sharding: the tensor's present sharding, kept over the other axes of the root. open_batch: leaves these axes
+        to the partitioner in dim 0 instead, where no placement splits it.
         """
         spec = spec_of(placements, rank, [str(i) for i in range(self.ndim)], self.shape, caller)
         own = {axis for dim in self.dims for axis in dim}
-        before = _dims_on(self.root, lies, rank)
+        before = _dims_on(self.root, its_sharding, rank)
         is_partial = self.root.size() > self.size()
         dims = []
         for place, entry in enumerate(spec):
@@ -184,8 +184,8 @@ class DeviceMesh:
                 dims.append(OPEN)
             else:
                 dims.append(Dim(tuple(axis for axis in before[place].axes if axis not in own) + axes))
-        whole = self.root.sharding((), 0, caller)
-        return whole.with_spec(whole.spec._replace(dims=tuple(dims)))
+        replicated = self.root.sharding((), 0, caller)
+        return replicated.with_spec(replicated.spec._replace(dims=tuple(dims)))
 
     def __enter__(self) -> Self:
         self.root.__enter__()
@@ -209,11 +209,15 @@ class DeviceMesh:
         return f"DeviceMesh({', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=True))})"
 
 
-def _dims_on(root: Mesh, lies: Sharding | None, rank: int) -> list[Dim]:
-    """How each dim lies, where that is said in axes of this mesh."""
-    is_ours = lies is not None and lies.axis_names == root.axis_names and lies.device_ids == root.device_ids
-    dims = lies.closed().spec.dims if lies is not None and is_ours and lies.mesh_shape == root.mesh_shape else ()
-    return [*dims, *[WHOLE] * (rank - len(dims))]
+def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
+    """The sharding of each dim, where it is given in axes of this mesh, else unsharded dims."""
+    is_ours = sharding is not None and sharding.axis_names == root.axis_names and sharding.device_ids == root.device_ids
+    dims = (
+        sharding.closed().spec.dims
+        if sharding is not None and is_ours and sharding.mesh_shape == root.mesh_shape
+        else ()
+    )
+    return [*dims, *[UNSHARDED] * (rank - len(dims))]
 
 
 def init_device_mesh(
@@ -223,7 +227,7 @@ def init_device_mesh(
     mesh_dim_names: Sequence[str] | None = None,
     target: str | None = None,
 ) -> DeviceMesh:
-    """A `DeviceMesh` of this shape over the first devices, in order.
+    """Returns a `DeviceMesh` of this shape over the first devices, in order.
 
     Args: as of `DeviceMesh`. Source: `torch.distributed.device_mesh.init_device_mesh`.
 

@@ -1,7 +1,7 @@
-"""`torch.distributed._functional_collectives` on our tensors: its ops become those of `spmd.collectives`.
+"""`torch.distributed._functional_collectives` on tensors on xla: its ops become those of `spmd.collectives`.
 
 A group is an axis of the mesh: its name, a tuple of names, or (mesh, axis); there are no process groups. torch's module
-is changed at the first manual region after it was imported, for tensors of ours alone.
+is patched at the first manual computation after its import, for tensors on xla only.
 """
 
 import sys
@@ -12,7 +12,7 @@ import torch
 
 from . import collectives
 from .core.control.varying import tracker
-from .core.lazy import pieces
+from .core.lazy import manual_shards
 from .core.lazy.tensor import XlaTensor
 from .mesh import Mesh
 
@@ -22,7 +22,7 @@ _kept: list[torch.library.Library] = []
 
 
 def install() -> None:
-    """Takes torch's functional collectives over, where a user has imported them."""
+    """Patches torch's functional collectives, where the user has imported them."""
     module = sys.modules.get(_MODULE)
     if module is None or _kept:
         return
@@ -50,18 +50,18 @@ def _replace(module: Any, name: str, ours: Any) -> None:
 
 
 def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The results as they are: a program waits for its collectives by itself."""
+    """Returns the results unchanged: a program waits for its collectives by itself."""
     return [*made] if all(type(one) is XlaTensor for one in made) else torchs(made)
 
 
 class _Group(str):
-    """Axes by name, with commas between, and the number of shards along them."""
+    """The names of axes, joined by commas, with the number of shards along them."""
 
     size: int
 
 
 def _named(group: Any) -> _Group | None:
-    """The axes that are meant by a group; None where it is one of torch's."""
+    """The axes of a group; None where it is one of torch's."""
     mesh: Any = None
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
         mesh, axes = group
@@ -73,14 +73,14 @@ def _named(group: Any) -> _Group | None:
         sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
     elif now is not None:
         sizes = dict(now.sizes)
-    elif pieces.latest is not None:
-        sizes = dict(pieces.latest.mesh_axes())
+    elif manual_shards.latest is not None:
+        sizes = dict(manual_shards.latest.mesh_axes())
     else:
         return None
     if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
         return None
     if mesh is None and now is None and not all(axis in sizes for axis in axes):
-        return None  # a group of torch's, outside
+        return None  # a group of torch's, outside of a manual computation
     names = [tuple(sizes)[axis] if isinstance(axis, int) and axis < len(sizes) else str(axis) for axis in axes]
     found = _Group(",".join(names))
     found.size = 1
@@ -97,7 +97,7 @@ def _axes(group: Any) -> tuple[str, ...]:
     if not isinstance(group, str):
         raise TypeError(
             f"functional collectives on xla: expected an axis of the mesh as the group (a name, a tuple of names, or "
-            f"(mesh, axis)), got {group!r}; the device knows no process groups"
+            f"(mesh, axis)), got {group!r}; there are no process groups on xla"
         )
     return tuple(group.split(","))
 
@@ -117,7 +117,7 @@ def _reduce_scatter(tensor: Any, op: str, size: int, group: Any) -> Any:
 def _all_to_all(tensor: Any, out_sizes: Sequence[int], in_sizes: Sequence[int], group: Any) -> Any:
     if len({*out_sizes, *in_sizes}) > 1:
         raise NotImplementedError(
-            f"all_to_all_single on xla: pieces of several sizes ({list(in_sizes)} out, {list(out_sizes)} in); each "
+            f"all_to_all_single on xla: splits of several sizes ({list(in_sizes)} out, {list(out_sizes)} in); each "
             "shard runs the same program, so pad them to one size"
         )
     return collectives.all_to_all(tensor, 0, 0, _axes(group))

@@ -1,4 +1,4 @@
-"""The mesh that stands where none is given: of the innermost `with mesh:`, else the process's own."""
+"""The default mesh: of the innermost `with mesh:`, else the process's own."""
 
 from .mesh import ENTERED, Mesh
 
@@ -6,9 +6,9 @@ _global: list[Mesh] = []  # at most one
 
 
 def set_global_mesh(mesh: Mesh | None) -> None:
-    """Makes a mesh the one that is meant where none is given, in all threads; None: there is none any more.
+    """Sets the default mesh of calls without one, in all threads; None removes it.
 
-    `with mesh:` does so for a stretch of one thread, and comes first. Raises TypeError for what is no mesh.
+    `with mesh:` sets it for a block in one thread, and takes precedence. Raises TypeError for another type.
     Source: `torch_xla.distributed.spmd.set_global_mesh`.
 
     >>> import spmd
@@ -23,7 +23,7 @@ def set_global_mesh(mesh: Mesh | None) -> None:
 
 
 def get_global_mesh() -> Mesh | None:
-    """The mesh of the innermost `with mesh:` around, else the one of `set_global_mesh`, else None.
+    """The mesh of the innermost enclosing `with mesh:`, else the one of `set_global_mesh`, else None.
 
     Source: `torch_xla.distributed.spmd.get_global_mesh`, `jax.sharding.get_mesh`.
     """
@@ -32,10 +32,10 @@ def get_global_mesh() -> Mesh | None:
 
 
 def needed_mesh(caller: str) -> Mesh:
-    """The mesh that is meant by a caller of this name that got none. Raises ValueError where there is none."""
+    """The default mesh for the function `caller`, which got none. Raises ValueError where there is no default."""
     mesh = get_global_mesh()
     if mesh is None:
         raise ValueError(
-            f"{caller}: expected a mesh, got none; pass one, or say `with mesh:` around, or spmd.set_global_mesh(mesh)"
+            f"{caller}: expected a mesh, got none; pass one, or use `with mesh:` or spmd.set_global_mesh(mesh)"
         )
     return mesh

@@ -1,6 +1,6 @@
-"""What a picture of a sharding shows, and where: cells in grids, grids in grids, in characters or in points.
+"""The parts of a picture of a sharding and their positions: tiles in grids, grids in grids, in characters or points.
 
-Not here: how a terminal or a page draws it (`pictures`).
+Drawing in a terminal or on a page is in `pictures`.
 """
 
 import itertools
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number is its hue's, and so many times NUM_HUES as its lightness says
+NUM_HUES, NUM_LIGHTNESSES = 12, 3  # a colour's number: hue + NUM_HUES * lightness
 
 
 def _colour(place: int, count: int, columns: int) -> int:
-    """The colour of a place: hues along the last dim, lightnesses along the others, so that neighbours differ."""
+    """The colour of a tile: hues along the last dim, lightnesses along the others, so that neighbours differ."""
     if count <= NUM_HUES:
         return place
     row, column = divmod(place, columns)
@@ -24,9 +24,9 @@ def _colour(place: int, count: int, columns: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
-    """One piece, or several that there is no room for: lines of text, its colour's number, the shares of its height and
-    its width that are padding, at the bottom and to the right."""
+class Tile:
+    """One shard, or several where there is no room for one each: lines of text, the number of its colour, and the
+    fractions of its height and its width that are padding, at the bottom and to the right."""
 
     lines: tuple[str, ...]
     colour: int
@@ -35,47 +35,47 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Rows of cells or of grids; titles: the dims that go down and across; labels: which part of them each row and each
-    column is. "" where there is nothing to say."""
+    """Rows of tiles or of grids; titles: the dims that go down and across; labels: the indices of each row and each
+    column; "" for no title or label."""
 
-    items: tuple[tuple["Cell | Grid", ...], ...]
+    items: tuple[tuple["Tile | Grid", ...], ...]
     titles: tuple[str, str] = ("", "")
     labels: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def widest(self) -> int:
-        """The characters of the longest text that must have room in a cell's width."""
+        """The characters of the longest text that must fit into a tile's width."""
         inner = max(item.widest() if isinstance(item, Grid) else _width(item) for row in self.items for item in row)
-        is_inner = isinstance(self.items[0][0], Cell)
+        is_inner = isinstance(self.items[0][0], Tile)
         return max(inner, *map(len, self.labels[1])) if is_inner and self.labels[1] else inner
 
-    def cells(self) -> Iterator[Cell]:
-        """Every cell inside, row by row."""
+    def tiles(self) -> Iterator[Tile]:
+        """Yields every tile inside, row by row."""
         for row in self.items:
             for item in row:
-                yield from item.cells() if isinstance(item, Grid) else (item,)
+                yield from item.tiles() if isinstance(item, Grid) else (item,)
 
 
-def _width(cell: Cell) -> int:
-    return max(map(len, cell.lines)) + 2
+def _width(tile: Tile) -> int:
+    return max(map(len, tile.lines)) + 2
 
 
 def lone(text: str, shape: Sequence[int]) -> Grid:
-    """The grid of an array of this shape that no device has: one cell with a text."""
+    """The grid of an array of this shape that is on no device: one tile with a text."""
     drawn = grid_of(np.zeros((1,) * (len(shape) + 2), int), shape, rows=1, columns=1)
-    return Grid(((Cell((text,), 0),),), drawn.titles, drawn.labels)
+    return Grid(((Tile((text,), 0),),), drawn.titles, drawn.labels)
 
 
 def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, columns: int) -> Grid:
-    """The grid of a table of devices (see `core.sharding.tiles`), with at most so many rows and columns of cells.
+    """The grid of a table of devices (see `core.sharding.tiles`), with at most so many rows and columns of tiles.
 
-    Up to two dims go down and across; of more, those that are cut, in pairs, the last ones innermost.
+    Up to two dims go down and across; of more, the dims that are split, in pairs, the last ones innermost.
     """
     tiles = table.shape[:-2]
     drawn = list(range(len(tiles)))
     if len(tiles) > 2:
         cut = [dim for dim in drawn if tiles[dim] > 1]
-        whole = [dim for dim in drawn if tiles[dim] == 1]
-        drawn = sorted([*cut, *whole[len(whole) - max(0, 2 - len(cut)) :]])
+        uncut = [dim for dim in drawn if tiles[dim] == 1]
+        drawn = sorted([*cut, *uncut[len(uncut) - max(0, 2 - len(cut)) :]])
     levels = [drawn[i : i + 2] for i in range(len(drawn) % 2, len(drawn), 2)]
     if len(drawn) % 2:
         levels.insert(0, drawn[:1])
@@ -85,11 +85,11 @@ def grid_of(table: np.ndarray, shape: Sequence[int] | None, *, rows: int, column
     return _Drawing(table, shape, dict(zip(down + across, bins, strict=True)), down).grid(levels, {})
 
 
-Bin = tuple[int, int]  # from this piece of a dim to that
+Bin = tuple[int, int]  # the first shard of a dim and the end of the range
 
 
 def _bins(counts: list[int], room: int) -> list[list[Bin]]:
-    """The pieces of some dims, as many together as it takes for all of them to have room."""
+    """Groups the shards of some dims into bins, as few to a bin as the room allows."""
     sizes = [1] * len(counts)
     shown = list(counts)
     while math.prod(shown) > room and max(shown) > 1:
@@ -103,13 +103,13 @@ def _bins(counts: list[int], room: int) -> list[list[Bin]]:
 
 
 def _next(count: int, size: int) -> int:
-    """The next size above this of which a count is a multiple, if it is not far."""
+    """The next larger size that divides the count, if it is at most twice this size, else size + 1."""
     even = next((n for n in range(size + 1, 2 * size + 1) if count % n == 0), None)
     return even if even is not None else size + 1
 
 
 class _Drawing(NamedTuple):
-    """A table of devices being drawn. bins: of each dim that is drawn; down: those that go down."""
+    """A table of devices being drawn. bins: of each dim that is drawn; down: the dims that go down."""
 
     table: np.ndarray
     shape: Sequence[int] | None
@@ -117,19 +117,19 @@ class _Drawing(NamedTuple):
     down: list[int]
 
     def grid(self, levels: list[list[int]], at: dict[int, Bin]) -> Grid:
-        """The grid of these levels, outermost first, of the part of the array that stands at these bins."""
+        """The grid of these levels, outermost first, for the part of the array at these bins."""
         if not levels:
-            return Grid(((self._cell(at),),))
+            return Grid(((self._tile(at),),))
         level, *rest = levels
         rows = [dim for dim in level if dim in self.down]
         columns = [dim for dim in level if dim not in self.down]
 
-        if rest and all(len(self.bins[dim]) == 1 for dim in level):  # one grid in a grid says nothing
+        if rest and all(len(self.bins[dim]) == 1 for dim in level):  # a single grid in a grid adds nothing
             return self.grid(rest, {**at, **{dim: self.bins[dim][0] for dim in level}})
 
-        def item(row: Bin | None, column: Bin | None) -> Cell | Grid:
+        def item(row: Bin | None, column: Bin | None) -> Tile | Grid:
             here = {**at, **{dim: row for dim in rows if row}, **{dim: column for dim in columns if column}}
-            return self.grid(rest, here) if rest else self._cell(here)
+            return self.grid(rest, here) if rest else self._tile(here)
 
         return Grid(
             tuple(tuple(item(row, column) for column in self._of(columns)) for row in self._of(rows)),
@@ -144,23 +144,22 @@ class _Drawing(NamedTuple):
         return f"dim {dims[0]} {way}" if dims else ""
 
     def _labels(self, dims: list[int]) -> tuple[str, ...]:
-        """Which elements of a dim each bin has."""
+        """The range of elements of a dim in each bin."""
         if not dims or self.shape is None:
             return ()
         dim = self.shape[dims[0]]
-        piece = -(-dim // self.table.shape[dims[0]])
-        ends = [(min(low * piece, dim), min(high * piece, dim)) for low, high in self.bins[dims[0]]]
+        size = -(-dim // self.table.shape[dims[0]])
+        ends = [(min(low * size, dim), min(high * size, dim)) for low, high in self.bins[dims[0]]]
         is_long = len(str(dim)) > _LONG_NUMBER and len(ends) > 1
         texts = [f"{start}:" if is_long else f"{start}:{end}" for start, end in ends]
         return tuple(text if start < end or not dim else "-" for text, (start, end) in zip(texts, ends, strict=True))
 
-    def _cell(self, at: dict[int, Bin]) -> Cell:
+    def _tile(self, at: dict[int, Bin]) -> Tile:
         dims = range(self.table.ndim - 2)
         part = self.table[tuple(slice(*at[dim]) if dim in at else slice(None) for dim in dims)]
-        *pieces, sums, copies = part.shape
-        counts = {"piece": math.prod(pieces), "summand": sums, "copy": copies}
-        plural = {"piece": "pieces", "summand": "summands", "copy": "copies"}
-        said = tuple(f"{count} {plural[kind]}" for kind, count in counts.items() if count > 1)
+        *shards, sums, copies = part.shape
+        counts = {"shards": math.prod(shards), "summands": sums, "copies": copies}
+        notes = tuple(f"{count} {kind}" for kind, count in counts.items() if count > 1)
         order = [self.bins[dim].index(at[dim]) for dim in at]
         sizes = [len(self.bins[dim]) for dim in at]
         place = int(np.ravel_multi_index(order, sizes)) if order else 0
@@ -171,24 +170,24 @@ class _Drawing(NamedTuple):
         across = next((shares[dim] for dim in inner if dim not in self.down), 0.0)
         if any(shares[dim] == 1 for dim in at):
             down = across = 1.0
-        return Cell((devices_text(part.reshape(-1).tolist()), *said), colour, (down, across))
+        return Tile((devices_text(part.reshape(-1).tolist()), *notes), colour, (down, across))
 
     def _padding(self, dim: int, at: Bin) -> float:
-        """The share of a bin of a dim that is padding."""
+        """The fraction of a bin of a dim that is padding."""
         if self.shape is None or not self.shape[dim]:
             return 0.0
-        piece = -(-self.shape[dim] // self.table.shape[dim])
-        low, high = at[0] * piece, at[1] * piece
+        size = -(-self.shape[dim] // self.table.shape[dim])
+        low, high = at[0] * size, at[1] * size
         real = max(min(high, self.shape[dim]) - low, 0)
         return 1 - real / (high - low)
 
 
-_LONGEST = 16  # characters that name the devices of a cell
-_LONG_NUMBER = 4  # digits, from which on a label says where a piece begins, alone
+_LONGEST = 16  # characters that name the devices of a tile
+_LONG_NUMBER = 4  # digits; for longer numbers a label has the first index alone
 
 
 def devices_text(ids: Sequence[int]) -> str:
-    """Devices in few words: 0-7; 0-3,8-11; 0-56 by 8; 0 ... 505."""
+    """The ids of devices as a short text: 0-7; 0-3,8-11; 0-56 by 8; 0 ... 505."""
     numbers = sorted(ids)
     if len(numbers) > 2 and len(steps := {b - a for a, b in itertools.pairwise(numbers)}) == 1:
         step = steps.pop()
@@ -205,12 +204,12 @@ def devices_text(ids: Sequence[int]) -> str:
     return f"{numbers[0]} ... {numbers[-1]}"
 
 
-# --- where everything stands ------------------------------------------------------------------------------------------
+# --- positions --------------------------------------------------------------------------------------------------------
 
 
 class Unit(NamedTuple):
-    """The sizes of what is drawn: of a cell, a line of labels, a character of them; gap: between cells; apart: between
-    grids, across and down; margin: between labels and what they stand at."""
+    """The sizes of the drawing's parts: of a tile, a line of labels, a character of them; gap: between tiles; apart:
+    between grids, across and down; margin: between labels and the labelled."""
 
     width: float
     height: float
@@ -222,15 +221,15 @@ class Unit(NamedTuple):
 
 
 class Box(NamedTuple):
-    """A cell in its place."""
+    """A tile at its position."""
 
-    cell: Cell
+    tile: Tile
     x: float
     y: float
 
 
 class Label(NamedTuple):
-    """A text in its place: x is where it begins, its middle or its end, by the anchor; y the top of its line."""
+    """A text at its position: x is its start, its middle or its end, by the anchor; y the top of its line."""
 
     text: str
     x: float
@@ -238,26 +237,26 @@ class Label(NamedTuple):
     anchor: str
 
 
-def size_of(item: Cell | Grid, unit: Unit) -> tuple[float, float]:
-    """Width and height of what is drawn, labels included."""
-    if isinstance(item, Cell):
+def size_of(item: Tile | Grid, unit: Unit) -> tuple[float, float]:
+    """Width and height of the drawing, labels included."""
+    if isinstance(item, Tile):
         return unit.width, unit.height
     left, top = _labels_of(item, unit)
     width, height = size_of(item.items[0][0], unit)
     across, down = _between(item, unit)
     columns, rows = len(item.items[0]), len(item.items)
-    edge = 2 * unit.gap if isinstance(item.items[0][0], Cell) else 0
+    edge = 2 * unit.gap if isinstance(item.items[0][0], Tile) else 0
     body = edge + columns * width + (columns - 1) * across
     title = unit.gap + len(item.titles[1]) * unit.char
     return left + max(body, title), top + edge + rows * height + (rows - 1) * down
 
 
 def _between(grid: Grid, unit: Unit) -> tuple[float, float]:
-    return (unit.gap, unit.gap) if isinstance(grid.items[0][0], Cell) else unit.apart
+    return (unit.gap, unit.gap) if isinstance(grid.items[0][0], Tile) else unit.apart
 
 
 def _labels_of(grid: Grid, unit: Unit) -> tuple[float, float]:
-    """The room that a grid's labels take at the left and at the top."""
+    """The width of a grid's labels at the left and their height at the top."""
     longest = max(map(len, (*grid.labels[0], grid.titles[0])))
     left = longest * unit.char + unit.margin if longest else 0
     lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
@@ -265,11 +264,11 @@ def _labels_of(grid: Grid, unit: Unit) -> tuple[float, float]:
 
 
 def placed(item: Grid, unit: Unit, x: float = 0, y: float = 0) -> Iterator[Box | Label]:
-    """Every cell and label of a grid, in their places."""
+    """Yields every tile and label of a grid, with their positions."""
     left, top = _labels_of(item, unit)
     width, height = size_of(item.items[0][0], unit)
     across, down = _between(item, unit)
-    edge = unit.gap if isinstance(item.items[0][0], Cell) else 0
+    edge = unit.gap if isinstance(item.items[0][0], Tile) else 0
     begin_x, begin_y = x + left + edge, y + top + edge
     if item.titles[1]:
         yield Label(item.titles[1], begin_x, y, "start")

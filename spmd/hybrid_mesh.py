@@ -1,4 +1,4 @@
-"""HybridMesh: devices of several slices, fast axes inside of a slice and slow ones between them."""
+"""HybridMesh: devices of several slices, with fast axes inside a slice and slow axes between slices."""
 
 import math
 from collections.abc import Sequence
@@ -12,19 +12,18 @@ from .mesh import Mesh
 
 
 class HybridMesh(Mesh):
-    """A mesh over slices: axis i has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices, the slices the slower part.
+    """A mesh over slices: axis i has `dcn_mesh_shape[i] * ici_mesh_shape[i]` devices, with the slices the slower index.
 
     Args:
-        ici_mesh_shape: the part of each axis inside of a slice; their product is the number of devices of a slice.
-        dcn_mesh_shape: the part of each axis across slices; their product is the number of slices. None: one slice.
+        ici_mesh_shape: the size of each axis inside a slice; their product is the number of devices of a slice.
+        dcn_mesh_shape: the size of each axis across slices; their product is the number of slices. None: one slice.
         axis_names: a name per axis.
         target: as in `Mesh`; "2xv5e:2x4" is two TPU slices, "2xcpu:8" two simulated ones.
 
-    A slice is what TPUs say (of however many hosts), elsewhere the devices of one process;
-    `spmd.simulate(8, slices=2)` or `config.num_slices` makes slices of any devices. Inside a slice of a TPU an axis
-    follows the links of its chips.
+    A slice is a TPU slice (of any number of hosts), elsewhere the devices of one process; `spmd.simulate(8, slices=2)`
+    or `config.num_slices` makes slices of any devices. Inside a TPU slice an axis follows the links of the chips.
 
-    Raises ValueError where the shapes differ in length, or do not hold the slices and their devices.
+    Raises ValueError where the shapes differ in length, or do not match the slices and their devices.
     Source: `torch_xla.distributed.spmd.HybridMesh`, `jax.experimental.mesh_utils.create_hybrid_device_mesh`.
 
     >>> import spmd
@@ -52,7 +51,7 @@ class HybridMesh(Mesh):
         if target is None:
             prepare()
         grids = [_inside(members, fast, target) for members in _by_slice(slow, math.prod(fast), target)]
-        # (slow axes, fast axes) to one axis of each pair, the slow part first.
+        # (slow axes, fast axes) to one axis of each pair, the slow one first.
         pairs = [place for axis in range(len(fast)) for place in (axis, axis + len(fast))]
         ids = np.array(grids).reshape(*slow, *fast).transpose(pairs)
         shape = tuple(outer * inner for outer, inner in zip(slow, fast, strict=True))
@@ -61,7 +60,7 @@ class HybridMesh(Mesh):
 
 
 def _by_slice(slow: tuple[int, ...], size: int, target: str | None) -> list[list[int]]:
-    """The devices of each slice. Raises ValueError for other slices than the shape holds, or of another size."""
+    """The devices of each slice. Raises ValueError where the slices differ from the shape in number or size."""
     members: dict[int, list[int]] = {}
     for device, slice_index in enumerate(slices(target)):
         members.setdefault(slice_index, []).append(device)
@@ -79,7 +78,7 @@ def _by_slice(slow: tuple[int, ...], size: int, target: str | None) -> list[list
 
 
 def _inside(members: list[int], shape: tuple[int, ...], target: str | None) -> np.ndarray:
-    """The devices of one slice in a grid, along the links of its chips where it is a TPU's."""
+    """The devices of one slice in a grid, along the links of the chips for a TPU."""
     devices = [all_devices(target)[i] for i in members] if target is None or not is_simulated(target) else []
     if not devices or devices[0].platform != "tpu":
         return np.array(members).reshape(shape)

@@ -1,4 +1,4 @@
-"""How a tensor lies, whatever it is: data, annotated or not, a view, a value that is recorded and has not run."""
+"""The sharding of any tensor: data, annotated or not, a view, a value that is recorded and has not run."""
 
 import importlib
 import math
@@ -10,12 +10,12 @@ from typing import Any, overload
 import torch
 
 from .core.backend.modules import to_come
-from .core.compile.collectives import source_of
-from .core.engine import asked
-from .core.ir.graph import Leaf, origin
+from .core.compile.hlo_collectives import source_of
+from .core.engine import propagation
+from .core.ir.graph import DeviceData, origin
 from .core.ir.source import Line, node_line
-from .core.lazy import annotate
-from .core.lazy.cell import BARRIER, LOCK
+from .core.lazy import annotations
+from .core.lazy.storage import LOCK, SYNC_LOCK
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
 from .mesh import Mesh
@@ -24,19 +24,19 @@ from .partition_spec import PartitionSpec
 
 @dataclass(frozen=True, repr=False)
 class Inspection:
-    """How a tensor lies, as `inspect` found it.
+    """The sharding of a tensor and its origin, as `inspect` returns it.
 
     Attributes:
         shape, dtype: the tensor's. residence: "devices" (data there), "host" (data that is not uploaded yet),
-            "pending" (recorded, not run), "abstract" (only planned with), "lost", or, of another device than xla, that
+            "pending" (recorded, not run), "abstract" (in a plan only), "lost", or, for another device than xla, that
             device's type: "cpu", "meta".
-        sharding: how it lies or, once it is run, uploaded or moved, will; None where nobody has said and it is on no
-            device.
-        decided_by: "annotation", "rules" (those of a `ShardingRules` that was applied to its module, which is
-            elsewhere), "compiler" (what it propagates to a recorded value), "last run" (where that left it), "default"
-            (one device, whole) or "".
-        bytes_per_device: of one piece, padding and all. line: the user's line that made a recorded value, or at which
-            data was run; "" of what was uploaded. read_as: the specs that ops read it in where they are others (FSDP
+        sharding: the tensor's, now or, once it is run, uploaded or moved; None for data without an annotation that is
+            on no device.
+        decided_by: "annotation", "rules" (of a `ShardingRules` that was applied to its module, which is elsewhere),
+            "compiler" (the sharding that it propagates to a recorded value), "last run" (the sharding that the run
+            left), "default" (one device, unsharded) or "".
+        bytes_per_device: of one shard, with padding. line: the user's line that made a recorded value, or at which
+            data was run; "" for uploaded data. read_as: the specs in which ops read it where these differ (FSDP
             gathers so).
         mesh, spec, text: of the sharding: a `spmd.Mesh`, a `PartitionSpec`, GSPMD text ("" without one).
     """
@@ -51,11 +51,16 @@ class Inspection:
 
     @property
     def mesh(self) -> Mesh | None:
-        lies = self.sharding
-        if lies is None:
+        sharding = self.sharding
+        if sharding is None:
             return None
-        is_nameless = lies.axis_names == tuple(map(str, range(len(lies.axis_names))))
-        return Mesh(lies.device_ids, lies.mesh_shape, None if is_nameless else lies.axis_names, target=lies.target)
+        is_nameless = sharding.axis_names == tuple(map(str, range(len(sharding.axis_names))))
+        return Mesh(
+            sharding.device_ids,
+            sharding.mesh_shape,
+            None if is_nameless else sharding.axis_names,
+            target=sharding.target,
+        )
 
     @property
     def spec(self) -> PartitionSpec | None:
@@ -67,7 +72,7 @@ class Inspection:
 
     @property
     def shard_shape(self) -> tuple[int, ...]:
-        """The shape of one device's piece, padding and all."""
+        """The shape of one device's shard, with padding."""
         return self.shape if self.sharding is None else self.sharding.shard_shape(self.shape)
 
     @property
@@ -76,7 +81,7 @@ class Inspection:
 
     @property
     def headline(self) -> str:
-        """What it is and where, in one line."""
+        """One line: dtype, shape, residence and sharding."""
         where = {"devices": "on devices", "host": "on the host, not uploaded yet", "pending": "recorded, not run"}
         head = f"{_typed(self.dtype, self.shape)} {where.get(self.residence, self.residence)}"
         if self.sharding is None:
@@ -87,10 +92,10 @@ class Inspection:
 
     @property
     def each(self) -> str:
-        """What one device has, in one line."""
+        """One line: the shard of one device, and `decided_by`."""
         count = 1 if self.sharding is None else len(self.sharding.device_ids)
-        piece = f"{_typed(self.dtype, self.shard_shape)}, {self.bytes_per_device:,} B"
-        return f"each of {count} devices holds {piece}" + (f"; decided by {self.decided_by}" if self.decided_by else "")
+        shard = f"{_typed(self.dtype, self.shard_shape)}, {self.bytes_per_device:,} B"
+        return f"each of {count} devices holds {shard}" + (f"; decided by {self.decided_by}" if self.decided_by else "")
 
     def _rows(self) -> list[tuple[str, str]]:
         rows = [("", self.headline), ("", self.each)] if self.sharding is not None else [("", self.headline)]
@@ -110,8 +115,8 @@ class Inspection:
     def __rich__(self) -> Any:
         table = importlib.import_module("rich.table").Table.grid(padding=(0, 1))
         text = importlib.import_module("rich.text").Text
-        for name, told in self._rows():
-            table.add_row(text(name, style="bold"), text(told))
+        for name, value in self._rows():
+            table.add_row(text(name, style="bold"), text(value))
         return table
 
 
@@ -119,8 +124,8 @@ def _typed(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
 
 
-def _written(lies: Sharding, rank: int) -> str:
-    return repr(PartitionSpec(*lies.partition_spec(rank)))
+def _written(sharding: Sharding, rank: int) -> str:
+    return repr(PartitionSpec(*sharding.partition_spec(rank)))
 
 
 @overload
@@ -128,20 +133,21 @@ def inspect(tensor: torch.Tensor, /) -> Inspection: ...
 @overload
 def inspect(*tensors: torch.Tensor) -> "tuple[Inspection, ...]": ...
 def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
-    """How a tensor lies, or will lie: shape, dtype, sharding, bytes per device, and who decided it.
+    """Returns shape, dtype, present or future sharding, bytes per device, and the origin of the sharding.
 
-    Of a value that is recorded and not annotated the compiler is asked what it propagates, in the program that the next
-    barrier would run: compiled, not run, and not counted. Nothing changes by it: what is pending stays so, no later
-    barrier compiles another program, the ledger has no line of it; asking again costs no compile. Several tensors share
-    one. A later op may still change the answer, as propagation looks at the whole program.
+    For a value that is recorded and not annotated, the compiler propagates the sharding in the program that the next
+    sync would run: compiled, not run, and not counted. Nothing changes by it: pending values stay pending, no later
+    sync compiles another program, the compile log gets no line; a second call costs no compilation. Several tensors
+    share one. A later op may still change the answer, as propagation looks at the full program.
 
     Args:
         tensors: on xla, data, views and recorded values, parameters of FSDP (as they are stored); tensors of other
-            devices are told as such. Inside `spmd.plan` and the bodies of loops the compiler is not asked.
+            devices are reported as such. Inside `spmd.plan` and the bodies of loops nothing is compiled.
 
-    Returns an `Inspection`; of several tensors a tuple of them.
+    Returns an `Inspection`; for several tensors a tuple of them.
 
-    Raises TypeError for what is no tensor, and what compiling raises, where an op that is pending cannot be compiled.
+    Raises TypeError for an argument that is not a tensor, and the compiler's error, where a pending op cannot be
+    compiled.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -155,55 +161,57 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
     for tensor in tensors:
         if not isinstance(tensor, torch.Tensor):
             raise TypeError(
-                f"inspect: expected tensors, got {type(tensor).__name__}; of a list inspect(*tensors), of a module "
-                "inspect(*module.parameters())"
+                f"inspect: expected tensors, got {type(tensor).__name__}; for a list call inspect(*tensors), for a "
+                "module inspect(*module.parameters())"
             )
-    with BARRIER, LOCK:
+    with SYNC_LOCK, LOCK:
         open_ = [t for t in tensors if isinstance(t, XlaTensor) and _said(t) is None and not _is_unplaced(t)]
-        ask = [] if asked.is_unknown() else open_
-        told = dict(zip(map(id, ask), asked.propagated(ask) if ask else (), strict=True))
-        found = tuple(_found(tensor, told.get(id(tensor))) for tensor in tensors)
+        wanted = [] if propagation.is_unknown() else open_
+        propagated = dict(zip(map(id, wanted), propagation.propagated(wanted) if wanted else (), strict=True))
+        found = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
     return found[0] if len(found) == 1 else found
 
 
 def _said(tensor: XlaTensor) -> Sharding | None:
-    """How a tensor lies where that need not be asked: as annotated in all dims, else as its data does."""
-    view, cell = tensor._view, tensor._cell
-    lies = cell.sharding if view is None else view.sharding
-    if lies is not None and not lies.is_open:
-        return lies
-    is_there = view is None and type(cell.value) is Leaf and cell.value.host is None
-    return cell.value.sharding if is_there else None  # type: ignore[union-attr]  # a leaf
+    """The sharding that is known without the compiler: the annotation, if it covers all dims, else the data's."""
+    view, storage = tensor._view, tensor._storage
+    sharding = storage.sharding if view is None else view.sharding
+    if sharding is not None and not sharding.is_open:
+        return sharding
+    is_there = view is None and type(storage.value) is DeviceData and storage.value.host is None
+    return storage.value.sharding if is_there else None  # type: ignore[union-attr]  # device data
 
 
 def _is_unplaced(tensor: XlaTensor) -> bool:
-    """Whether it is data of the host that nobody has annotated: it goes where the first program needs it."""
-    cell = tensor._cell
+    """True for host data without an annotation, which the first program that reads it places, and for lost data."""
+    storage = tensor._storage
     return (
         tensor._view is None
-        and type(cell.value) is Leaf
-        and (cell.value.host is not None or cell.value.gone is not None)
+        and type(storage.value) is DeviceData
+        and (storage.value.host is not None or storage.value.gone is not None)
     )
 
 
-def _found(tensor: torch.Tensor, told: Sharding | None) -> Inspection:
+def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
     if not isinstance(tensor, XlaTensor):
-        lies = to_come(tensor)
-        by = "" if lies is None else "rules"
-        return Inspection(tuple(tensor.shape), tensor.dtype, tensor.device.type, lies, by)
-    cell, view = tensor._cell, tensor._view
+        sharding = to_come(tensor)
+        by = "" if sharding is None else "rules"
+        return Inspection(tuple(tensor.shape), tensor.dtype, tensor.device.type, sharding, by)
+    storage, view = tensor._storage, tensor._view
     said = _said(tensor)
-    asked_for = cell.sharding if view is None else view.sharding
-    by = "annotation" if said is not None and said is asked_for else "last run" if said is not None else ""
-    if told is not None:
-        by = "compiler" if len(told.device_ids) > 1 else "default"
+    requested = storage.sharding if view is None else view.sharding
+    by = "annotation" if said is not None and said is requested else "last run" if said is not None else ""
+    if propagated is not None:
+        by = "compiler" if len(propagated.device_ids) > 1 else "default"
     rank = len(tensor.shape)
-    layouts = [] if view is not None or cell.reads is None else [read for read in cell.reads.known if read is not said]
+    layouts = (
+        [] if view is not None or storage.reads is None else [read for read in storage.reads.known if read is not said]
+    )
     return Inspection(
         tuple(tensor.shape),
         tensor.dtype,
-        annotate.residence(cell.value),
-        said if said is not None else told,
+        annotations.residence(storage.value),
+        said if said is not None else propagated,
         by,
         _line(tensor),
         tuple(PartitionSpec(*layout.partition_spec(rank)) for layout in layouts),
@@ -211,13 +219,13 @@ def _found(tensor: torch.Tensor, told: Sharding | None) -> Inspection:
 
 
 def _line(tensor: XlaTensor) -> str:
-    """The line of a view, of a recorded value, or of the barrier that ran data; "" where there is none."""
-    view, value = tensor._view, tensor._cell.value
+    """The line of a view, of a recorded value, or of the sync that ran data; "" where there is none."""
+    view, value = tensor._view, tensor._storage.value
     if view is not None and view.code is not None:
         return str(Line(view.code, view.instruction))
     node = origin(value)
     if node is not None:
         return str(node_line(source_of(node)))
-    assert type(value) is Leaf, "only a leaf has no op"
+    assert type(value) is DeviceData, "only device data has no op"
     program = None if value.maker is None else value.maker()
     return "" if program is None else str(program.line)

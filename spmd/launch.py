@@ -1,4 +1,4 @@
-"""Several processes of one program, as a script sees them: joining, a batch of each, and the whole of a value."""
+"""Several processes of one program: initialization, a batch from each, and full values on the CPU."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,10 +8,10 @@ from torch import nn
 
 from .core.dispatch.copies import host_copy
 from .core.engine.abstract import recording
-from .core.ir.graph import Leaf
+from .core.ir.graph import DeviceData
 from .core.ir.meta import dense_meta
 from .core.ir.source import user_frame, user_line
-from .core.lazy.cell import Cell
+from .core.lazy.storage import Storage
 from .core.lazy.tensor import XlaTensor, abstract, wrap
 from .core.pjrt import agreement, devices, processes, transfer
 from .mesh import Mesh
@@ -28,24 +28,24 @@ def initialize(
 ) -> None:
     """Makes this process one of several that run the same script; before the first use of a device, in each of them.
 
-    `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of them. What is not
-    given comes from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), from SLURM, Open MPI or a TPU
-    pod. A second call with the same arguments does nothing.
+    `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of them. Missing
+    arguments come from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), from SLURM, Open MPI or a
+    TPU pod. A second call with the same arguments does nothing.
 
     Args:
-        coordinator_address: "host:port" at which the first process listens. num_processes, process_id: how many there
-            are, and which one this is.
+        coordinator_address: "host:port" at which the first process listens. num_processes, process_id: the number of
+            processes, and the index of this one.
         local_device_count: as `spmd.simulate`, that many CPU devices in this process.
-        heartbeat_timeout_seconds: a process that is silent for so long is taken for dead, and ends the others.
-        initialization_timeout_seconds: how long to wait until all have come.
+        heartbeat_timeout_seconds: a process that is silent for this time is taken for dead, and ends the others.
+        initialization_timeout_seconds: the time to wait until all processes have joined.
 
-    Raises ValueError that says what is missing, RuntimeError when a device was used before or for a second, different
-    call. Source: `jax.distributed.initialize`.
+    Raises ValueError that names the missing argument, RuntimeError when a device was used before or for a second,
+    different call. Source: `jax.distributed.initialize`.
     """
     if processes.client() is not None:
         given = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}
-        for name, (asked, present) in given.items():
-            if asked not in (None, present):
+        for name, (requested, present) in given.items():
+            if requested not in (None, present):
                 raise RuntimeError(f"initialize: this process has joined others already, with {name}={present}")
         return
     if devices.is_running():
@@ -63,7 +63,7 @@ def initialize(
 
 
 def process_index() -> int:
-    """Which process this one is, from 0 on.
+    """The index of this process, from 0 on.
 
     >>> import spmd
     >>> spmd.process_index()
@@ -73,7 +73,7 @@ def process_index() -> int:
 
 
 def process_count() -> int:
-    """How many processes run this program.
+    """The number of processes that run this program.
 
     >>> import spmd
     >>> spmd.process_count()
@@ -83,15 +83,15 @@ def process_count() -> int:
 
 
 def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
-    """A tensor on xla of which each process gives its own part, laid out as `mark_sharding` would; all must call it.
+    """Returns a tensor on xla, sharded as by `mark_sharding`, from each process's own part; all must call it.
 
     Args:
         data: a CPU tensor, of the same shape and dtype in every process. Along a dim that the spec splits over
-            processes it is this process's part, in order of devices; along any other it is the whole.
+            processes it is this process's part, in order of devices; along any other dim it has all elements.
         mesh, partition_spec: as in `mark_sharding`.
 
-    Returns a tensor of the whole shape: with two processes of four devices, parts (8, 128) under P("fsdp", None) make
-    (16, 128). With one process the part is the whole.
+    Returns a tensor of the global shape: with two processes of four devices, parts (8, 128) under P("fsdp", None) make
+    (16, 128). With one process the part is the full tensor.
 
     Raises ValueError for a part that its devices do not divide, `ProcessError` where the parts differ in shape or
     dtype.
@@ -107,18 +107,18 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     if processes.several():
         what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r}"
         agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
-    meta = dense_meta(transfer.whole_shape(tuple(data.shape), sharding), data.dtype)
+    meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording() is not None:
         return abstract(meta, sharding)
     buffer = transfer.upload_part(transfer.host_array(data), meta.shape, sharding)
-    return wrap(meta, Cell(Leaf(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
+    return wrap(meta, Storage(DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
 
 
 def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole value as a CPU tensor, in every process; all must call it. A barrier.
+    """The full value as a CPU tensor, in every process; all must call it. A sync.
 
-    With several processes `.cpu()`, `print` and saving read only what each process has whole: this is how the rest is
-    read.
+    With several processes `.cpu()`, `print` and saving read only values of which each process has all shards;
+    `full_tensor` reads the others.
 
     >>> import torch, spmd
     >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
@@ -133,7 +133,7 @@ def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def full_state_dict(module: nn.Module) -> dict[str, Any]:
-    """The module's state dict with every tensor whole on the CPU (see `full_tensor`), in every process; all must call.
+    """The module's state dict with full tensors on the CPU (see `full_tensor`), in every process; all must call it.
 
     >>> import torch, spmd
     >>> list(spmd.full_state_dict(torch.nn.Linear(2, 1, device="xla")))

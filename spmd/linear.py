@@ -1,4 +1,4 @@
-"""PyTorch/XLA's names about products and the order of a backward pass."""
+"""PyTorch/XLA's functions for linear layers and for optimization barriers in a backward pass."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,10 +12,10 @@ from .core.interop.call_jax import call_jax
 
 
 class EinsumLinear(nn.Linear):
-    """`nn.Linear`, by the name of PyTorch/XLA's form of it that keeps the dims of its input apart.
+    """`nn.Linear` under PyTorch/XLA's name for the form that does not flatten the dims of its input.
 
-    Here `nn.Linear` does so itself: one product over the last dim, of which every other dim may be split, forward and
-    backward. Source: `torch_xla.distributed.spmd.EinsumLinear`.
+    Here `nn.Linear` itself does not: it is one product over the last dim, in which every other dim may be sharded,
+    forward and backward. Source: `torch_xla.distributed.spmd.EinsumLinear`.
 
     >>> import torch, spmd
     >>> spmd.EinsumLinear(4, 2, device="xla")(torch.ones(3, 5, 4, device="xla")).shape
@@ -40,9 +40,9 @@ def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
 
 
 def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
-    """None of these values is there, for what reads them from here on, before all are: XLA moves nothing across.
+    """Puts an optimization barrier around these values, in place: later reads of one wait until all are computed.
 
-    In place. Raises TypeError for a tensor that is not on xla. Source:
+    XLA moves no op across it. Raises TypeError for a tensor that is not on xla. Source:
     `torch_xla.core.xla_model.optimization_barrier_`, StableHLO's `optimization_barrier`.
 
     >>> import torch, spmd
@@ -57,7 +57,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
 
 
 def _behind(tensors: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-    """The values, each behind the others."""
+    """The values after an optimization barrier over all of them."""
     here = [on_device(tensor, "optimization_barrier_") for tensor in tensors]
     return call_jax(_barrier, *here) if here else ()
 
@@ -67,12 +67,12 @@ def _barrier(*arrays: jax.Array) -> tuple[jax.Array, ...]:
 
 
 def apply_backward_optimization_barrier(module: nn.Module) -> None:
-    """Has the backward of what stands before a module wait until the module's gradients are there.
+    """Makes the backward of the layers before a module wait until the module's gradients are computed.
 
     The module's input needs a gradient, or torch warns.
 
-    So XLA does not put off the gradients of many modules, to hold and reduce them together. FSDP's units do so by
-    themselves. Source: `torch_xla.distributed.spmd.apply_backward_optimization_barrier`.
+    XLA then does not delay the gradients of many modules, to hold and reduce them together. FSDP's units wait so
+    already. Source: `torch_xla.distributed.spmd.apply_backward_optimization_barrier`.
 
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(2, 2, device="xla")

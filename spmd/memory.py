@@ -1,11 +1,11 @@
-"""Where values are kept between uses: names for a checkpoint's policy, and the host's memory beside the device's."""
+"""The memory of values between uses: names for recompute policies, and offloading to the host's memory."""
 
 from typing import Any
 
 import torch
 
 from .annotate import on_device
-from .core.lazy.annotate import annotate, current_sharding
+from .core.lazy.annotations import annotate, current_sharding
 from .core.lazy.tensor import XlaTensor
 from .core.ops.offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
 from .core.pjrt.devices import default_sharding
@@ -13,9 +13,9 @@ from .core.sharding.value import HOST
 
 
 def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
-    """The tensor's value under a name, by which a policy of `spmd.checkpoint_policies` saves or offloads it.
+    """Names the tensor's value; a policy of `spmd.checkpoint_policies` saves or offloads it by this name.
 
-    Anywhere but in a checkpointed function it changes nothing. Works on every device. Source:
+    Outside a recomputed (checkpointed) function it changes nothing. Works on every device. Source:
     `jax.ad_checkpoint.checkpoint_name`.
 
     >>> import torch, spmd
@@ -29,12 +29,12 @@ def checkpoint_name(tensor: torch.Tensor, name: str) -> torch.Tensor:
 
 
 def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """The same value in the host's memory ("pinned_host"), laid out over the devices' hosts as it was over the devices.
+    """Returns the value in the host's memory ("pinned_host"), sharded over the devices' hosts as over the devices.
 
-    Its gradient comes back to the device. An op that reads the result gets it on the device, each time anew: where
+    Its gradient comes back to the device. Each op that reads the result transfers it to the device again: where
     several do, place it once with `place_to_device`. The transfers are part of the program; XLA's CPU compiler has one
-    memory inside a program and makes no copy there, so that on simulated devices only what outlives a program, its
-    arguments and results, lies in the other memory.
+    memory inside a program and makes no copy there, so that on simulated devices only the arguments and results of a
+    program are in the other memory.
 
     Raises TypeError for a tensor that is not on xla. Source: `torch_xla._internal`'s `place_to_host`, whose gradient is
     not moved; `jax.device_put(x, jax.memory.Space.Host)`.
@@ -49,7 +49,7 @@ def place_to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
-    """The same value in the device's memory; its gradient goes to the host's, where the tensor came from.
+    """Returns the value in the device's memory; its gradient goes to the host's memory, as the tensor came from there.
 
     Raises TypeError for a tensor that is not on xla. Source: see `place_to_host`.
 
@@ -65,11 +65,11 @@ def place_to_device(tensor: torch.Tensor) -> torch.Tensor:
 def offload_optimizer(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
     """Keeps an optimizer's state (moments, momentum) in the host's memory between its steps; returns the optimizer.
 
-    A step's program takes the state to the device where an update reads it, and back; it is updated in place there. The
-    state lies over the hosts as its parameter lies over the devices. What an optimizer holds on the CPU by itself (step
-    counts) and single numbers stay where they are.
+    A step's program transfers the state to the device where an update reads it, and back; it is updated in place there.
+    The state is sharded over the hosts as its parameter over the devices. State that an optimizer holds on the CPU by
+    itself (step counts) and scalars are not moved.
 
-    Raises TypeError for what is no optimizer. Source: ZeRO-Offload (arXiv:2101.06840).
+    Raises TypeError for another type. Source: ZeRO-Offload (arXiv:2101.06840).
 
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(4, 4).to("xla")
@@ -91,6 +91,6 @@ def _offload_state(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for state in optimizer.state.values():
         for value in state.values():
             if type(value) is XlaTensor and value.dim():
-                lies = current_sharding(value) or default_sharding()
-                if lies.memory != HOST:
-                    annotate(value, lies.with_spec(lies.spec, HOST))
+                sharding = current_sharding(value) or default_sharding()
+                if sharding.memory != HOST:
+                    annotate(value, sharding.with_spec(sharding.spec, HOST))

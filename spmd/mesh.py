@@ -13,31 +13,31 @@ import numpy as np
 
 from .core.pjrt import processes
 from .core.pjrt.devices import devices
-from .core.sharding.spec import OPEN, UNCONSTRAINED, WHOLE, Dim, Spec
+from .core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
 from .core.sharding.text import open_dims, read
 from .core.sharding.topology import num_devices, slices
 from .core.sharding.value import Sharding
 from .partition_spec import Axis, PartitionSpec
 from .placements import are_placements, spec_of
 
-ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # those of `with mesh:`
+ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # the meshes of `with mesh:`
 
 
 class Mesh:
-    """Devices in a grid. Immutable; equal meshes are equal and hash alike.
+    """Devices in a grid. Immutable, compared and hashed by value.
 
     Args:
         device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major, each at most once;
-            any part of the devices, with several processes all of them.
+            any subset of the devices, with several processes all of them.
         mesh_shape: the size of each axis; their product is the number of ids.
-        axis_names: a name per axis, all different; without them axes are called by index.
-        target: devices that need not be here: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a mesh
-            can be lowered and compiled; what would run or upload raises.
+        axis_names: a name per axis, all different; without names axes are addressed by index.
+        target: devices that need not be present: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a
+            mesh can be lowered and compiled; a run or an upload raises.
 
-    Inside `with mesh:` it is the mesh of every call that is given none. Subclasses may take other arguments.
+    Inside `with mesh:` it is the default mesh of calls without one. Subclasses may take other arguments.
 
-    Raises ValueError for unknown or repeated device ids, a shape that does not hold them, or repeated names; TypeError
-    for a lone number or text where several are meant.
+    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or repeated names;
+    TypeError for a single number or text instead of a sequence.
     Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
 
     >>> import spmd
@@ -105,7 +105,7 @@ class Mesh:
             "target": target,
         }.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "_shardings", {})  # every spec that was checked against this mesh
+        object.__setattr__(self, "_shardings", {})  # of every spec that was checked against this mesh
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in Mesh.__slots__:
@@ -137,9 +137,10 @@ class Mesh:
         return self.axis_names.index(name) if name in self.axis_names else None
 
     def link(self, axis: str | int) -> str:
-        """What links the devices along an axis: "ici" inside of a slice, "dcn" between slices (see `HybridMesh`).
+        """The kind of link between the devices along an axis: "ici" inside a slice, "dcn" between slices.
 
-        An axis with both parts is as slow as the slower. Raises ValueError for an axis that is not in the mesh.
+        An axis with both (see `HybridMesh`) is "dcn", the slower one. Raises ValueError for an axis that is not in the
+        mesh.
         """
         name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
         where = np.array(slices(self.target))[self.get_logical_mesh()]
@@ -147,9 +148,9 @@ class Mesh:
         return "dcn" if (rows != rows[:1]).any() else "ici"
 
     def get_jax_mesh(self) -> jax.sharding.Mesh:
-        """The same mesh as jax has it."""
+        """The same mesh as a `jax.sharding.Mesh`."""
         mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target).jax.mesh
-        assert isinstance(mesh, jax.sharding.Mesh), "a sharding of ours lies on devices"
+        assert isinstance(mesh, jax.sharding.Mesh), "the mesh of a Sharding has devices"
         return mesh
 
     def get_op_sharding(self, partition_spec: Sequence[Any]) -> Sharding:
@@ -158,7 +159,7 @@ class Mesh:
 
     @staticmethod
     def from_str(text: str) -> "Mesh":
-        """The mesh that `str(mesh)` was made of, or PyTorch/XLA's: a dict of device_ids, mesh_shape and axis_names.
+        """Parses the text of `str(mesh)`, or PyTorch/XLA's text: a dict of device_ids, mesh_shape and axis_names.
 
         Raises ValueError for another text.
 
@@ -176,11 +177,11 @@ class Mesh:
         """The Sharding of a tensor of `rank` dims under a spec on this mesh.
 
         A spec is one entry per dim (see `PartitionSpec`), or GSPMD text (`"{devices=[4,2]<=[8]}"`, devices by id), or
-        DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`); wherever the library takes a spec, it takes
+        DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`); every function that takes a spec takes
         these.
 
-        Raises ValueError for a spec of another rank, an axis that is not in the mesh, or one used twice, for text that
-        is none or names other devices; TypeError for what is no spec.
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh or that is used twice, and for
+        text that does not parse or names other devices; TypeError for another type.
 
         >>> import spmd
         >>> spmd.Mesh([0], (1,), ("data",)).sharding("{replicated}", 2)
@@ -204,10 +205,10 @@ class Mesh:
         text, left = open_dims(given)
         if left and max(left) >= rank:
             raise ValueError(f"{caller}: {given} leaves dim {max(left)} open, but the tensor has {rank} dims")
-        lies = Sharding.of_tiling(read(text, rank, self.device_ids, caller), (here,), target=self.target)
-        dims = [*lies.spec.dims, *[WHOLE] * (rank - len(lies.spec.dims))]
+        sharding = Sharding.of_tiling(read(text, rank, self.device_ids, caller), (here,), target=self.target)
+        dims = [*sharding.spec.dims, *[UNSHARDED] * (rank - len(sharding.spec.dims))]
         dims = [OPEN if i in left else dim for i, dim in enumerate(dims)]
-        return lies.with_spec(lies.spec._replace(dims=tuple(dims)))
+        return sharding.with_spec(sharding.spec._replace(dims=tuple(dims)))
 
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
@@ -226,7 +227,7 @@ class Mesh:
             for name in names:
                 if name in used:
                     raise ValueError(
-                        f"{caller}: axis {name!r} stands twice in {spec!r}; a mesh axis can split one dim only\n"
+                        f"{caller}: axis {name!r} is used twice in {spec!r}; a mesh axis can split one dim only\n"
                         + _point_at(spec, name, last=True)
                     )
                 used[name] = name
@@ -274,27 +275,27 @@ class Mesh:
 
 
 def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:
-    """A mesh of a kind whose own arguments may be others."""
+    """A mesh of a subclass whose `__init__` may take other arguments."""
     mesh = kind.__new__(kind)
     Mesh.__init__(mesh, ids, shape, names, target=target)
     return mesh
 
 
-def _arguments(said: ast.expr) -> tuple[list[Any], dict[str, Any]]:
-    """What a mesh is made of by its text, a call or a dict. Raises TypeError for another expression."""
+def _arguments(given: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a mesh in its parsed text, a call or a dict. Raises TypeError for another expression."""
     try:
-        if isinstance(said, ast.Call) and isinstance(said.func, ast.Name):
-            named = {str(word.arg): ast.literal_eval(word.value) for word in said.keywords}
-            return [ast.literal_eval(one) for one in said.args], named
-        if isinstance(said, ast.Dict):
-            return [], ast.literal_eval(said)
+        if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
+            named = {str(word.arg): ast.literal_eval(word.value) for word in given.keywords}
+            return [ast.literal_eval(one) for one in given.args], named
+        if isinstance(given, ast.Dict):
+            return [], ast.literal_eval(given)
     except ValueError as error:
         raise TypeError(error) from error
     raise TypeError("it is neither a call nor a dict")
 
 
 def get_1d_mesh(axis_name: str | None = None) -> Mesh:
-    """All devices on one axis, which has this name or none. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
+    """Returns a mesh of all devices on one axis. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
 
     >>> import spmd
     >>> spmd.get_1d_mesh("data").size() == len(spmd.device_ids())
@@ -315,7 +316,7 @@ def _device_ids(given: Any) -> tuple[int, ...]:
 
 
 def _spec(given: Any, rank: int, caller: str) -> PartitionSpec:
-    """A spec that was given as another sequence; a text is no sequence of axes, though Python reads it as letters."""
+    """The PartitionSpec of another sequence. Raises TypeError for text, which Python would read as letters."""
     if isinstance(given, str) or not isinstance(given, Iterable):
         axes = [repr(given) if isinstance(given, (str, int)) else "None", *["None"] * (rank - 1)]
         raise TypeError(
@@ -328,11 +329,11 @@ def _listed(items: Iterable[Any]) -> str:
     return ", ".join(map(repr, items))
 
 
-SHOWN = 8  # of a long list in a message
+SHOWN = 8  # items of a long list in a message
 
 
 def _few(items: Sequence[Any]) -> str:
-    """The first of them and the last; of a long list how many there are."""
+    """The items as text; of a long list the first ones, the last and their number."""
     if len(items) <= SHOWN:
         return _listed(items)
     return f"{_listed(items[: SHOWN - 1])}, ... {items[-1]!r} ({len(items):,} of them)"

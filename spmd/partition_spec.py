@@ -1,11 +1,11 @@
-"""PartitionSpec: which mesh axes each dim of a tensor is split over, as the user writes it."""
+"""PartitionSpec: the mesh axes that shard each dim of a tensor."""
 
 from typing import Any, ClassVar
 
 from .core.sharding.spec import UNCONSTRAINED
 
 Axis = str | int
-SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: what jax calls UNCONSTRAINED
+SpecEntry = Axis | tuple[Axis, ...] | None | Any  # Any: jax's UNCONSTRAINED
 
 
 class PartitionSpec(tuple[SpecEntry, ...]):
@@ -39,7 +39,7 @@ class PartitionSpec(tuple[SpecEntry, ...]):
         return super().__new__(cls, entries)
 
     def without(self, axis: str) -> "PartitionSpec":
-        """The spec that leaves an axis out: what is split over it is whole there.
+        """The spec without an axis: a dim that the axis shards is unsharded over it.
 
         >>> PartitionSpec("tensor", ("data", "fsdp")).without("fsdp")
         P('tensor', 'data')

@@ -1,4 +1,4 @@
-"""Pictures of shardings: which device has which piece, coloured in a terminal, as SVG, in a notebook."""
+"""Pictures of shardings: the devices of each shard, coloured in a terminal, as SVG, in a notebook."""
 
 import importlib
 import sys
@@ -17,14 +17,14 @@ from .core.sharding.value import DEVICE, Sharding
 from .grids import Box, Grid, Unit, grid_of, lone, placed, size_of
 from .inspection import Inspection, inspect
 
-# By number of a colour: its place in the table of 256 that every terminal has. Black reads well on all of them.
+# For each number of a colour: its index in the table of 256 that every terminal has. Black is readable on all of them.
 # Twelve hues, and each of them twice more in another lightness.
 _TERMINAL = (
     75, 215, 114, 211, 141, 221, 80, 180, 203, 155, 110, 176,
     153, 137, 157, 204, 183, 136, 87, 223, 224, 107, 117, 225,
     69, 208, 34, 218, 189, 214, 37, 202, 217, 150, 74, 219,
 )  # fmt: skip
-# What reads well beside the cells, on a white page and on a black one.
+# Readable next to the tiles, on a white page and on a black one.
 _GREY = "#767676"
 
 
@@ -36,13 +36,13 @@ def _hex(number: int) -> str:
 
 
 class Picture:
-    """Which device has which piece of an array. Printed it is text, coloured in a terminal; a notebook shows the SVG.
+    """The devices of each shard of an array. Printed it is text, coloured in a terminal; a notebook shows the SVG.
 
-    Pieces are cells, in the order of the dims; a dim that is uneven ends in padding, which is hatched. What has no room
-    is drawn as fewer cells, which say of how many pieces they are. rich prints it, too.
+    Shards are tiles, in the order of the dims; an uneven dim ends in padding, which is hatched. Where the room is too
+    small, a tile is several shards and has their number. rich prints it, too.
 
     Attributes:
-        caption: what is said above the cells, a line each.
+        caption: the lines above the tiles.
     """
 
     def __init__(self, table: np.ndarray | str, shape: Sequence[int] | None, caption: Sequence[str]):
@@ -59,7 +59,7 @@ class Picture:
         """The picture in characters.
 
         Args:
-            use_color: with the codes that colour it. scale: of the cells. min_width: characters of a cell, where
+            use_color: with the codes that colour it. scale: of the tiles. min_width: characters of a tile, where
                 there is room. max_width: of the picture.
         """
         for rows, columns in [(rows, columns) for rows in (16, 8, 4, 2, 1) for columns in range(32, 0, -1)]:
@@ -74,9 +74,9 @@ class Picture:
         return "\n".join([*self.caption, *canvas.lines(use_color=use_color)])
 
     def svg(self) -> str:
-        """The picture as an SVG document, which reads on light and dark pages and needs no font of its own."""
+        """The picture as an SVG document, readable on light and dark pages, without a font of its own."""
         grid = self._grid(16, 16)
-        lines = max(len(cell.lines) for cell in grid.cells())
+        lines = max(len(tile.lines) for tile in grid.tiles())
         unit = Unit(max(7 * grid.widest(), 44), 15 * lines + 21, 18, 7, 1, (14, 10), 6)
         top = 18 * len(self.caption) + 6
         width, height = size_of(grid, unit)
@@ -84,7 +84,7 @@ class Picture:
         drawn = [f'<text x="4" y="{18 * (i + 1) - 4}">{escape(line)}</text>' for i, line in enumerate(self.caption)]
         for part in placed(grid, unit, 4, top):
             if isinstance(part, Box):
-                drawn += _cell_svg(part, unit)
+                drawn += _tile_svg(part, unit)
             else:
                 where = f'x="{part.x:g}" y="{part.y + 13:g}" text-anchor="{part.anchor}"'
                 drawn.append(f'<text class="label" {where}>{escape(part.text)}</text>')
@@ -104,7 +104,7 @@ class Picture:
         )
 
     def save(self, path: str | Path) -> None:
-        """Writes the SVG. Raises ValueError for a name that ends otherwise than in `.svg`."""
+        """Writes the SVG. Raises ValueError for a name that does not end in `.svg`."""
         if Path(path).suffix != ".svg":
             raise ValueError(f"save: a picture is written as SVG; expected a name that ends in .svg, got {str(path)!r}")
         Path(path).write_text(self.svg(), encoding="utf-8")
@@ -121,14 +121,14 @@ class Picture:
         return importlib.import_module("rich.text").Text.from_ansi(self.text(use_color=True))
 
 
-def _cell_svg(box: Box, unit: Unit) -> list[str]:
-    """A cell, its padding and its text."""
-    (cell, x, y), (width, height) = box, unit[:2]
+def _tile_svg(box: Box, unit: Unit) -> list[str]:
+    """A tile, its padding and its text."""
+    (tile, x, y), (width, height) = box, unit[:2]
     rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
-    down, across = (share * size for share, size in zip(cell.padded, (height, width), strict=True))
+    down, across = (share * size for share, size in zip(tile.padded, (height, width), strict=True))
     parts = [
-        f'<g class="cell" data-devices={quoteattr(cell.lines[0])}>',
-        f'{rect} fill="{_hex(_TERMINAL[cell.colour])}"/>',
+        f'<g class="cell" data-devices={quoteattr(tile.lines[0])}>',
+        f'{rect} fill="{_hex(_TERMINAL[tile.colour])}"/>',
     ]
     if down:
         parts.append(
@@ -140,10 +140,10 @@ def _cell_svg(box: Box, unit: Unit) -> list[str]:
             f'<rect class="padding" x="{x + width - across:g}" y="{y:g}" width="{across:g}" height="{height - down:g}" '
             'fill="url(#padding)"/>'
         )
-    first = y + (height - 15 * len(cell.lines)) / 2 + 11.5
+    first = y + (height - 15 * len(tile.lines)) / 2 + 11.5
     parts += [
         f'<text x="{x + width / 2:g}" y="{first + 15 * i:g}" text-anchor="middle" fill="#000">{escape(line)}</text>'
-        for i, line in enumerate(cell.lines)
+        for i, line in enumerate(tile.lines)
     ]
     return [*parts, "</g>"]
 
@@ -152,14 +152,14 @@ def _cell_svg(box: Box, unit: Unit) -> list[str]:
 
 
 def _characters(grid: Grid, width: int, scale: float) -> Unit:
-    """The unit of a terminal. Where something is padded at the bottom a cell has a line more, to show it."""
-    lines = max(len(cell.lines) for cell in grid.cells())
-    is_padded = any(0 < cell.padded[0] < 1 for cell in grid.cells())
+    """The unit of a terminal. Where a tile is padded at the bottom, all have one line more, to show it."""
+    lines = max(len(tile.lines) for tile in grid.tiles())
+    is_padded = any(0 < tile.padded[0] < 1 for tile in grid.tiles())
     return Unit(width, max(lines, round(lines * scale)) + is_padded, 1, 1, 1, (2, 0), 1)
 
 
 _UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
-# By the directions in which a border goes on from a place.
+# By the directions in which a border goes on from a character.
 _BORDERS = {
     3: "│", 12: "─", 10: "┌", 6: "┐", 9: "└", 5: "┘", 11: "├", 7: "┤", 14: "┬", 13: "┴", 15: "┼",
 }  # fmt: skip
@@ -169,7 +169,7 @@ _HATCH = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
 
 
 class _Canvas:
-    """Characters in lines, each with the number of a colour behind it."""
+    """Characters in lines, each with the number of its background colour."""
 
     def __init__(self, grid: Grid, unit: Unit):
         width, height = (int(side) for side in size_of(grid, unit))
@@ -194,17 +194,19 @@ class _Canvas:
 
     def _paint(self, box: Box) -> None:
         (width, height), x, y = self.size, int(box.x), int(box.y)
-        down, across = box.cell.padded
+        down, across = box.tile.padded
         bottom = height if down == 1 else min(max(round(down * height), 1), height - 1) if down else 0
         right = width if across == 1 else min(max(round(across * width), 1), width - 1) if across else 0
         for row in range(height):
             for column in range(width):
                 is_padding = row >= height - bottom or column >= width - right
                 self.text[y + row][x + column] = _HATCH if is_padding else " "
-                self.colours[y + row][x + column] = box.cell.colour
-        real = height if bottom == height else height - bottom  # the text stands on what is no padding, if anything is
-        begin = y + max(real - len(box.cell.lines), 0) // 2
-        for i, line in enumerate(box.cell.lines):
+                self.colours[y + row][x + column] = box.tile.colour
+        real = (
+            height if bottom == height else height - bottom
+        )  # the text is on the part without padding, if there is one
+        begin = y + max(real - len(box.tile.lines), 0) // 2
+        for i, line in enumerate(box.tile.lines):
             self._write(f" {line} ", x + (width - len(line)) // 2 - 1, begin + i)
         self._frame(x - 1, y - 1, x + width, y + height)
 
@@ -222,14 +224,14 @@ class _Canvas:
         self.borders[at] = self.borders.get(at, 0) | direction
 
     def lines(self, *, use_color: bool) -> list[str]:
-        """The lines, those of a cell in its colour."""
+        """The lines of text, with the tiles coloured if requested."""
         if not use_color:
             return ["".join(row).rstrip() for row in self.text]
         return ["".join(_runs(row, colours)).rstrip() for row, colours in zip(self.text, self.colours, strict=True)]
 
 
 def _runs(row: list[str], colours: list[int | None]) -> list[str]:
-    """A line as stretches of one colour."""
+    """A line as runs of one colour."""
     made, start = [], 0
     for i in range(1, len(row) + 1):
         if i == len(row) or colours[i] != colours[start]:
@@ -239,20 +241,20 @@ def _runs(row: list[str], colours: list[int | None]) -> list[str]:
     return made
 
 
-# --- what users call --------------------------------------------------------------------------------------------------
+# --- public functions -------------------------------------------------------------------------------------------------
 
 
 def show_sharding(what: torch.Tensor | Sharding | Inspection, shape: Sequence[int] | None = None) -> Picture:
-    """The picture of how a tensor lies, or of a sharding of arrays of a shape: print it, `.save("x.svg")` it, or leave
-    it as the last line of a notebook's cell.
+    """Returns a picture of a tensor's sharding, or of a sharding of arrays of a shape.
 
-    A tensor is asked as `spmd.inspect` does: of a recorded value the compiler says how it will lie, and nothing runs.
+    Print it, `.save("x.svg")` it, or make it the last line of a cell of a notebook. A tensor's sharding is found as by
+    `spmd.inspect`: for a recorded value the compiler propagates it, and nothing runs.
 
     Args:
-        what: a tensor, a `spmd.Sharding` (`spmd.get_sharding`) or what `spmd.inspect` returned. shape: with a sharding,
-            the shape of the arrays; of a tensor it is its own.
+        what: a tensor, a `spmd.Sharding` (`spmd.get_sharding`) or a result of `spmd.inspect`. shape: with a sharding,
+            the shape of the arrays; a tensor has its own.
 
-    Raises TypeError for something else, ValueError for a shape that does not go with it.
+    Raises TypeError for another type, ValueError for a missing or superfluous shape or one of too few dims.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
@@ -268,51 +270,50 @@ def show_sharding(what: torch.Tensor | Sharding | Inspection, shape: Sequence[in
     """
     if isinstance(what, Sharding):
         if shape is None:
-            raise ValueError("show_sharding: a sharding is of arrays of any shape; give the one to draw: shape=(8, 16)")
+            raise ValueError("show_sharding: a sharding fits arrays of any shape; pass the one to draw: shape=(8, 16)")
         return _of_sharding(what, tuple(shape))
     if shape is not None:
-        raise ValueError("show_sharding: a tensor has a shape of its own; give shape with a sharding alone")
+        raise ValueError("show_sharding: a tensor has a shape of its own; pass shape only with a sharding")
     if isinstance(what, torch.Tensor):
         what = inspect(what)
     if not isinstance(what, Inspection):
         raise TypeError(
-            "show_sharding: expected a tensor, a spmd.Sharding or what spmd.inspect returned, got "
-            f"{type(what).__name__}"
+            f"show_sharding: expected a tensor, a spmd.Sharding or a result of spmd.inspect, got {type(what).__name__}"
         )
     return _of_inspection(what)
 
 
 def _of_inspection(found: Inspection) -> Picture:
-    lies = found.sharding
-    if lies is None:
+    sharding = found.sharding
+    if sharding is None:
         return Picture(found.residence, found.shape, (found.headline,))
     return Picture(
-        table_of(lies, len(found.shape)), found.shape, (found.headline, found.each, *_notes(lies, found.shape))
+        table_of(sharding, len(found.shape)), found.shape, (found.headline, found.each, *_notes(sharding, found.shape))
     )
 
 
-def _of_sharding(lies: Sharding, shape: tuple[int, ...]) -> Picture:
-    if len(shape) < len(lies.spec.dims):
+def _of_sharding(sharding: Sharding, shape: tuple[int, ...]) -> Picture:
+    if len(shape) < len(sharding.spec.dims):
         raise ValueError(
-            f"show_sharding: {lies!r} is of arrays of {len(lies.spec.dims)} dims or more, got shape {shape}"
+            f"show_sharding: {sharding!r} is for arrays of {len(sharding.spec.dims)} dims or more, got shape {shape}"
         )
-    axes = ", ".join(f"{name}={size}" for name, size in lies.mesh_axes().items())
-    head = f"{list(shape)} as P{lies.partition_spec(len(shape))!r} over {axes}"
-    each = f"each of {len(lies.device_ids)} devices holds {list(lies.shard_shape(shape))}"
-    return Picture(table_of(lies, len(shape)), shape, (head, each, *_notes(lies, shape)))
+    axes = ", ".join(f"{name}={size}" for name, size in sharding.mesh_axes().items())
+    head = f"{list(shape)} as P{sharding.partition_spec(len(shape))!r} over {axes}"
+    each = f"each of {len(sharding.device_ids)} devices holds {list(sharding.shard_shape(shape))}"
+    return Picture(table_of(sharding, len(shape)), shape, (head, each, *_notes(sharding, shape)))
 
 
-def _notes(lies: Sharding, shape: tuple[int, ...]) -> list[str]:
-    """What the cells alone do not say."""
+def _notes(sharding: Sharding, shape: tuple[int, ...]) -> list[str]:
+    """Lines on replication, padding, open dims and memory, which the tiles do not show."""
     found = []
-    if len(lies.device_ids) > 1 and lies.is_replicated() and not lies.spec.unreduced:
-        found.append(f"whole on every one of {len(lies.device_ids)} devices")
-    for dim, (size, padded) in enumerate(zip(shape, lies.padded_shape(shape), strict=True)):
+    if len(sharding.device_ids) > 1 and sharding.is_replicated() and not sharding.spec.unreduced:
+        found.append(f"replicated on all {len(sharding.device_ids)} devices")
+    for dim, (size, padded) in enumerate(zip(shape, sharding.padded_shape(shape), strict=True)):
         if padded != size:
             found.append(f"dim {dim} of {size} is held as {padded}: the rest is padding")
-    found += [f"dim {i} is left to the partitioner" for i, dim in enumerate(lies.spec.dims) if dim.is_open]
-    if lies.memory != DEVICE:
-        found.append(f"in the memory {lies.memory}")
+    found += [f"dim {i} is left to the partitioner" for i, dim in enumerate(sharding.spec.dims) if dim.is_open]
+    if sharding.memory != DEVICE:
+        found.append(f"in the memory {sharding.memory}")
     return found
 
 
@@ -322,11 +323,11 @@ def visualize_sharding(
     """Prints the picture of a GSPMD text, in either spelling, of any rank and any number of devices; returns it.
 
     Args:
-        sharding: as `spmd.get_sharding(t).text(t.dim())` or `get_stablehlo` spell it; "{replicated}" is drawn for all
-            devices. use_color: where the terminal has colours. scale, min_width, max_width: of the cells and of the
+        sharding: the text of `spmd.get_sharding(t).text(t.dim())` or in `get_stablehlo`; "{replicated}" is drawn for
+            all devices. use_color: where the terminal has colours. scale, min_width, max_width: of the tiles and of the
             picture, in characters.
 
-    Raises ValueError for what is no such text. Source: `torch_xla.distributed.spmd.debugging.visualize_sharding`.
+    Raises ValueError for another text. Source: `torch_xla.distributed.spmd.debugging.visualize_sharding`.
 
     >>> import spmd
     >>> picture = spmd.visualize_sharding("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", max_width=40)
@@ -345,17 +346,17 @@ def visualize_sharding(
     table = read_table(sharding, len(devices()), "visualize_sharding")
     caption = [sharding or "(no annotation)"]
     if table.ndim == 2 and table.size > 1:
-        caption.append(f"whole on every one of {table.size} devices" if table.shape[0] == 1 else "not summed yet")
+        caption.append(f"replicated on all {table.size} devices" if table.shape[0] == 1 else "partial sums")
     return _printed(Picture(table, None, caption), use_color, scale, min_width, max_width)
 
 
 def visualize_tensor_sharding(
     t: torch.Tensor, use_color: bool = True, scale: float = 1.0, min_width: int = 9, max_width: int = 80
 ) -> Picture:
-    """Prints the picture of how a tensor lies (`show_sharding`) and returns it.
+    """Prints the picture of a tensor's sharding (`show_sharding`) and returns it.
 
-    Args: as of `visualize_sharding`. Raises TypeError for what is no tensor.
-    Source: `torch_xla.distributed.spmd.debugging.visualize_tensor_sharding`, which knew neither one dim nor many.
+    Args: as of `visualize_sharding`. Raises TypeError for another type than a tensor.
+    Source: `torch_xla.distributed.spmd.debugging.visualize_tensor_sharding`, which took neither one dim nor many.
     """
     if not isinstance(t, torch.Tensor):
         raise TypeError(f"visualize_tensor_sharding: expected a tensor, got {type(t).__name__}; see visualize_sharding")
@@ -369,9 +370,9 @@ def _printed(picture: Picture, use_color: bool, scale: float, min_width: int, ma
 
 
 def construct_v1_sharding_str(t: torch.Tensor) -> str:
-    """The GSPMD text of how a tensor lies, devices listed one by one; "" where nobody has said it.
+    """The GSPMD text of a tensor's sharding, devices listed one by one; "" where it has none.
 
-    A recorded value is asked as by `spmd.inspect`. Raises TypeError for what is no tensor.
+    The sharding is found as by `spmd.inspect`. Raises TypeError for another type than a tensor.
     Source: `torch_xla.distributed.spmd.debugging.construct_v1_sharding_str`.
     """
     if not isinstance(t, torch.Tensor):

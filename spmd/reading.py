@@ -1,4 +1,4 @@
-"""How ops read what is stored in another layout (`use_sharding`), and the dtype in which a gradient is summed."""
+"""Reads in another sharding than the stored one (`use_sharding`), and the dtype in which a gradient is summed."""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -9,8 +9,8 @@ import torch
 
 from .annotate import on_device
 from .core.dispatch.reduction import reduce_in
-from .core.lazy import gradients
-from .core.lazy.reads import Read, join, keep, latest_turn, next_turn, read_in, renew
+from .core.lazy import grad_shardings
+from .core.lazy.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt import runs
 from .mesh import Mesh
@@ -18,15 +18,16 @@ from .partition_spec import PartitionSpec
 
 
 def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
-    """Has the gradient of a leaf be summed over devices in a dtype, which need not be the one it is computed in.
+    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ from the computation.
 
-    The products and sums that make the gradient are asked for in that dtype, before a partitioner reduces them; the
-    gradient arrives in the leaf's own. Of a scatter (an embedding's gradient) and of a convolution's kernel it is
-    at least the one that they add up in, float32. A gradient that another op makes is reduced as it is, with a warning
-    that names the op.
+    The products and sums that make the gradient get that dtype, before a partitioner reduces them; the gradient arrives
+    in the tensor's own dtype. For a scatter (an embedding's gradient) and a convolution's kernel it is at least the
+    dtype in which they accumulate, float32. A gradient that another op makes is reduced in its own dtype, with a
+    warning that names the op.
 
-    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or no floating dtype,
-    ValueError for one that is no leaf with a gradient. Source: `torch.distributed.fsdp.MixedPrecisionPolicy`.
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a dtype that is not
+    floating-point, ValueError for another tensor than a leaf tensor that requires a gradient. Source:
+    `torch.distributed.fsdp.MixedPrecisionPolicy`.
 
     >>> import torch, spmd
     >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
@@ -37,7 +38,9 @@ def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
     """
     target = on_device(leaf, "reduce_gradient_in")
     if not (target.is_leaf and target.requires_grad):
-        raise ValueError("reduce_gradient_in: expected a leaf that has a gradient, such as a parameter in training")
+        raise ValueError(
+            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
+        )
     if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
         raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
     return target.register_hook(partial(_reduce_arriving, dtype))
@@ -49,18 +52,19 @@ def _reduce_arriving(dtype: torch.dtype, grad: torch.Tensor) -> None:
 
 
 class use_sharding:
-    """A context in which ops read tensors laid out by another spec than the one they are stored by.
+    """A context in which ops read tensors with another spec than the stored one.
 
-    FSDP stores a parameter split and computes with it whole: entering gathers once, however often the value is read,
-    and the gradient arrives in the same layout before it is split like the parameter (an all-reduce and a slice, which
-    XLA joins into a reduce-scatter where the hardware has one). Backward ops read as their forward ops did. Reusable;
-    entering records nothing by itself. Contexts nest, also of the same tensor: the innermost counts. `.data =` keeps
-    the layout.
+    FSDP stores a parameter sharded and computes with it unsharded: entering gathers once, however often the value is
+    read, and the gradient arrives with the same sharding before it is sharded like the parameter (an all-reduce and a
+    slice, which XLA joins into a reduce-scatter where the hardware has one). Backward ops read as their forward ops
+    did. Reusable; entering records nothing by itself. Contexts nest, also of the same tensor: the innermost counts.
+    `.data =` keeps the sharding.
 
     Args:
         tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
-        partition_spec: what to read them as; None: whole on every device.
-        over: gathers over this mesh axis alone: what is split over others too (tensor parallel) stays split over them.
+        partition_spec: the spec to read them in; None: replicated.
+        over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel) stays sharded over
+            them.
 
     Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
 
@@ -82,12 +86,12 @@ class use_sharding:
     ):
         if over is not None and (partition_spec is not None or over not in mesh.axis_names):
             raise ValueError(
-                f"use_sharding: over={over!r} takes an axis of the mesh ({', '.join(mesh.axis_names)}) and no "
-                "partition_spec beside it"
+                f"use_sharding: expected over={over!r} to be an axis of the mesh ({', '.join(mesh.axis_names)}), and "
+                "no partition_spec with it"
             )
         self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
         self._mesh, self._spec, self._over = mesh, partition_spec, over
-        self._runs, self._turn, self._first = runs.stamp(), -1, 0
+        self._runs, self._iteration, self._first = runs.stamp(), -1, 0
         self._reads = self._bound()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
@@ -99,86 +103,87 @@ class use_sharding:
         self._bind()
         self._forget_what_ran()
         for tensor, read in zip(self._tensors, self._reads, strict=True):
-            tensor._cell.reads.enter(read)
-            gradients.follow(tensor)  # one that was frozen when it was marked may have been thawed since
-        self._take_turn()
+            tensor._storage.reads.enter(read)
+            grad_shardings.follow(tensor)  # a tensor that was frozen when it was annotated may have been unfrozen since
+        self._take_generation()
         self._first = torch._C._autograd._get_sequence_nr()
         return self
 
     def __exit__(self, *_: object) -> None:
         span = (self._first, torch._C._autograd._get_sequence_nr())
         for tensor, read in zip(self._tensors, self._reads, strict=True):
-            if tensor._cell.reads is not None:
-                tensor._cell.reads.leave(read.layout, span)
-        if self._reads and self._turn != latest_turn():
-            next_turn()  # what was gathered within may be freed: backward begins out here
+            if tensor._storage.reads is not None:
+                tensor._storage.reads.leave(read.layout, span)
+        if self._reads and self._iteration != latest_generation():
+            next_generation()  # the values gathered inside may be freed: backward begins outside
 
     def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
-        """What the tensors are read as now, split over another mesh by the specs they are stored by: for `renew`.
+        """Reshards the gathered values over another mesh, by their stored specs, and returns them for `renew`.
 
-        Its axes have the same names; one that is shorter keeps more, which is nearer to what is gathered. It is there
-        before `before` is, so that what was gathered is freed. Raises TypeError for a tensor that is not on xla.
+        Its axes have the same names; a shorter axis keeps more per device, nearer to the gathered value. The result is
+        computed before `before`, so that the gathered values are freed. Raises TypeError for a tensor that is not on
+        xla.
         """
         before = on_device(before, "use_sharding.keep")
         layouts = []
         for tensor in self._tensors:
-            stored = tensor._cell.sharding
+            stored = tensor._storage.sharding
             spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
             layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
         return keep(self._reads, layouts, before)
 
     def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
-        """Has the tensors gathered anew when next read, once `after` is computed, so that what was gathered is freed.
+        """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.
 
-        Nothing happens where no other `use_sharding` was entered or renewed since, nor one around it left: what was
-        gathered is still at hand. FSDP does so with the gradient that arrives at a unit. `kept`, what `keep` returned,
-        is gathered from instead of what is stored. Raises TypeError for a tensor that is not on xla.
+        Does nothing where no other `use_sharding` was entered or renewed since, nor an enclosing one left: the gathered
+        values still exist. FSDP calls it with the gradient that arrives at a unit. `kept`, the result of `keep`, is
+        gathered instead of the stored values. Raises TypeError for a tensor that is not on xla.
 
         >>> import torch, spmd
         >>> weight = torch.ones(4, 4, device="xla")
-        >>> whole = spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",)))
-        >>> with whole:
+        >>> unsharded = spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",)))
+        >>> with unsharded:
         ...     y = weight * 2
-        ...     whole.renew(y)
+        ...     unsharded.renew(y)
         ...     z = weight * y
         >>> z.sum().item()
         32.0
         """
         after = on_device(after, "use_sharding.renew")
-        if self._turn != latest_turn():
+        if self._iteration != latest_generation():
             self._bind()
             self._forget_what_ran()
             renew(self._reads, after, kept)
-            self._take_turn()
+            self._take_generation()
 
     def _forget_what_ran(self) -> None:
-        """What an evaluation has gathered is read anew, or else the step after it would be another program."""
+        # The values that an evaluation gathered are gathered again, or else the step after it would be another program.
         is_stale, self._runs = self._runs != runs.stamp(), runs.stamp()
         for read in self._reads if is_stale else ():
             read.stamp = -1
 
-    def _take_turn(self) -> None:
+    def _take_generation(self) -> None:
         if self._reads:
-            self._turn = next_turn()
+            self._iteration = next_generation()
 
     def _bind(self) -> None:
-        """Finds the reads anew where a tensor has another cell by now."""
+        """Looks the reads up again where a tensor has got another storage."""
         if not all(map(_is_bound, self._tensors, self._reads)):
             self._reads = self._bound()
 
     def _bound(self) -> list[Read]:
-        """How each tensor is read, of the cell that it has now."""
+        """The read of each tensor's present storage."""
         reads = []
         for tensor in self._tensors:
             if tensor._view is not None:
-                raise ValueError("use_sharding: expected whole tensors, got a view; pass its base")
+                raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
             spec = self._spec_of(tensor)
-            reads.append(read_in(tensor._cell, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
+            reads.append(read_in(tensor._storage, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
         join(reads)
         return reads
 
     def _spec_of(self, tensor: XlaTensor) -> Sequence[Any]:
-        stored = tensor._cell.sharding
+        stored = tensor._storage.sharding
         if self._spec is not None:
             return self._spec
         if self._over is None or stored is None:
@@ -187,5 +192,5 @@ class use_sharding:
 
 
 def _is_bound(tensor: XlaTensor, read: Read) -> bool:
-    reads = tensor._cell.reads
+    reads = tensor._storage.reads
     return reads is not None and reads.known.get(read.layout) is read

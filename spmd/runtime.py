@@ -1,4 +1,4 @@
-"""The device and its barrier, as a script sees them."""
+"""The device xla: its attributes, `sync`, and the text of recorded programs."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -11,8 +11,8 @@ import torch
 from .annotate import on_device
 from .closures import end_step
 from .core import seed as seeds
-from .core.engine import barrier
-from .core.lazy import annotate
+from .core.engine import syncs
+from .core.lazy import annotations
 from .core.lazy.tensor import XlaTensor
 from .core.pjrt.devices import devices
 from .core.pjrt.devices import simulate as simulate
@@ -20,7 +20,7 @@ from .core.sharding.topology import all_devices, slices
 
 
 def device(index: int | None = None) -> torch.device:
-    """The one logical device, `xla:0`, behind which all physical devices stand.
+    """The one logical device, `xla:0`, for all physical devices.
 
     Raises ValueError for another index than 0.
 
@@ -34,7 +34,7 @@ def device(index: int | None = None) -> torch.device:
 
 
 def device_ids() -> list[int]:
-    """The ids of all physical devices: 0 to n-1, those of the first process first; what a `Mesh` is made of.
+    """The ids of all physical devices, for a `Mesh`: 0 to n-1, those of the first process first.
 
     >>> import spmd
     >>> 0 in spmd.device_ids()
@@ -45,15 +45,15 @@ def device_ids() -> list[int]:
 
 @dataclass(frozen=True)
 class DeviceAttributes:
-    """What a device is.
+    """The attributes of a device.
 
     Attributes:
         id: its id (`spmd.device_ids`). name: as PyTorch/XLA names it, "CPU:0". kind: the hardware, "cpu", "TPU v5p",
-            "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: whose it is.
-        coords: its place in the torus of chips, and core: which core of its chip; None where there is none.
-        slice_index: of which slice it is: devices that fast links join, simulated ones by `config.num_slices`.
-        memory: its bytes, of which programs may take that much; None where the device does not tell (simulated ones
-            share the host's).
+            "NVIDIA H100 80GB HBM3". platform: "cpu", "gpu" or "tpu". process: the index of its process.
+        coords: its coordinates in the torus of chips, and core: its core on the chip; None where there is none.
+        slice_index: the slice: devices that fast links join; for simulated devices by `config.num_slices`.
+        memory: the bytes that programs may use; None where the device does not report them (simulated devices share
+            the host's memory).
     """
 
     id: int
@@ -68,12 +68,12 @@ class DeviceAttributes:
 
 
 def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAttributes:
-    """What a device is: hardware, place in the torus, process, slice, memory.
+    """The attributes of a device: hardware, coordinates in the torus, process, slice, memory.
 
     Args:
-        device_id: its id, as in a `Mesh`. target: of devices that need not be here ("v5e:2x4", see `Mesh`).
+        device_id: its id, as in a `Mesh`. target: of devices that need not be present ("v5e:2x4", see `Mesh`).
 
-    Raises ValueError for an id that there is not, TypeError for what is none.
+    Raises ValueError for an unknown id, TypeError for another type than int.
     Source: `torch_xla.runtime.runtime_device_attributes`.
 
     >>> import spmd
@@ -103,7 +103,7 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
 
 
 def global_runtime_device_attributes() -> list[dict[str, Any]]:
-    """What every device of all processes is, in the order of their ids, as dicts: of what is not known there is no key.
+    """The attributes of the devices of all processes, in the order of ids, as dicts without keys for unknown values.
 
     Source: `torch_xla.runtime.global_runtime_device_attributes`.
 
@@ -116,21 +116,20 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
 
 
 def sync(wait: bool = False) -> None:
-    """The barrier: runs what this thread has recorded since the last one, as one program, and returns while it runs.
+    """Runs the ops that this thread has recorded since the last sync, as one program, and returns while it runs.
 
     Args:
         wait: return only when the devices are done.
 
-    What other threads have recorded runs where that needs it, or where they have ended. Initial values of parameters
-    and buffers run first, in a program of their own; last the closures of
-    `add_step_closure`. An error of XLA names the op and the
-    user's line that made it. Source: `torch_xla.sync`.
+    The ops of other threads run where this program needs their results, or where the threads have ended. Initial values
+    of parameters and buffers run first, in a program of their own; the closures of `add_step_closure` last. An error of
+    XLA names the op and the user's line that made it. Source: `torch_xla.sync`.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla") + 1
     >>> spmd.sync()
     """
-    barrier.sync(wait=wait)
+    syncs.sync(wait=wait)
     end_step()
 
 
@@ -145,26 +144,26 @@ def manual_seed(seed: int) -> None:
 
 
 def get_stablehlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
-    """The StableHLO of what is recorded, with its sharding attributes, before XLA has seen it; nothing runs.
+    """The StableHLO of recorded values, with its sharding attributes, before XLA's passes; nothing runs.
 
     Args:
-        tensors: the values wanted, views and data too (of data it is a program that returns its argument); all that is
-            pending when None.
+        tensors: the values wanted, views and data too (for data it is a program that returns its argument); None: all
+            pending values.
 
     Returns "" where nothing is pending. Raises TypeError for a tensor that is not on xla, ValueError for values on
-    different devices, which no one program has. Source: `torch_xla.core.xla_model.get_stablehlo`.
+    different devices, which one program cannot have. Source: `torch_xla.core.xla_model.get_stablehlo`.
 
     >>> import torch, spmd
     >>> "stablehlo.add" in spmd.get_stablehlo([torch.ones(2, device="xla") + 1])
     True
     """
-    return barrier.stablehlo(_on_device(tensors, "get_stablehlo"))
+    return syncs.stablehlo(_on_device(tensors, "get_stablehlo"))
 
 
 def get_hlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
-    """The HLO of the same as XLA has partitioned and optimised it: one device's program. Compiled, and not run.
+    """The HLO of recorded values as XLA has partitioned and optimised it: one device's program. Compiled, and not run.
 
-    What is compiled for it is neither kept nor in the ledger; the barrier compiles anew.
+    The executable is neither kept nor in the compile log; the sync compiles again.
 
     Args, result and errors: as of `get_stablehlo`. Source: `jax.stages.Compiled.as_text`.
 
@@ -172,7 +171,7 @@ def get_hlo(tensors: Iterable[torch.Tensor] | None = None) -> str:
     >>> spmd.get_hlo([torch.ones(2, device="xla") + 1]).startswith("HloModule")
     True
     """
-    return barrier.hlo(_on_device(tensors, "get_hlo"))
+    return syncs.hlo(_on_device(tensors, "get_hlo"))
 
 
 def _on_device(tensors: Iterable[torch.Tensor] | None, caller: str) -> list[XlaTensor] | None:
@@ -186,12 +185,12 @@ def _on_device(tensors: Iterable[torch.Tensor] | None, caller: str) -> list[XlaT
 
 
 def residence(tensor: torch.Tensor) -> str:
-    """Where a tensor's data is, without touching it; of a view where its base's is.
+    """The location of a tensor's data, without a read of it; for a view that of its base.
 
     Returns:
-        "host": on the CPU, to be uploaded at its first use. "pending": recorded, to be computed at the next barrier.
-        "devices": in the devices' memory, or where a program that runs will put it (`get_sharding` says which memory).
-        "abstract": nowhere, it is only planned with. "lost": its program failed, and the next read says why.
+        "host": on the CPU, to be uploaded at its first use. "pending": recorded, to be computed at the next sync.
+        "devices": in the devices' memory, or to be put there by a running program (see `get_sharding` for the memory).
+        "abstract": no data, in a plan. "lost": its program failed, and the next read raises an error with the reason.
 
     Raises TypeError for a tensor that is not on xla.
 
@@ -204,4 +203,4 @@ def residence(tensor: torch.Tensor) -> str:
     >>> spmd.residence(x), spmd.residence(y)
     ('devices', 'devices')
     """
-    return annotate.residence(on_device(tensor, "residence")._cell.value)
+    return annotations.residence(on_device(tensor, "residence")._storage.value)

@@ -1,4 +1,4 @@
-"""PyTorch/XLA's sharded tensor without a wrapper: what it could be asked, a tensor on xla answers itself."""
+"""PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
 
 import difflib
 from collections.abc import Iterable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .annotate import reshard
-from .core.lazy.annotate import current_sharding
+from .core.lazy.annotations import current_sharding
 from .core.lazy.tensor import XlaTensor
 from .core.sharding.value import Sharding
 from .device_mesh import DeviceMesh
@@ -17,12 +17,12 @@ from .shards import Shard, load_local_shards_, local_shards
 
 
 def _is_sharded(tensor: Any) -> bool:
-    """Whether a tensor is one of the device that is annotated, or lies in pieces."""
+    """True for a tensor on xla that is annotated or sharded."""
     if not isinstance(tensor, XlaTensor):
         return False
-    lies = current_sharding(tensor)
-    asked = tensor._cell.sharding if tensor._view is None else tensor._view.sharding
-    return lies is not None and (asked is not None or not lies.is_replicated())
+    sharding = current_sharding(tensor)
+    annotation = tensor._storage.sharding if tensor._view is None else tensor._view.sharding
+    return sharding is not None and (annotation is not None or not sharding.is_replicated())
 
 
 class _ShardedType(type):
@@ -31,16 +31,16 @@ class _ShardedType(type):
 
 
 class XLAShardedTensor(metaclass=_ShardedType):
-    """A tensor on xla that is annotated, or lies in pieces: a name for `isinstance`, not a class of its own.
+    """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is an instance.
 
-    PyTorch/XLA wraps what it marks. Here the tensor stays what it is, in its graph, and any tensor on xla can be asked:
+    PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on xla has:
 
         global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
-        `spmd.load_local_shards_`. mesh_shape, partition_spec: of its layout; None where it has none.
-        sharding_spec: the layout as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or None.
-        reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
+        `spmd.load_local_shards_`. mesh_shape, partition_spec: of its sharding; None where it has none.
+        sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or
+        None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
 
-    Called, it gives back what it is given, with PyTorch/XLA's `mesh_shape` and `partition_spec`, which change nothing.
+    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
@@ -101,23 +101,23 @@ def unwrap_sharded_tensor(t: Any) -> Any:
 
 
 def _mesh_shape(tensor: XlaTensor) -> tuple[int, ...] | None:
-    lies = current_sharding(tensor)
-    return None if lies is None else lies.mesh_shape
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding.mesh_shape
 
 
 def _partition_spec(tensor: XlaTensor) -> tuple[Any, ...] | None:
-    lies = current_sharding(tensor)
-    return None if lies is None else lies.partition_spec(tensor.dim())
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding.partition_spec(tensor.dim())
 
 
 def _sharding_spec(tensor: XlaTensor) -> str:
-    lies = current_sharding(tensor)
-    return "" if lies is None else lies.text(tensor.dim())
+    sharding = current_sharding(tensor)
+    return "" if sharding is None else sharding.text(tensor.dim())
 
 
 def _sharding_type(tensor: XlaTensor) -> ShardingType | None:
-    lies = current_sharding(tensor)
-    return None if lies is None else sharding_type(lies, tensor.dim())
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding_type(sharding, tensor.dim())
 
 
 def _load(tensor: XlaTensor, shards: "Iterable[torch.Tensor | Shard]") -> torch.Tensor:
@@ -131,22 +131,22 @@ def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: 
 def _redistribute(
     tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
 ) -> torch.Tensor:
-    """`spmd.reshard` as DTensor spells it; everything here is asynchronous, so that async_op changes nothing.
+    """`spmd.reshard` with DTensor's arguments; every op is asynchronous, so async_op changes nothing.
 
-    On a part of a mesh the tensor stays as it lies on the rest of it.
+    Over the axes that are not in `device_mesh` the tensor keeps its sharding.
     """
-    lies = current_sharding(tensor)
-    if placements is None and lies is None:
-        raise ValueError("redistribute: expected placements, got none, and the tensor has no layout to take over")
-    if placements is None and lies is not None:
-        placements = lies.partition_spec(tensor.dim())
+    sharding = current_sharding(tensor)
+    if placements is None and sharding is None:
+        raise ValueError("redistribute: expected placements, got none, and the tensor has no sharding to use instead")
+    if placements is None and sharding is not None:
+        placements = sharding.partition_spec(tensor.dim())
     if device_mesh is None or not are_placements(placements):
         return reshard(tensor, placements, device_mesh)
     view = DeviceMesh.of(device_mesh, "redistribute")
-    return reshard(tensor, view.sharding(placements, tensor.dim(), lies, "redistribute"))
+    return reshard(tensor, view.sharding(placements, tensor.dim(), sharding, "redistribute"))
 
 
-# Said of the class of every tensor on xla, so that no second class stands between a tensor and its graph.
+# Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
 for _name, _read in {
     "global_tensor": lambda tensor: tensor,
     "local_shards": local_shards,

@@ -1,4 +1,4 @@
-"""How a batch is to be laid out, said before it is there: PyTorch/XLA's ShardingSpec, and its names of kinds."""
+"""PyTorch/XLA's ShardingSpec, a sharding for tensors to come such as batches, and its ShardingType."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from .mesh import Mesh
 
 
 class ShardingType(IntEnum):
-    """How an array lies, by kind. Source: `torch_xla.distributed.spmd.ShardingType`, `xla::OpSharding::Type`."""
+    """The kinds of shardings. Source: `torch_xla.distributed.spmd.ShardingType`, `xla::OpSharding::Type`."""
 
     REPLICATED = 0
     MAXIMAL = 1
@@ -25,25 +25,25 @@ class ShardingType(IntEnum):
     UNKNOWN = 6
 
 
-def sharding_type(lies: Sharding | None, rank: int) -> ShardingType:
-    """The kind of a sharding of an array of `rank` dims; PARTIAL: split, and each piece on several devices."""
-    if lies is None or lies.is_open:
+def sharding_type(sharding: Sharding | None, rank: int) -> ShardingType:
+    """The kind of a sharding of an array of `rank` dims; PARTIAL: split, with each shard on several devices."""
+    if sharding is None or sharding.is_open:
         return ShardingType.UNKNOWN
-    if lies.is_replicated():
+    if sharding.is_replicated():
         return ShardingType.REPLICATED
-    sums, copies = lies.last_tiles()
+    sums, copies = sharding.last_tiles()
     return ShardingType.PARTIAL if sums * copies > 1 else ShardingType.TILED
 
 
 @dataclass(frozen=True)
 class ShardingSpec:
-    """A mesh and a spec, to be applied to tensors that come.
+    """A mesh and a spec, to be applied to tensors later.
 
     Attributes:
         mesh, partition_spec: as in `mark_sharding`.
-        minibatch: each process gives its own part of the batch (see `spmd.from_process_local`), not the whole.
+        minibatch: each process gives its own part of the batch (see `spmd.from_process_local`), not the full batch.
 
-    Raises, when it is made, what `mark_sharding` would for an axis that is not in the mesh or stands twice.
+    The constructor raises as `mark_sharding` does for an axis that is not in the mesh or is used twice.
     Source: `torch_xla.distributed.spmd.ShardingSpec`.
 
     >>> import torch, spmd
@@ -62,15 +62,15 @@ class ShardingSpec:
         self.mesh.sharding(self.partition_spec, len(self.partition_spec), "ShardingSpec")
 
     def can_apply(self, t: torch.Tensor) -> bool:
-        """Whether a tensor has as many dims as the spec."""
+        """True if the tensor has as many dims as the spec."""
         return t.dim() == len(self.partition_spec)
 
     def xla_spec(self, t: torch.Tensor) -> Sharding | None:
-        """How this tensor will lie; None where it has another number of dims."""
+        """The sharding that `apply` gives this tensor; None where it has another number of dims."""
         return self.mesh.sharding(self.partition_spec, t.dim(), "ShardingSpec") if self.can_apply(t) else None
 
     def apply(self, t: torch.Tensor) -> torch.Tensor:
-        """A tensor on xla that lies so: itself where it is there, else a copy of it.
+        """Shards the tensor and returns it: in place where it is on xla, else as a copy there.
 
         Raises ValueError for a tensor of another number of dims.
         """

@@ -1,28 +1,28 @@
-"""A rule for tests: which leaves and results of a graph are the rows of one stack (see `engine.launch.form`)."""
+"""A rule for tests: which inputs and results of a graph are the rows of one stack (see `engine.executables.form`)."""
 
 import dataclasses
 from collections import defaultdict
 
-from spmd.core.engine import launch
+from spmd.core.engine import executables
 from spmd.core.ir.graph import Graph, origin
 
 # Where the library finds its own rule, for which tests put another.
-WHERE = (launch, "form")
+WHERE = (executables, "form")
 
 
-def alike(graph: Graph, may_roll: bool = True, *, least: int = 2) -> Graph:
-    """A family of all leaves that look and lie alike and are overwritten by results of like ops; the same of results
-    that are written over nothing."""
-    families, stacked = defaultdict(list), defaultdict(list)
-    for i, leaf in enumerate(graph.leaves):
-        if leaf.meta.numel >= least:
+def alike(graph: Graph, may_scan: bool = True, *, least: int = 2) -> Graph:
+    """Groups the inputs of one meta and sharding that are overwritten by results of equal ops, and the results that
+    overwrite nothing."""
+    groups, stacked = defaultdict(list), defaultdict(list)
+    for i, device_data in enumerate(graph.inputs):
+        if device_data.meta.numel >= least:
             root = None if graph.onto[i] is None else origin(graph.roots[graph.onto[i]])
-            families[leaf.meta, graph.lies[i], None if root is None else root.entry.name].append(i)
+            groups[device_data.meta, graph.shardings[i], None if root is None else root.op.name].append(i)
     for i, root in enumerate(graph.roots):
         if i not in graph.onto and graph.pinned[i] is not None:
             stacked[root.meta, graph.pinned[i]].append(i)
 
-    def several(groups: dict) -> tuple:
-        return tuple(tuple(group) for group in groups.values() if len(group) > 1)
+    def several(found: dict) -> tuple:
+        return tuple(tuple(group) for group in found.values() if len(group) > 1)
 
-    return dataclasses.replace(graph, families=several(families), stacked=several(stacked))
+    return dataclasses.replace(graph, stack_groups=several(groups), stacked=several(stacked))

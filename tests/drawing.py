@@ -451,11 +451,11 @@ def draw_program(seed: int, *, meshes: Sequence[MeshShape], num_steps: int = 14)
                 continue
             draw.add(step)
         if draw.random.random() < 0.4:
-            _turns(draw)
+            _iterations(draw)
     return draw.program(seed)
 
 
-def _turns(draw: Drawing) -> None:
+def _iterations(draw: Drawing) -> None:
     """Does the last steps again, as the body of a loop does, a barrier between."""
     body = draw.steps[draw.random.randrange(len(draw.steps)) :]
     for _ in range(draw.random.randint(1, 2)):

@@ -135,7 +135,7 @@ def recurrent(devices: int) -> Callable[[], None]:
 
 
 def training(devices: int) -> Callable[[], None]:
-    spmd.config.roll_layers = "always"
+    spmd.config.scan_layers = "always"
     mesh = spmd.Mesh(range(devices), (devices // 2, 2), ("fsdp", "tensor"))
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     config = GPTConfig(layers=4, width=64, heads=4, sequence=16)

@@ -8,7 +8,7 @@ from support import check, distinct
 from torch import nn
 
 import spmd
-from spmd.core.ir.graph import Leaf
+from spmd.core.ir.graph import DeviceData
 from spmd.core.ir.store import Store
 
 LAYERS = 4
@@ -20,9 +20,9 @@ def live_bytes() -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def leaf(tensor: torch.Tensor) -> Leaf:
-    value = tensor._cell.value
-    assert type(value) is Leaf
+def leaf(tensor: torch.Tensor) -> DeviceData:
+    value = tensor._storage.value
+    assert type(value) is DeviceData
     return value
 
 

@@ -27,7 +27,8 @@ NAMES = {
         "get_stablehlo init_device_mesh initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
         "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
         "no_recompile offload_optimizer on_sync optimization_barrier_ place_to_device place_to_host plan "
-        "process_count process_index reduce_gradient_in reduce_scatter register_lowering remat reshard residence "
+        "process_count process_index reduce_gradient_in reduce_scatter register_lowering register_units remat reshard "
+        "residence "
         "scan scan_layers set_global_mesh shard_as shard_map show_sharding simulate stablehlo_custom_call suggest "
         "sync unwrap_sharded_tensor use_sharding visualize_sharding visualize_tensor_sharding while_loop "
         "wrap_as_sharded_tensor wrap_if_sharded"
@@ -169,6 +170,7 @@ SIGNATURES = {
     spmd.ShardingRules.without: "(self, pattern)",
     spmd.ShardingRules.load: "(path)",
     spmd.ShardingRules.save: "(self, path)",
+    spmd.register_units: "(wrap, checkpoint)",
     spmd.suggest: (
         "(step, *args, target=None, model=None, mp_policy=None, budget=600.0, max_trials=24, progress=True, **kwargs)"
     ),
@@ -272,11 +274,11 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "compiler_options", "entry_cache_size", "fallback", "loop_search_ops", "max_pending_ops",
+            "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops", "max_pending_ops",
             "max_logits_bytes", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
             "process_timeout_seconds",
-            "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "roll_layers",
-            "roll_turns", "slow_compile_seconds", "sync_on_read",
+            "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_layers",
+            "scan_iterations", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:

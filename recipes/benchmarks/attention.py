@@ -1,11 +1,11 @@
-"""What torch's attention moves and computes over several devices, by the compiler, against attention written plainly.
+"""Compare the bytes moved and the operations of torch's attention over several devices with attention written plainly.
 
     python recipes/benchmarks/attention.py                      # eight simulated devices
     python recipes/benchmarks/attention.py --target v5e:2x4     # by the TPU's compiler; needs libtpu
 
-nn.MultiheadAttention merges batch and heads (and takes the sequence first, unless told otherwise); written plainly,
-what it projects is `view(batch, sequence, 3, heads, width)`. Forward and backward, under FSDP and under tensor
-parallelism (heads over four devices, the batch over two).
+The figures are the compiler's. nn.MultiheadAttention merges batch and heads (and has the sequence first, without
+`batch_first`); written plainly, its projection is `view(batch, sequence, 3, heads, width)`. Forward and backward, under
+FSDP and under tensor parallelism (heads over four devices, the batch over two).
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Torchs(nn.Module):
 
 
 class Plain(Torchs):
-    """The same, batch and sequence kept apart."""
+    """The same attention with separate dims for batch and sequence."""
 
     def forward(self, x: Tensor) -> Tensor:
         own, is_second = self.attention, not self.attention.batch_first
@@ -59,7 +59,7 @@ class Plain(Torchs):
 def planned(
     made: Callable[[int, bool], nn.Module], batch_first: bool, is_split: bool, args: argparse.Namespace
 ) -> spmd.Plan:
-    """The plan of forward and backward."""
+    """Returns the plan of a forward and a backward pass."""
     shape, axes = ((2, 4), ("fsdp", "model")) if is_split else ((8,), ("fsdp",))
     mesh = spmd.Mesh(range(8), shape, axes)
     with torch.device("xla"):

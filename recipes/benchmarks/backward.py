@@ -1,4 +1,4 @@
-"""Compare what our backward rules compute with `jax.vjp` of the same function: the compiled programs' own figures.
+"""Compare our backward rules with `jax.vjp` of the same function, by the figures of the compiled programs.
 
     python recipes/benchmarks/backward.py                       # every case
     python recipes/benchmarks/backward.py --cases 'norm|gelu'   # those whose name matches
@@ -6,8 +6,9 @@
 
 Each case is one program of a forward pass and its gradients: ours recorded as a user runs it (torch's function and
 torch's autograd on the device), the other `jax.vjp` of the function as it is written in JAX, of the same arrays and the
-same cotangent. Every cell is ours / theirs; the lines below say where ours does more, and why. The counts are XLA's own
-of the compiled program on this machine's CPU. StableHLO is what XLA was given, each private function counted once.
+same cotangent. Every entry is ours / theirs; the lines below the table name the cases where ours does more, and why.
+The counts are XLA's own of the compiled program on this machine's CPU. StableHLO ops are counted in XLA's input, each
+private function once.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from torch.nn import functional as F
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 # isort: off
-import spmd  # before jax: it sets what XLA reads from the environment when jax is imported
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
 import jax
 
 # isort: on
@@ -46,7 +47,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Case:
-    """The same function twice. Floating-point `inputs` get gradients; `constants` (weights of classes) do not."""
+    """One function in torch and in JAX. Floating-point `inputs` get gradients; `constants` (class weights) do not."""
 
     torch: Function
     jax: Function
@@ -56,7 +57,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Cost:
-    """What XLA says of one compiled program, and how many operations it was given."""
+    """XLA's figures of one compiled program, and the number of operations of its input."""
 
     operations: int
     flops: float
@@ -358,18 +359,18 @@ def _cost(stablehlo: str, executable: Any) -> Cost:
 
 
 def _cotangent(case: Case) -> Tensor:
-    """What flows into the result: a tensor, so that neither side can compute with a known one."""
+    """The cotangent of the result: an operand, so that neither side can fold it as a constant."""
     return torch.rand_like(case.torch(*case.inputs, *case.constants)) + 0.5
 
 
 def ours(case: Case) -> Cost:
-    """The case recorded on the device, as one program of result and gradients."""
+    """The cost of the case recorded on the device, as one program of result and gradients."""
     cotangent = _cotangent(case).to("xla")
     inputs = [x.to("xla").requires_grad_(x.is_floating_point()) for x in case.inputs]
     constants = [x.to("xla") for x in case.constants]
-    spmd.sync()  # whatever was pending is no part of it
+    spmd.sync()  # so that the program has no earlier ops
     result = case.torch(*inputs, *constants)
-    # Not `.backward()`: where a gradient is the cotangent itself, `.grad` would copy it, and JAX hands it on.
+    # Not `.backward()`: where a gradient is the cotangent itself, `.grad` would copy it, and JAX returns it.
     gradients = torch.autograd.grad(result, [x for x in inputs if x.requires_grad], cotangent)
     stablehlo = spmd.get_stablehlo([result, *gradients])
     spmd.sync(wait=True)
@@ -377,17 +378,17 @@ def ours(case: Case) -> Cost:
 
 
 def theirs(case: Case) -> Cost:
-    """`jax.vjp` of the case's JAX function, compiled by the same compiler with the same options."""
+    """The cost of `jax.vjp` of the case's JAX function, compiled by the same compiler with the same options."""
     constants = [_array(x) for x in case.constants]
     inputs = [_array(x) for x in case.inputs]
     differentiable = [i for i, x in enumerate(case.inputs) if x.is_floating_point()]
 
     def program(inputs, constants, cotangent):
         def function(*floats):
-            whole = list(inputs)
+            operands = list(inputs)
             for i, x in zip(differentiable, floats, strict=True):
-                whole[i] = x
-            return case.jax(*whole, *constants)
+                operands[i] = x
+            return case.jax(*operands, *constants)
 
         result, pullback = jax.vjp(function, *(inputs[i] for i in differentiable))
         return result, pullback(cotangent)
@@ -402,13 +403,13 @@ def _array(tensor: Tensor) -> jax.Array:
         return jnp.asarray(host_array(tensor))
 
 
-# What scalars and rows cost besides (unpacking a lifted number, a divisor, a mask per target) is not worth a rule: it
-# may be this share of the whole, or so many flops or bytes.
+# Small extra costs (unpacking a scalar argument, a divisor, a mask per target) are not worth a rule: a figure may be so
+# many times theirs, and more by so many flops or bytes.
 ALLOWANCE, SLACK = 1.02, 1024
 
 
 def excess(ours: Cost, theirs: Cost) -> dict[str, float]:
-    """The figures of which ours has more than theirs, each with the ratio."""
+    """The ratios ours / theirs of the figures that are larger in ours, by name."""
     pairs = {name: (getattr(ours, name), getattr(theirs, name)) for name in FIGURES}
     return {
         name: mine / other if other else math.inf
@@ -419,18 +420,19 @@ def excess(ours: Cost, theirs: Cost) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Known:
-    """Why ours has more of some figures at `cases()`, and what the ratios are: right, or not a rule's to change."""
+    """A known reason for larger figures of ours in `cases()`, with the ratios: they are right, or no rule can change
+    them."""
 
     why: str
     ratios: dict[str, float]
 
 
-_AGAIN = "the exponential is taken again where jax.vjp keeps it: less memory is written and read"
+_AGAIN = "the exponential is computed again where jax.vjp keeps it: less memory is written and read"
 _ENTROPY = f"{_AGAIN}; the one-hot part is a comparison, not a scatter: it fuses, and shards like the logits"
 _FIRST = (
-    "torch's max_pool2d gives the indices of the maxima, which cost comparisons and save select-and-scatter its bytes"
+    "torch's max_pool2d returns the indices of the maxima, which cost comparisons and save select-and-scatter its bytes"
 )
-_GUARD = "torch's gradient of a norm is zero where the norm is, which jax.vjp's is not (NaN): one select"
+_GUARD = "torch's gradient of a norm is zero where the norm is zero, and jax.vjp's is NaN: one select"
 
 KNOWN: dict[str, Known] = {
     "log_softmax": Known(_AGAIN, {"transcendentals": 1.99}),
@@ -451,7 +453,7 @@ KNOWN: dict[str, Known] = {
     "nll_loss": Known("the one-hot gradient is a comparison, not a scatter: half the bytes", {"flops": 29.5}),
     "index": Known("an index out of range reads NaN, where the other takes the nearest element", {"flops": 1.93}),
     "mse_loss, both gradients": Known(
-        "torch asks for each gradient by a call of its own: x - t, then t - x", {"bytes_accessed": 1.12}
+        "torch computes each gradient by a call of its own: x - t, then t - x", {"bytes_accessed": 1.12}
     ),
     "l1_loss": Known("torch's sign is zero at zero and at NaN: two comparisons", {"flops": 1.13}),
     "binary_cross_entropy_with_logits": Known(
@@ -464,13 +466,13 @@ KNOWN: dict[str, Known] = {
         {"flops": 3.55},
     ),
     "cumsum": Known(
-        "torch's derivative turns the gradient around, sums and turns it back, with copies that XLA does not fuse",
+        "torch's derivative flips the gradient, sums and flips the sums, with copies that XLA does not fuse",
         {"bytes_accessed": 2.0, "temporary_bytes": math.inf},
     ),
     "norm": Known(_GUARD, {"flops": 1.25}),
     "norm, whole": Known(_GUARD, {"flops": 1.25}),
     "gelu": Known(
-        "XLA counts erf, a polynomial, as one transcendental; jax.nn.gelu spells erfc out and has 12 times the flops",
+        "XLA counts erf, a polynomial, as one transcendental; jax.nn.gelu expands erfc and has 12 times the flops",
         {"transcendentals": 2.0},
     ),
     "relu": Known("torch keeps the result, whose maximum is fused into the gradient: no bytes", {"flops": 1.33}),
@@ -492,7 +494,7 @@ def main() -> None:
     args = parse()
     console = Console()
     spmd.simulate(1)
-    spmd.config.program_cache = False  # costs are read from what was just compiled
+    spmd.config.program_cache = False  # costs are read from the last compiled program
     table = Table(title=f"Ours / jax.vjp, batch {args.batch}", title_justify="left")
     headings = ("forward and backward of", "StableHLO ops", "kflop", "ktranscendental", "kB accessed", "temporary kB")
     for heading in headings:
@@ -503,16 +505,16 @@ def main() -> None:
             continue
         a, b = ours(case), theirs(case)
         more = excess(a, b)
-        cells = [f"{a.operations} / {b.operations}"]
+        figures = [f"{a.operations} / {b.operations}"]
         for figure in FIGURES:
             text = f"{getattr(a, figure) / 1e3:,.1f} / {getattr(b, figure) / 1e3:,.1f}"
-            cells.append(f"[red]{text}[/red]" if figure in more else text)
-        table.add_row(name, *cells)
+            figures.append(f"[red]{text}[/red]" if figure in more else text)
+        table.add_row(name, *figures)
         if more:
             worse[name] = more
     console.print(table)
     for name, more in worse.items():
-        why = KNOWN[name].why if name in KNOWN and more.keys() <= KNOWN[name].ratios.keys() else "not known why"
+        why = KNOWN[name].why if name in KNOWN and more.keys() <= KNOWN[name].ratios.keys() else "reason unknown"
         console.print(f"{name}: " + ", ".join(f"{ratio:.2f} times the {figure}" for figure, ratio in more.items()))
         console.print(f"    {why}", highlight=False)
     console.print(f"Ours does more in {len(worse)} of {len(table.rows)} cases.", highlight=False)

@@ -1,4 +1,4 @@
-"""What bfloat16 costs in loss: FSDP in bfloat16 over float32 parameters against float32, beside another seed's weights.
+"""Compare losses of FSDP in bfloat16 over float32 parameters with float32, and float32 from other seeds' weights.
 
     python recipes/benchmarks/bf16.py                    # 500 steps each: float32, bfloat16, float32 from other weights
     python recipes/benchmarks/bf16.py --seeds 0 1 2 3    # more seeds, each pair of them compared
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="of weights; bfloat16 has the first")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], help="seeds of weights; bfloat16 has the first")
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--sequence", type=int, default=64)
@@ -58,7 +58,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def train(policy: fsdp.MixedPrecisionPolicy, seed: int, options: argparse.Namespace, corpus: text.Text) -> Run:
-    """Train from a seed's weights, and return what was measured."""
+    """Trains from a seed's weights, and returns the losses."""
     torch.manual_seed(seed)
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     config = GPTConfig(options.layers, options.width, 4, options.sequence)
@@ -96,13 +96,13 @@ def loss_of(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
 
 
 def gap(one: Run, other: Run) -> tuple[float, float]:
-    """Return how far two runs are apart: in training, on average over the steps, and on held-out text."""
+    """Returns the gap of two runs: in training, on average over the steps, and on held-out text."""
     apart = fmean(abs(a - b) for a, b in zip(one.losses, other.losses, strict=True))
     return apart, abs(one.heldout - other.heldout)
 
 
 def compare(options: argparse.Namespace, corpus: text.Text) -> tuple[dict[str, Run], dict[str, tuple[float, float]]]:
-    """Return all runs and the gaps between them; the first gap is that of bfloat16."""
+    """Returns all runs and the gaps between them; the first gap is that of bfloat16."""
     runs = {f"float32, seed {seed}": train(FLOAT32, seed, options, corpus) for seed in options.seeds}
     half = f"bfloat16, seed {options.seeds[0]}"
     first, *others = runs
@@ -112,7 +112,7 @@ def compare(options: argparse.Namespace, corpus: text.Text) -> tuple[dict[str, R
 
 
 def tables(runs: dict[str, Run], gaps: dict[str, tuple[float, float]]) -> Sequence[Table]:
-    """Return what was measured, and how far apart it is."""
+    """Returns the tables of the losses and of the gaps."""
     measured = Table("run", "first step", "last 50 steps", "held-out")
     for name, run in runs.items():
         measured.add_row(name, f"{run.losses[0]:.4f}", f"{fmean(run.losses[-50:]):.4f}", f"{run.heldout:.4f}")

@@ -69,8 +69,8 @@ def main() -> None:
         table.add_column(heading, justify="left" if heading == "generator" else "right")
     for draw in (squares, threefry):
         compile_seconds, run_seconds, temporary, results = measure(draw, args)
-        cells = (f"{compile_seconds:.2f}", f"{run_seconds:.2f}", f"{temporary / 1e6:.1f}", f"{results / 1e6:.1f}")
-        table.add_row(draw.__name__, *cells)
+        figures = (f"{compile_seconds:.2f}", f"{run_seconds:.2f}", f"{temporary / 1e6:.1f}", f"{results / 1e6:.1f}")
+        table.add_row(draw.__name__, *figures)
     Console().print(table)
 
 

@@ -1,4 +1,4 @@
-"""How long a deep model's initialisation takes, and how much of that XLA compiles.
+"""Time a deep model's initialisation, and the part of it in which XLA compiles.
 
 python recipes/benchmarks/initialise.py --device meta
 """

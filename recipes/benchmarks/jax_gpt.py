@@ -1,10 +1,10 @@
-"""The peer: the GPT of `recipes/gpt.py` and its training step, written by hand in JAX as an expert would.
+"""The reference program: the GPT of `recipes/gpt.py` and its training step, written by hand in JAX as an expert would.
 
 Lives here: parameters, loss, AdamW, clipping, and their compilation over a mesh. It imports neither torch nor spmd.
 
-What makes it fast on XLA's CPU backend: activations are flattened to 2-d before each matmul (worth 20%), queries,
-keys and values are split before they are cut into heads (2%), the state is donated and its shardings are pinned,
-weights are gathered once, every block's output is constrained to the batch's sharding. Tried in turn with it, and no
+It is fast on XLA's CPU backend because activations are flattened to 2-d before each matmul (worth 20%), queries, keys
+and values are split before they are cut into heads (2%), the state is donated and its shardings are pinned, weights are
+gathered once, and every block's output is constrained to the batch's sharding. Measured alternately with it, and no
 faster: weights stored (in, out), `jax.nn.dot_product_attention`, batch and heads merged, one-hot products instead of
 gathers, Shardy.
 """
@@ -56,7 +56,7 @@ class AdamW:
 
 
 def linear(x: jax.Array, parameters: Parameters, name: str) -> jax.Array:
-    """Return x (tokens, in) @ weight.T + bias; the weight is stored (out, in), as in torch."""
+    """Returns x (tokens, in) @ weight.T + bias; the weight is stored (out, in), as in torch."""
     return x @ parameters[f"{name}.weight"].T + parameters[f"{name}.bias"]
 
 
@@ -68,7 +68,7 @@ def layer_norm(x: jax.Array, parameters: Parameters, name: str, eps: float = 1e-
 
 
 def attention(x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads: int) -> jax.Array:
-    """Return causal self-attention of x (batch * sequence, width)."""
+    """Returns causal self-attention of x (batch * sequence, width)."""
     tokens, width = x.shape
     query, key, value = (
         part.reshape(batch, tokens // batch, heads, width // heads).transpose(0, 2, 1, 3)
@@ -91,10 +91,10 @@ def block(x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads:
 def loss(
     parameters: Parameters, tokens: jax.Array, targets: jax.Array, *, heads: int, batched: NamedSharding
 ) -> jax.Array:
-    """Return the mean cross entropy of tokens and targets, both (batch, sequence)."""
+    """Returns the mean cross entropy of tokens and targets, both (batch, sequence)."""
     batch, sequence = tokens.shape
-    # Said out loud, each weight is gathered once (otherwise LayerNorm's twice) and the gradients, constrained alike on
-    # their way back, travel in one variadic all-reduce instead of 150; time and memory stay the same.
+    # With this constraint each weight is gathered once (otherwise LayerNorm's twice) and the gradients, which get the
+    # same constraint in backward, share one variadic all-reduce instead of 150; time and memory stay the same.
     replicated = NamedSharding(batched.mesh, PartitionSpec())
     parameters = {name: jax.lax.with_sharding_constraint(value, replicated) for name, value in parameters.items()}
     x = parameters["tokens.weight"][tokens] + parameters["positions.weight"][jnp.arange(sequence)]
@@ -113,7 +113,7 @@ def num_layers(parameters: Mapping[str, Any]) -> int:
 
 @contextmanager
 def use_partitioner(name: str | None) -> Iterator[None]:
-    """Compile with the partitioner "gspmd" or "shardy" (None: the process's), and put the process's setting back."""
+    """A context that compiles with the partitioner "gspmd" or "shardy" (None: the process's)."""
     before = jax.config.jax_use_shardy_partitioner
     jax.config.update("jax_use_shardy_partitioner", before if name is None else name == "shardy")
     try:
@@ -123,7 +123,8 @@ def use_partitioner(name: str | None) -> Iterator[None]:
 
 
 def spec(shape: tuple[int, ...], axis: str, size: int) -> PartitionSpec:
-    """Return a spec that cuts the largest dim that `size` divides, the first of equals; nothing if there is none."""
+    """Returns a spec that shards the largest dim that `size` divides, the first of equals; an empty one without such a
+    dim."""
     dims = [dim for dim in range(len(shape)) if shape[dim] % size == 0]
     cut = max(dims, key=lambda dim: shape[dim], default=None)
     return PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, axis)
@@ -149,7 +150,7 @@ class Program:
 
     @property
     def collectives(self) -> dict[str, int]:
-        """How many collectives of each kind stand in the compiled program; an asynchronous pair counts once."""
+        """The number of collectives of each kind in the compiled program; an asynchronous pair counts once."""
         kinds = "all-gather|all-reduce|reduce-scatter|collective-permute|all-to-all"
         found = re.findall(rf" ({kinds})(?:-start)?\(", self.step.as_text())
         return dict(sorted(Counter(found).items()))
@@ -166,7 +167,7 @@ def build(
     partitioner: str = "gspmd",
     compiler_options: Mapping[str, str] | None = None,
 ) -> Program:
-    """Compile the training step, FSDP over `devices`: state and batch cut over one mesh axis."""
+    """Compiles the training step, FSDP over `devices`: state and batch sharded over one mesh axis."""
     mesh = Mesh(np.array(jax.devices()[:devices]), ("fsdp",))
     batched = NamedSharding(mesh, PartitionSpec("fsdp", None))
     replicated = NamedSharding(mesh, PartitionSpec())

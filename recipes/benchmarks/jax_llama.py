@@ -1,14 +1,14 @@
-"""The program to beat at scale: a Llama and its training step, written by hand in JAX as an expert would.
+"""The reference program at scale: a Llama and its training step, written by hand in JAX as an expert would.
 
-Nothing is allocated: the step is compiled from shapes alone, for a TPU slice that need not be here (package libtpu).
+Nothing is allocated: the step is compiled from shapes alone, for a TPU slice that need not be present (package libtpu).
 It imports neither torch nor spmd.
 
-What an expert does, and this does: layers stacked and run by `lax.scan`, each behind `jax.checkpoint`; float32 masters
-cut over the mesh, cast to bfloat16 *before* they are gathered, so that half the bytes travel, and gathered in the
-loop's body, forward and again backward, also where the activations are kept; gradients leave the body cut like their
-weights, so that a reduce-scatter and no whole gradient is in it; residuals cut along the sequence where there is a
-tensor axis (Korthikanti et al. 2022, arXiv:2205.05198); attention by jax's own kernel for TPUs; grouped heads never
-repeated; softmax and norms in float32, products in bfloat16; state donated.
+Layers are stacked and run by `lax.scan`, each under `jax.checkpoint`. Float32 masters are sharded over the mesh, cast
+to bfloat16 *before* they are gathered, so that half the bytes travel, and gathered in the loop's body, in forward and
+again in backward, also where the activations are kept. Gradients leave the body sharded like their weights, so that it
+has a reduce-scatter and no unsharded gradient. Residuals are sharded along the sequence where there is a tensor axis
+(Korthikanti et al. 2022, arXiv:2205.05198). Attention is jax's own kernel for TPUs, grouped heads are never repeated,
+softmax and norms are in float32, products in bfloat16, and the state is donated.
 """
 
 from dataclasses import dataclass
@@ -43,18 +43,18 @@ class Llama:
         return self.width // self.heads
 
     def num_parameters(self) -> int:
-        """How many numbers the model has."""
-        shapes = jax.tree.leaves(self.shapes(), is_leaf=lambda leaf: isinstance(leaf, tuple))
+        """The number of parameter elements of the model."""
+        shapes = jax.tree.leaves(self.shapes(), is_leaf=lambda x: isinstance(x, tuple))
         return sum(int(np.prod(shape)) for shape in shapes)
 
     def shapes(self) -> Tree:
-        """Shapes of the parameters; those of a layer have the number of layers in front."""
+        """The shapes of the parameters; those of a layer have the number of layers as leading dim."""
         layer = {name: (self.layers, *shape) for name, (shape, _) in self._layer().items()}
         ends = {"embed": (self.vocabulary, self.width), "head": (self.width, self.vocabulary), "norm": (self.width,)}
         return {"layers": layer, **ends}
 
     def _layer(self) -> dict[str, tuple[tuple[int, ...], tuple[Any, ...]]]:
-        """Shape and cut of each weight of a layer."""
+        """The shape and the spec of each weight of a layer."""
         width, keys = self.width, self.kv_heads * self.head
         return {
             "norm1": ((width,), ("fsdp",)),
@@ -69,8 +69,8 @@ class Llama:
         }
 
     def specs(self) -> Tree:
-        """How the parameters are cut over the axes fsdp and tensor; the dim of layers is whole."""
-        layer = {name: P(None, *cut) for name, (_, cut) in self._layer().items()}
+        """The specs of the parameters over the axes fsdp and tensor; the dim of layers is not sharded."""
+        layer = {name: P(None, *spec) for name, (_, spec) in self._layer().items()}
         return {"layers": layer, "embed": P("tensor", "fsdp"), "head": P("fsdp", "tensor"), "norm": P("fsdp")}
 
 
@@ -90,7 +90,7 @@ class AdamW:
     weight_decay: float = 0.1
 
     def update(self, state: Tree, gradients: Tree) -> Tree:
-        """The next (parameters, first moments, second moments, steps done)."""
+        """Returns the next (parameters, first moments, second moments, steps done)."""
         parameters, first, second, count = state
         count = count + 1
         correction1, correction2 = 1 - self.beta1**count, jnp.sqrt(1 - self.beta2**count)
@@ -112,7 +112,7 @@ def rms_norm(x: jax.Array, weight: jax.Array, eps: float) -> jax.Array:
 
 
 def rope(x: jax.Array, theta: float) -> jax.Array:
-    """x [batch, length, heads..., width] turned by its positions (Su et al. 2021, arXiv:2104.09864)."""
+    """Rotary position embedding of x [batch, length, heads..., width] (Su et al. 2021, arXiv:2104.09864)."""
     half = x.shape[-1] // 2
     frequencies = theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     angles = jnp.arange(x.shape[1], dtype=jnp.float32)[:, None] * frequencies
@@ -133,7 +133,7 @@ def dot_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Arr
 
 
 def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
-    """The same by jax's own kernel for TPUs: no array of length x length. Of one device's shard."""
+    """`dot_attention` of one device's shard by jax's own kernel for TPUs, without an array of length x length."""
     length, width = query.shape[1], query.shape[-1]
     num_heads = query.shape[2] * query.shape[3]
     mask = splash.MultiHeadMask([splash.CausalMask((length, length))] * num_heads)
@@ -149,8 +149,8 @@ def splash_attention(query: jax.Array, key: jax.Array, value: jax.Array) -> jax.
 
 
 def _all_but_constrained(primitive: Any, *_: Any, **__: Any) -> bool:
-    """What is gathered is not kept from forward to backward, whatever else is: it is the result of a constraint, and a
-    name put on that (`save_anything_except_these_names`) would keep what is named."""
+    """A checkpoint policy that keeps all values but gathered weights, which are the results of constraints."""
+    # Not `save_anything_except_these_names`: the unnamed operand of the name would be kept, which has the same value.
     return primitive.name != "sharding_constraint"
 
 
@@ -166,45 +166,47 @@ class Step:
     scanned: bool = True
     attention: Literal["splash", "dot"] = "splash"
     optimizer: AdamW = AdamW()
-    dtype: Any = jnp.bfloat16  # that weights are cast to, and layers compute in
+    dtype: Any = jnp.bfloat16  # the dtype of gathered weights and of the layers' computation
 
-    def lies(self, x: jax.Array, *spec: Any) -> jax.Array:
+    def constrained(self, x: jax.Array, *spec: Any) -> jax.Array:
         return jax.lax.with_sharding_constraint(x, NamedSharding(self.mesh, P(*spec)))
 
-    def whole(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
-        """A master weight as the layer computes with it: cast, then gathered over fsdp; its gradient is cut again."""
-        weight = self.lies(self.lies(weight, *spec).astype(self.dtype), *spec)
-        return self.lies(weight, *(None if axis == "fsdp" else axis for axis in spec))
+    def gathered(self, weight: jax.Array, spec: PartitionSpec) -> jax.Array:
+        """A master weight, cast and then gathered over fsdp; its gradient is sharded as the weight."""
+        weight = self.constrained(self.constrained(weight, *spec).astype(self.dtype), *spec)
+        return self.constrained(weight, *(None if axis == "fsdp" else axis for axis in spec))
 
     def mixed(self, query: jax.Array, key: jax.Array, value: jax.Array) -> jax.Array:
         if self.attention == "dot":
-            return dot_attention(self.lies(query, "fsdp", None, "tensor", None, None), key, value)
+            return dot_attention(self.constrained(query, "fsdp", None, "tensor", None, None), key, value)
         narrow = P("fsdp", None, "tensor", None)
-        cuts = (P(*narrow, None), narrow, narrow)
-        kernel = jax.shard_map(splash_attention, mesh=self.mesh, in_specs=cuts, out_specs=cuts[0], check_vma=False)
+        specs = (P(*narrow, None), narrow, narrow)
+        kernel = jax.shard_map(splash_attention, mesh=self.mesh, in_specs=specs, out_specs=specs[0], check_vma=False)
         return kernel(query, key, value)
 
     def layer(self, x: jax.Array, stored: Tree) -> jax.Array:
-        model, cuts = self.model, self.model._layer()
-        weights = {name: self.whole(weight, P(*cuts[name][1])) for name, weight in stored.items()}
+        model, parts = self.model, self.model._layer()
+        weights = {name: self.gathered(weight, P(*parts[name][1])) for name, weight in stored.items()}
         batch, length, _ = x.shape
         shape = (batch, length, model.kv_heads, -1, model.head)
-        normed = self.lies(rms_norm(x, weights["norm1"], model.eps), "fsdp", None, None)
+        normed = self.constrained(rms_norm(x, weights["norm1"], model.eps), "fsdp", None, None)
         query = rope((normed @ weights["query"]).reshape(shape), model.theta)
         key = rope((normed @ weights["key"]).reshape(shape)[:, :, :, 0], model.theta)
         value = (normed @ weights["value"]).reshape(shape)[:, :, :, 0]
         mixed = self.mixed(query, key, value).reshape(batch, length, -1)
-        x = x + self.lies(self.lies(mixed, "fsdp", None, "tensor") @ weights["out"], "fsdp", "tensor", None)
-        normed = self.lies(rms_norm(x, weights["norm2"], model.eps), "fsdp", None, None)
+        x = x + self.constrained(
+            self.constrained(mixed, "fsdp", None, "tensor") @ weights["out"], "fsdp", "tensor", None
+        )
+        normed = self.constrained(rms_norm(x, weights["norm2"], model.eps), "fsdp", None, None)
         hidden = jax.nn.silu(normed @ weights["gate"]) * (normed @ weights["up"])
-        hidden = self.lies(hidden, "fsdp", None, "tensor")
-        return x + self.lies(hidden @ weights["down"], "fsdp", "tensor", None)
+        hidden = self.constrained(hidden, "fsdp", None, "tensor")
+        return x + self.constrained(hidden @ weights["down"], "fsdp", "tensor", None)
 
     def loss(self, parameters: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        """Mean cross entropy of tokens and targets, both [batch, sequence]."""
+        """The mean cross entropy of tokens and targets, both [batch, sequence]."""
         specs = self.model.specs()
-        embed = self.whole(parameters["embed"], specs["embed"])
-        x = self.lies(jnp.take(embed, tokens, axis=0), "fsdp", "tensor", None)
+        embed = self.gathered(parameters["embed"], specs["embed"])
+        x = self.constrained(jnp.take(embed, tokens, axis=0), "fsdp", "tensor", None)
         kept = jax.checkpoint_policies.nothing_saveable if self.checkpointed else _all_but_constrained
         layer = jax.checkpoint(self.layer, prevent_cse=not self.scanned, policy=kept)
         if self.scanned:
@@ -212,10 +214,12 @@ class Step:
         else:
             for i in range(self.model.layers):
                 x = layer(x, jax.tree.map(lambda stack, i=i: stack[i], parameters["layers"]))
-        x = self.lies(rms_norm(x, self.whole(parameters["norm"], specs["norm"]), self.model.eps), "fsdp", None, None)
-        head = self.whole(parameters["head"], specs["head"])
+        x = self.constrained(
+            rms_norm(x, self.gathered(parameters["norm"], specs["norm"]), self.model.eps), "fsdp", None, None
+        )
+        head = self.gathered(parameters["head"], specs["head"])
         logits = jnp.einsum("bsd,dv->bsv", x, head, preferred_element_type=jnp.float32)
-        logits = self.lies(logits, "fsdp", None, "tensor")
+        logits = self.constrained(logits, "fsdp", None, "tensor")
         chosen = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
         return jnp.mean(jax.nn.logsumexp(logits, axis=-1) - chosen)
 
@@ -224,17 +228,17 @@ class Step:
         return self.optimizer.update(state, gradients), value
 
     def lower(self) -> Any:
-        """The step as a `jax.stages.Lowered`, from shapes alone."""
-        cut = jax.tree.map(
+        """Returns the step as a `jax.stages.Lowered`, from shapes alone."""
+        sharded = jax.tree.map(
             lambda spec: NamedSharding(self.mesh, spec), self.model.specs(), is_leaf=lambda x: isinstance(x, P)
         )
         replicated, batched = NamedSharding(self.mesh, P()), NamedSharding(self.mesh, P("fsdp", None))
         weights = jax.tree.map(
             lambda shape, sharding: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding),
-            self.model.shapes(), cut, is_leaf=lambda x: isinstance(x, tuple),
+            self.model.shapes(), sharded, is_leaf=lambda x: isinstance(x, tuple),
         )  # fmt: skip
         count = jax.ShapeDtypeStruct((), jnp.float32, sharding=replicated)
         tokens = jax.ShapeDtypeStruct((self.batch, self.sequence), jnp.int32, sharding=batched)
-        out_shardings = ((cut, cut, cut, replicated), replicated)
+        out_shardings = ((sharded, sharded, sharded, replicated), replicated)
         jitted = jax.jit(self, donate_argnums=0, out_shardings=out_shardings)
         return jitted.lower((weights, weights, weights, count), tokens, tokens)

@@ -1,4 +1,4 @@
-"""How long the plan of a large encoder and decoder of Hugging Face's takes, in float32, for chips that are not here.
+"""Time the plan of a large encoder and decoder of Hugging Face's, in float32, for chips that are not present.
 
     python recipes/benchmarks/large_plans.py                         # T5-large and Whisper-large, on v5e:2x4
     python recipes/benchmarks/large_plans.py --models t5 --layers 2 --target cpu:8
@@ -70,7 +70,7 @@ def plan_of(name: str, layers: int | None, batch: int, target: str) -> spmd.Plan
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=tuple(MODELS), default=list(MODELS))
-    parser.add_argument("--layers", type=int, help="of encoder and decoder, instead of the model's own")
+    parser.add_argument("--layers", type=int, help="layers of encoder and decoder, instead of the model's own")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--target", default="v5e:2x4", help="eight chips (default v5e:2x4)")
     given = parser.parse_args()

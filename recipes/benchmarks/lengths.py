@@ -5,9 +5,10 @@
 
 A tagger of LSTM cells trains on sentences of many lengths, a policy gradient on episodes of many lengths, a
 transformer's block of nanoGPT's form fills a cache that it slices, and Llama of `transformers` generates with its
-default cache, which `torch.cat` grows. Each runs in two processes, one with `config.pad_lengths` and `roll_turns` and
-one without, which take turns. "first" is a round over all lengths in a new process, compiles included; warm rounds run
-what is compiled, and their ratio is the median of pairs. Benchmarks report; nothing here asserts a time.
+default cache, which `torch.cat` extends. Each runs in two processes, one with `config.pad_lengths` and
+`scan_iterations` and one without, which run alternately. "first" is a round over all lengths in a new process, compiles
+included; warm rounds compile nothing, and their ratio is the median of pairs. Benchmarks report; nothing here asserts a
+time.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from transformers import LlamaConfig, LlamaForCausalLM  # isort: skip
 
 WIDTH = 64
 
-# A round: what is done at each of so many lengths.
+# A round: one run at each of the lengths.
 Round = Callable[[], None]
 
 
@@ -38,23 +39,23 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--lengths", type=int, default=20, help="lengths of a round (default 20)")
     parser.add_argument("--pairs", type=int, default=9)
     parser.add_argument("--only", choices=ROUNDS)
-    parser.add_argument("--serve", choices=ROUNDS, help=argparse.SUPPRESS)  # rounds, one for each line of stdin
+    parser.add_argument("--serve", choices=ROUNDS, help=argparse.SUPPRESS)  # run a round for each line of stdin
     parser.add_argument("--exact", action="store_true", help=argparse.SUPPRESS)  # a program for each length
     return parser.parse_args()
 
 
 class Tagger(nn.Module):
-    """A tag for each word of a sentence, by a cell that reads one after the other."""
+    """Tags each word of a sentence by an LSTM that reads one word after the other."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.cell, self.out = nn.Embedding(100, WIDTH), nn.LSTMCell(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
+        self.embedding, self.lstm, self.out = nn.Embedding(100, WIDTH), nn.LSTMCell(WIDTH, WIDTH), nn.Linear(WIDTH, 10)
 
     def forward(self, words: Tensor) -> Tensor:
         embedded, outputs = self.embedding(words), []
         state = embedded.new_zeros(1, WIDTH), embedded.new_zeros(1, WIDTH)
         for i in range(len(words)):
-            state = self.cell(embedded[i : i + 1], state)
+            state = self.lstm(embedded[i : i + 1], state)
             outputs.append(state[0])
         return self.out(torch.cat(outputs))
 
@@ -77,7 +78,7 @@ def tagger(lengths: int) -> Round:
 
 
 def episodes(lengths: int) -> Round:
-    """Trains a policy on an episode of each length, its steps chosen and rewarded beforehand."""
+    """Trains a policy on an episode of each length, with actions and rewards chosen in advance."""
     policy = nn.Sequential(nn.Linear(4, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 2)).to("xla")
     optimizer = torch.optim.SGD(policy.parameters(), lr=0.01)
     played = [(torch.randn(n, 4), torch.randint(2, (n, 1)), torch.randn(n)) for n in range(5, 5 + lengths)]
@@ -98,7 +99,7 @@ def episodes(lengths: int) -> Round:
 
 
 class Block(nn.Module):
-    """Attention of a new token over a cache of all before it, as nanoGPT's with a cache."""
+    """Attention of a new token over a cache of all tokens before it, as nanoGPT's with a cache."""
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -130,7 +131,7 @@ def sliced(lengths: int) -> Round:
 
 
 def generate(lengths: int) -> Round:
-    """So many tokens behind a prompt."""
+    """Generates so many tokens after a prompt."""
     config = LlamaConfig(
         vocab_size=256, hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256,
@@ -157,9 +158,9 @@ ROUNDS: dict[str, Callable[[int], Round]] = {
 
 
 def serve(name: str, lengths: int, *, exact: bool) -> None:
-    """A round for each line that comes in; prints its seconds and the programs that it compiled."""
-    spmd.config.program_cache = False  # what is compiled is counted and timed
-    spmd.config.pad_lengths = spmd.config.roll_turns = not exact
+    """Runs a round for each line of stdin; prints its seconds and the number of programs that it compiled."""
+    spmd.config.program_cache = False  # compiles are counted and timed
+    spmd.config.pad_lengths = spmd.config.scan_iterations = not exact
     torch.manual_seed(0)
     run = ROUNDS[name](lengths)
     for _ in sys.stdin:
@@ -169,7 +170,7 @@ def serve(name: str, lengths: int, *, exact: bool) -> None:
 
 
 class Child:
-    """A process that serves rounds."""
+    """A process that runs rounds."""
 
     def __init__(self, name: str, lengths: int, *, exact: bool) -> None:
         command = [sys.executable, __file__, "--serve", name, "--lengths", str(lengths)]
@@ -183,7 +184,7 @@ class Child:
         )
 
     def round(self) -> tuple[float, int]:
-        """The seconds of one round, and the programs that it compiled."""
+        """Runs one round; returns its seconds and the number of programs that it compiled."""
         assert self.process.stdin is not None and self.process.stdout is not None
         print(file=self.process.stdin, flush=True)
         line = self.process.stdout.readline()
@@ -197,10 +198,10 @@ class Child:
 
 
 def row(name: str, lengths: int, pairs: int) -> list[str]:
-    """What is measured of one kind: padded beside exact."""
+    """Returns the figures of one kind: padded lengths and exact ones."""
     children = [Child(name, lengths, exact=exact) for exact in (False, True)]
     firsts = [child.round() for child in children]
-    more = [child.round() for child in children]  # what the second round still compiles
+    more = [child.round() for child in children]  # the second round may still compile
     seconds = [[child.round()[0] for child in (children if pair % 2 else children[::-1])] for pair in range(pairs)]
     seconds = [both if pair % 2 else both[::-1] for pair, both in enumerate(seconds)]
     for child in children:

@@ -1,12 +1,12 @@
-"""What a long sequence and a large vocabulary take on a TPU, by its compiler: temporary memory per chip, no TPU needed.
+"""Temporary memory per chip of long sequences and large vocabularies, by the TPU's compiler; no TPU is needed.
 
     TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/long.py                       # v5e:2x4; needs libtpu, minutes
     python recipes/benchmarks/long.py --target cpu:8 --lengths 2048 --classes 32000
 
 Attention, forward and backward, bfloat16, 8 heads of width 128 (2 of keys and values), causal, a sequence per device:
-as the library does it, block by block, and with all scores as one array. Then the loss of a language model's head,
-forward and backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices,
-and classes split over two.
+by the library's choice, block by block, and with all scores as one array. Then the loss of an LM head, forward and
+backward, of 4,096 tokens per device and width 4,096: with and without all logits, FSDP over all devices, and classes
+sharded over two.
 """
 
 import argparse
@@ -19,13 +19,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.engine import launch
+from spmd.core.engine import executables
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.engine.placement import meshes_met
 from spmd.core.ir.graph import topological
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_line
-from spmd.core.lazy.cell import LIVE, pending
+from spmd.core.lazy.storage import LIVE, pending
 from spmd.core.lazy.tensor import abstract
 from spmd.core.ops import attention, splash
 
@@ -43,11 +43,11 @@ def tensor(mesh: spmd.Mesh, spec: tuple, shape: tuple[int, ...], dtype: torch.dt
 
 
 def temporaries() -> str:
-    """MiB per device of the program that everything recorded makes; then it is forgotten."""
+    """Returns the temporary MiB per device of the recorded graph's program, and drops the graph."""
     roots = roots_of(pending())
     (mesh,) = meshes_met(pending(), *topological([value for value, _ in roots])).values()
     try:
-        compiled = launch.planned_for(graph_of(roots, mesh), user_line()).executable
+        compiled = executables.planned_for(graph_of(roots, mesh), user_line()).executable
     except torch.OutOfMemoryError:
         return "does not fit"
     finally:
@@ -58,23 +58,23 @@ def temporaries() -> str:
 def attend(target: str, length: int) -> str:
     mesh = spmd.Mesh(range(8), (8,), ("data",), target=target)
     shapes = ((8, heads, length, 128) for heads in (8, 2, 2))
-    leaves = [tensor(mesh, ("data", None, None, None), shape, torch.bfloat16).requires_grad_() for shape in shapes]
-    made = F.scaled_dot_product_attention(*leaves, is_causal=True, enable_gqa=True)
-    grads = torch.autograd.grad(made.sum(), leaves)
+    inputs = [tensor(mesh, ("data", None, None, None), shape, torch.bfloat16).requires_grad_() for shape in shapes]
+    made = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=True)
+    grads = torch.autograd.grad(made.sum(), inputs)
     return temporaries() if grads else ""
 
 
 def attentions(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """One row a length: by the library, in blocks, with all scores."""
+    """Yields one row per length: by the library, in blocks, with all scores."""
     takes, long = splash.takes, attention.LONG
     for length in args.lengths:
-        cells = [attend(args.target, length)]
+        figures = [attend(args.target, length)]
         splash.takes = lambda *case: False
-        cells.append(attend(args.target, length))
+        figures.append(attend(args.target, length))
         attention.LONG = length**2 + 1
-        cells.append(attend(args.target, length))
+        figures.append(attend(args.target, length))
         splash.takes, attention.LONG = takes, long
-        yield f"{length:,}", *cells
+        yield f"{length:,}", *figures
 
 
 def head(target: str, shape: tuple[int, int], classes: int, max_logits_bytes: int) -> str:
@@ -84,15 +84,15 @@ def head(target: str, shape: tuple[int, int], classes: int, max_logits_bytes: in
     x = tensor(mesh, ("fsdp", None, None), (8, 4096, 4096), torch.bfloat16).requires_grad_()
     weight = tensor(mesh, (("tensor", "fsdp"), None), (classes, 4096), torch.float32).requires_grad_()
     labels = tensor(mesh, ("fsdp", None), (8, 4096), torch.int64)
-    whole = spmd.mark_sharding(weight.bfloat16(), mesh, (by_class, None))  # as FSDP gathers it
-    loss = F.cross_entropy(F.linear(x, whole).float().view(-1, classes), labels.view(-1))
+    gathered = spmd.mark_sharding(weight.bfloat16(), mesh, (by_class, None))  # as FSDP gathers it
+    loss = F.cross_entropy(F.linear(x, gathered).float().view(-1, classes), labels.view(-1))
     grads = torch.autograd.grad(loss, (x, weight))
-    del whole
+    del gathered
     return temporaries() if grads else ""
 
 
 def heads(args: argparse.Namespace) -> Iterator[tuple[str, ...]]:
-    """One row a mesh: in pieces, and with all logits."""
+    """Yields one row per mesh: in chunks, and with all logits."""
     for name, shape in (("8-way FSDP", (8, 1)), ("4-way FSDP, classes over 2", (4, 2))):
         yield name, *(head(args.target, shape, args.classes, most) for most in (1 << 30, 0))
 
@@ -103,7 +103,7 @@ def main() -> None:
     spmd.simulate(1)
     for title, headings, rows in (
         (f"Attention on {args.target}: temporary MiB per device", ("length", "ours", "blocks", "S x S"), attentions),
-        (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in pieces", "all logits"), heads),
+        (f"Loss over {args.classes:,} classes: temporary MiB per device", ("", "in chunks", "all logits"), heads),
     ):
         table = Table(*headings, title=title, title_justify="left", min_width=len(title))
         with console.status(title):

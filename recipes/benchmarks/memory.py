@@ -1,12 +1,12 @@
-"""What FSDP frees: temporary bytes per device of one GPT training step, by the compiler's own figures, against a bar.
+"""Temporary bytes per device of one GPT training step under FSDP, by the compiler's own figures, against a bar.
 
     python recipes/benchmarks/memory.py                          # 101 million parameters, 8 simulated devices
     python recipes/benchmarks/memory.py --partitioner shardy --layers 4
     python recipes/benchmarks/memory.py --target v5e:2x4         # by the TPU compiler, too (the extra `tpu`)
 
-The bar for a step without clipping is what autograd saves and the largest result of an op, plus two units' parameters
-and two units' gradients, whole; with clipping the split gradients once more. Small gathers live in a TPU's own memory
-and are not counted there. Nothing here asserts.
+The bar for a step without clipping is the bytes that autograd saves and the largest result of an op, plus two units'
+parameters and two units' gradients, unsharded; with clipping the sharded gradients once more. Small gathers are in a
+TPU's on-chip memory and are not counted there. Nothing here asserts.
 """
 
 import argparse
@@ -41,7 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def saved_bytes(model: nn.Module, tokens: Tensor) -> int:
-    """Return what autograd saves of a forward pass, parameters left out, and the largest of it once more."""
+    """Returns the bytes that autograd saves of a forward pass, without parameters, with the largest value twice."""
     parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     saved: dict[int, int] = {}
 
@@ -58,7 +58,7 @@ def saved_bytes(model: nn.Module, tokens: Tensor) -> int:
 
 
 def plan_of(config: GPTConfig, args: argparse.Namespace, target: str | None, *, reshard: bool, clip: bool) -> spmd.Plan:
-    """Return what one step takes; nothing is run for it."""
+    """Returns the plan of one step; nothing runs."""
     mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     with torch.device("xla"):
@@ -94,7 +94,7 @@ def main() -> None:
         for clip in (False, True):
             bar = activations + 4 * unit * 4 + (numel * 4 / args.devices if clip else 0)
             found = plan_of(config, args, None, reshard=reshard, clip=clip).temporaries
-            tpu = "not asked"
+            tpu = "no target"
             if args.target:
                 tpu = f"{plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries / MIB:.1f}"
             table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}", f"{found / MIB:.1f}", tpu)

@@ -1,4 +1,4 @@
-"""How long it takes to lay data out anew: by the devices, as the library does, and by `jax.device_put`.
+"""Time resharding: by the devices, as the library does it, and by `jax.device_put`.
 
 python recipes/benchmarks/moving.py [n]      # an n by n array (4096) over eight simulated devices
 """
@@ -16,7 +16,7 @@ from spmd.core.pjrt import transfer
 
 
 def best(function: Callable[[], Any], times: int = 7) -> float:
-    """Milliseconds of the fastest of some calls, the first one aside, which compiles."""
+    """Returns the milliseconds of the fastest of several calls, without the first one, which compiles."""
     found = []
     for _ in range(times + 1):
         started = time.perf_counter()
@@ -30,10 +30,10 @@ def main(size: int) -> None:
     ring, half = (spmd.Mesh(range(count), (count,), ("a",)) for count in (8, 4))
     rows = spmd.mark_sharding(torch.randn(size, size).to("xla"), ring, ("a", None))
     spmd.local_shards(rows)
-    buffer, lies = rows._cell.value.placed()
+    buffer, sharding = rows._storage.value.placed()
     for name, mesh in (("the same devices", ring), ("half of them", half)):
         target = mesh.sharding((None, "a"), 2)
-        ours = best(lambda to=target: transfer.move(buffer, (size, size), lies, to))
+        ours = best(lambda to=target: transfer.move(buffer, (size, size), sharding, to))
         theirs = best(lambda to=target: jax.device_put(buffer, to.jax, may_alias=False))
         print(f"rows to columns over {name}: {ours:.1f} ms, by jax.device_put {theirs:.1f}")
 

@@ -4,7 +4,7 @@
     python recipes/benchmarks/pools.py --devices 8     # ours, and JAX by hand with XLA's own pools
 
 Each pair is two processes, one after the other, of `recipes/benchmarks/step.py`; the order changes from pair to pair.
-Printed is the median of the pairs' ratios. Benchmarks report; nothing here asserts a time.
+The median of the pairs' ratios is printed. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def median(side: str, args: argparse.Namespace, environment: dict[str, str]) -> float:
-    """Return the median milliseconds of a step of one side, in a process of its own."""
+    """Returns the median milliseconds of a step of one side, in a process of its own."""
     flags = ["--devices", args.devices, "--partitioner", args.partitioner, "--layers", args.layers]
     printed = subprocess.run(
         [sys.executable, STEP, "--only", side, "--pairs", str(args.steps), *map(str, flags)],
@@ -43,7 +43,7 @@ def median(side: str, args: argparse.Namespace, environment: dict[str, str]) -> 
 def main() -> None:
     args = parse()
     ours = {name: value for name, value in os.environ.items() if name not in ("PJRT_NPROC", "NPROC")}
-    # What the environment gives is left as it is, and XLA takes no fewer threads than devices.
+    # The rest of the environment stays as it is, and XLA takes no fewer threads than devices.
     own = {**ours, "PJRT_NPROC": str(len(os.sched_getaffinity(0)))}
     other = "ours" if args.devices == 1 else "jax"
     sides = [("ours", ours), (other, own)]

@@ -1,4 +1,4 @@
-"""Compile a training step with its layers rolled into loops and not, for several depths.
+"""Compile a training step with its layers scanned and not, for several depths.
 
     python recipes/benchmarks/rolling.py                            # the recipes' GPT under FSDP, 4, 12 and 64 layers
     python recipes/benchmarks/rolling.py --model llama --layers 4 64
@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without bei
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.engine import launch
+from spmd.core.engine import executables
 
 MODELS = ("gpt", "llama", "gpt2", "mixtral")
 
@@ -51,7 +51,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def model_of(args: argparse.Namespace, layers: int) -> tuple[nn.Module, set[type[nn.Module]], Callable[..., Tensor]]:
-    """Return a model, the classes of its layers, and its loss of (model, tokens, targets)."""
+    """Returns a model, the classes of its layers, and its loss, a function of (model, tokens, targets)."""
     sizes = {"vocab_size": 256, "num_attention_heads": args.heads, "num_hidden_layers": layers}
     llama = {**sizes, "hidden_size": args.width, "intermediate_size": 3 * args.width, "num_key_value_heads": args.heads}
     if args.model == "gpt":
@@ -104,7 +104,7 @@ class Step:
 
 @dataclass
 class Row:
-    """One depth, rolled as `mode` says: what compiling took, the ledger's line, the seconds of its steps."""
+    """One depth with `scan_layers=mode`: the seconds to compile, the compile log's line, the seconds of its steps."""
 
     step: Step
     mode: str
@@ -115,7 +115,7 @@ class Row:
     loss: float = 0.0
 
     def run(self, *, timed: bool) -> None:
-        spmd.config.roll_layers = self.mode
+        spmd.config.scan_layers = self.mode
         torch.manual_seed(len(self.seconds))
         began = perf_counter()
         loss = self.step.record()
@@ -124,12 +124,12 @@ class Row:
             self.seconds.append(perf_counter() - began)
         self.loss = loss.item()
 
-    def cells(self, layers: int) -> list[str]:
+    def texts(self, layers: int) -> list[str]:
         record = self.record
         return [
             str(layers),
             self.mode,
-            ", ".join(f"{turns} x {ops}" for turns, ops in record.loops) or "-",
+            ", ".join(f"{iterations} x {ops}" for iterations, ops in record.loops) or "-",
             f"{record.nodes}",
             f"{self.wall:.2f}",
             f"{self.processor:.2f}",
@@ -141,11 +141,11 @@ class Row:
 
 
 def compiled(args: argparse.Namespace, layers: int, mode: str) -> Row:
-    """Record and run the first step of a model, its compiles timed."""
-    spmd.config.roll_layers = mode
+    """Records and runs the first step of a model, and times its compilation."""
+    spmd.config.scan_layers = mode
     step = Step(args, layers)
     wall = processor = 0.0
-    compile_unlocked = launch.compile_unlocked
+    compile_unlocked = executables.compile_unlocked
 
     def timed(graph: Any, name: str, *why: Any) -> None:
         nonlocal wall, processor
@@ -155,7 +155,7 @@ def compiled(args: argparse.Namespace, layers: int, mode: str) -> Row:
             wall, processor = wall + perf_counter() - began, processor + process_time() - spent
 
     spmd.metrics.clear()
-    with mock.patch.object(launch, "compile_unlocked", timed):
+    with mock.patch.object(executables, "compile_unlocked", timed):
         loss = step.record()
         spmd.sync(wait=True)
     record = max(spmd.metrics.compiles(), key=lambda record: record.nodes)
@@ -170,19 +170,19 @@ def main(arguments: list[str] | None = None) -> None:
     console = Console(width=140)
     table = Table(title=f"{args.model}, {args.devices} devices: from the end of recording to the executable")
     for heading in (
-        "layers", "rolled", "loops (turns x ops)", "ops", "compile s", "processor s", "temporary MiB", "state MiB",
-        "step ms", "loss",
+        "layers", "scanned", "loops (iterations x ops)", "ops", "compile s", "processor s", "temporary MiB",
+        "state MiB", "step ms", "loss",
     ):  # fmt: skip
         table.add_column(heading, justify="right")
     with console.status("compiling"):
-        compiled(args, 1, "never")  # what jax and XLA do once
+        compiled(args, 1, "never")  # jax's and XLA's work of a first compilation is not timed
         for layers in args.layers:
             rows = [compiled(args, layers, mode) for mode in args.modes]
             for number in range(args.steps + 2 if args.steps else 0):
-                for row in rows:  # in turn, so that whatever else the machine does falls on all
+                for row in rows:  # alternately, so that other load of the machine falls on all
                     row.run(timed=number > 1)
             for row in rows:
-                table.add_row(*row.cells(layers))
+                table.add_row(*row.texts(layers))
     console.print(table)
 
 

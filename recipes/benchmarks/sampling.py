@@ -1,4 +1,4 @@
-"""Compare loops that have no barrier of the user's with the same loops and one barrier a turn: programs and time.
+"""Compare loops in which the user never syncs with the same loops and one sync per iteration: programs and time.
 
     python recipes/benchmarks/sampling.py               # 50 steps of two diffusion samplers, 5 pairs of warm runs
     python recipes/benchmarks/sampling.py --steps 20 --width 64
@@ -6,7 +6,7 @@
 An unmodified Stable Diffusion pipeline of `diffusers` (random weights, progress bar on) samples with DDIM, which reads
 a number in each step, and with DPMSolverMultistep, which never does; a small network trains with AdamW and prints its
 loss once; Llama of `transformers` generates with a static cache. "first" is the first run, compiles included, in a
-process of its own; "warm" is the median ratio of runs that take turns.
+process of its own; "warm" is the median ratio of runs that alternate.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width", type=int, default=32, help="channels of the UNet's first level (default 32)")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--first", choices=LOOPS, help="print only (seconds, programs) of one loop's first run")
-    parser.add_argument("--barrier", action="store_true", help="with --first: one barrier a turn")
+    parser.add_argument("--barrier", dest="synced", action="store_true", help="with --first: one sync per iteration")
     return parser.parse_args()
 
 
@@ -52,45 +52,45 @@ def unet(width: int) -> nn.Module:
 
 
 def sampler(name: str, args: argparse.Namespace) -> Callable[[bool], None]:
-    """A run of the pipeline, with or without a barrier a step."""
+    """Returns a function that runs the pipeline, with or without a sync per step."""
     torch.manual_seed(0)
     pipeline = StableDiffusionPipeline(
         vae=None, text_encoder=None, tokenizer=None, unet=unet(args.width).eval(), scheduler=SCHEDULERS[name](),
         safety_checker=None, feature_extractor=None, requires_safety_checker=False,
     ).to("xla")  # fmt: skip
 
-    def barrier(*_: Any) -> dict[str, Any]:
+    def sync(*_: Any) -> dict[str, Any]:
         spmd.sync()
         return {}
 
     def draw(*shape: int) -> torch.Tensor:
         return torch.randn(shape).to("xla")
 
-    def run(with_barrier: bool) -> None:
+    def run(synced: bool) -> None:
         pipeline(
             prompt_embeds=draw(2, 8, 32), negative_prompt_embeds=draw(2, 8, 32), latents=draw(2, 4, 16, 16),
             num_inference_steps=args.steps, output_type="latent",
-            callback_on_step_end=barrier if with_barrier else None,
+            callback_on_step_end=sync if synced else None,
         ).images.cpu()  # fmt: skip
 
     return run
 
 
 def trainer(args: argparse.Namespace) -> Callable[[bool], None]:
-    """A run of a training loop that reads its loss at the end."""
+    """Returns a function that runs a training loop, which reads its loss at the end."""
     torch.manual_seed(0)
     blocks = [m for _ in range(6) for m in (nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64), nn.LayerNorm(64))]
     model = nn.Sequential(*blocks).to("xla")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
-    def run(with_barrier: bool) -> None:
+    def run(synced: bool) -> None:
         for _ in range(args.steps):
             x = torch.randn(64, 64)
             loss = nn.functional.mse_loss(model(x.to("xla")), x.flip(1).to("xla"))
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            if with_barrier:
+            if synced:
                 spmd.sync()
         loss.item()
 
@@ -102,18 +102,18 @@ def loop(name: str, args: argparse.Namespace) -> Callable[[bool], None]:
 
 
 def first(name: str, args: argparse.Namespace) -> tuple[float, int]:
-    """(seconds, programs compiled) of a first run in this process."""
+    """Returns (seconds, programs compiled) of a first run in this process."""
     run = loop(name, args)
     start, before = perf_counter(), spmd.metrics.num_compiles()
-    run(args.barrier)
+    run(args.synced)
     return perf_counter() - start, spmd.metrics.num_compiles() - before
 
 
-def first_elsewhere(name: str, args: argparse.Namespace, *, barrier: bool) -> tuple[float, int]:
-    """`first`, in a process of its own."""
+def first_elsewhere(name: str, args: argparse.Namespace, *, synced: bool) -> tuple[float, int]:
+    """Runs `first` in a process of its own."""
     command = [sys.executable, __file__, "--first", name, "--steps", str(args.steps), "--width", str(args.width)]
     printed = subprocess.run(
-        [*command, *(["--barrier"] if barrier else [])],
+        [*command, *(["--barrier"] if synced else [])],
         check=True,
         text=True,
         stdout=subprocess.PIPE,
@@ -123,22 +123,22 @@ def first_elsewhere(name: str, args: argparse.Namespace, *, barrier: bool) -> tu
 
 
 def warm(name: str, args: argparse.Namespace) -> float:
-    """The median of time without barriers / time with one a turn."""
+    """Returns the median of time without syncs / time with one per iteration."""
     run = loop(name, args)
     ratios = []
     for pair in range(args.pairs + 1):
         seconds = {}
-        for with_barrier in (False, True) if pair % 2 else (True, False):
+        for synced in (False, True) if pair % 2 else (True, False):
             start = perf_counter()
-            run(with_barrier)
-            seconds[with_barrier] = perf_counter() - start
+            run(synced)
+            seconds[synced] = perf_counter() - start
         if pair:  # the first pair compiles
             ratios.append(seconds[False] / seconds[True])
     return median(ratios)
 
 
 def generated(tokens: int) -> list[int]:
-    """Programs that each of three prompts of one length compiles, and each of them makes so many tokens."""
+    """Returns the number of programs that each of three prompts of one length compiles to generate so many tokens."""
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
@@ -161,13 +161,13 @@ def generated(tokens: int) -> list[int]:
 
 def main() -> None:
     args = parse()
-    spmd.config.program_cache = False  # what is compiled is counted and timed
+    spmd.config.program_cache = False  # compiles are counted and timed
     if args.first:
         print(*first(args.first, args))
         return
-    table = Table("loop", "programs, no barrier", "one a turn", "first run, ratio", "warm, ratio")
+    table = Table("loop", "programs, no sync", "one per iteration", "first run, ratio", "warm, ratio")
     for name in LOOPS:
-        alone, synced = (first_elsewhere(name, args, barrier=barrier) for barrier in (False, True))
+        alone, synced = (first_elsewhere(name, args, synced=is_synced) for is_synced in (False, True))
         table.add_row(
             f"{name}, {args.steps} steps",
             str(alone[1]),

@@ -1,4 +1,4 @@
-"""Training steps at the size people wrap models for, as the compilers of real TPUs see them: ours beside JAX by hand.
+"""Training steps of large models, compiled by the compilers of real TPUs: ours next to JAX by hand.
 
     python -m recipes.benchmarks.scale                          every row, small ones first
     python -m recipes.benchmarks.scale --rows 8b 8b-kept        some of them
@@ -8,9 +8,10 @@
 
 No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`), except for the toys. Nothing is allocated. Each
 compile has a process of its own. Ours is a plain PyTorch model (`recipes/llama.py`, or Hugging Face's) on meta, planned
-by `spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Collectives and what they move count the turns of
-loops; hidden is what travels while the chip computes something else, in the compiler's schedule. Cycles are those that
-it estimates, by the same turns; it estimates none for Pallas kernels, which attention is on both sides.
+by `spmd.plan`; JAX's is `jax_llama.py`. Figures are of one chip. Collectives and the bytes that they move are counted
+once per iteration of a loop; hidden bytes are moved while the chip computes something else, in the compiler's schedule.
+Cycles are the compiler's estimate, with the same trip counts; it estimates none for Pallas kernels, and attention is
+one on both sides.
 """
 
 import argparse
@@ -34,9 +35,9 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Row:
-    """One step on one slice. tensor: how many ways heads are split; bar: the most that ours may take of JAX's; low:
-    whether weights are cast to bfloat16 (XLA's CPU compiler widens what it exchanges: a toy computes in float32);
-    partitioner: of both sides, else each has its own default."""
+    """One step on one slice. tensor: the number of devices that heads are sharded over; bar: the largest ratio of ours
+    to JAX's; low: True if weights are cast to bfloat16 (XLA's CPU compiler widens the operands of collectives: a toy
+    computes in float32); partitioner: of both sides, else each has its own default."""
 
     name: str
     model: str
@@ -53,7 +54,7 @@ class Row:
 
 
 def _simulated(name: str) -> tuple[Row, ...]:
-    """A small model on eight simulated devices, by both partitioners, checkpointed and not."""
+    """The rows of a small model on eight simulated devices, by both partitioners, checkpointed and not."""
     how: dict[str, Any] = {"bar": 1.0, "sequence": 64, "low": False}
     return tuple(
         Row(f"{name}{kept}{by}", name, "cpu:8", 8, 16, checkpointed=not kept, partitioner=by[1:] or "gspmd", **how)
@@ -84,7 +85,7 @@ ROWS = (
 
 
 def ours(row: Row, layers: int | None) -> dict[str, Any]:
-    """The plan of a plain PyTorch step."""
+    """Returns the figures of the plan of a plain PyTorch step."""
     import torch
 
     import spmd
@@ -131,7 +132,7 @@ def _mesh(row: Row) -> Any:
     return spmd.Mesh(range(row.num_devices), shape, axes, target=row.target)
 
 
-# What the row's name says, and `recipes/llama.py` has no configuration of.
+# The shapes of rows for which `recipes/llama.py` has no configuration.
 SIMULATED = {
     "toy": {"layers": 6, "width": 64, "heads": 4, "kv_heads": 2, "hidden": 128, "vocabulary": 256},
     "small": {"layers": 6, "width": 256, "heads": 8, "kv_heads": 2, "hidden": 512, "vocabulary": 512},
@@ -165,7 +166,7 @@ def _gpt(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
 
 
 def _mixtral(row: Row, layers: int | None) -> tuple[Any, Any, Callable[..., Any]]:
-    """Mixtral 8x7B as Hugging Face has it, its experts on each device's own tokens (`recipes/mixtral.py`)."""
+    """Mixtral 8x7B as Hugging Face has it, with experts computed on each device's own tokens (`recipes/mixtral.py`)."""
     from transformers import MixtralConfig, MixtralForCausalLM
     from transformers.models.mixtral.modeling_mixtral import MixtralDecoderLayer
 
@@ -209,7 +210,7 @@ MODELS = {"gpt-16b": _gpt, "mixtral": _mixtral, "1b-hf": _hugging_face_llama}
 
 
 def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
-    """The same of the JAX program."""
+    """Returns the figures of the JAX program."""
     import jax
     import numpy as np
     from jax.sharding import Mesh
@@ -245,21 +246,21 @@ def _devices(row: Row) -> Any:
 
 
 def _read(compiled: Any, row: Row) -> dict[str, Any]:
-    """The figures of a program of JAX's, read as those of `spmd.plan` are."""
+    """The figures of a program of JAX's, read in the same way as those of `spmd.plan`."""
     from types import SimpleNamespace
 
-    from spmd.core.compile.collectives import collectives
     from spmd.core.compile.costs import cycles, repeated_flops
     from spmd.core.compile.hlo import Module
-    from spmd.core.metrics import Collective
+    from spmd.core.compile.hlo_collectives import collectives
+    from spmd.core.counters import Collective
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())
     exchanged = [
         Collective(found.kind, found.axes, found.size, found.data, found.count, is_async=found.is_async)
-        for found in collectives(module, program)  # type: ignore[arg-type]  # all that it asks of a graph
+        for found in collectives(module, program)  # type: ignore[arg-type]  # it reads only these of a graph
     ]
-    all_turns, once = cycles(module)
+    all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {
         "state": memory.argument_size_in_bytes,
@@ -268,7 +269,7 @@ def _read(compiled: Any, row: Row) -> dict[str, Any]:
         "exchanges": sum(found.count for found in exchanged),
         "moved": sum(found.moved_bytes for found in exchanged),
         "hidden": sum(found.moved_bytes for found in exchanged if found.is_async),
-        "cycles": all_turns,
+        "cycles": all_iterations,
         "cycles_once": once,
         "flops": compiled.cost_analysis()["flops"] + repeated_flops(module),
     }
@@ -284,10 +285,10 @@ def child(side: str, row: Row, layers: int | None) -> None:
 
 
 def measured(side: str, row: Row, layers: int | None, timeout: float) -> dict[str, Any]:
-    """One side of a row; what went wrong instead, where it did."""
+    """Returns the figures of one side of a row, or its error."""
     command = [sys.executable, "-W", "ignore", "-m", "recipes.benchmarks.scale", "--child", side, "--rows", row.name]
     command += [] if layers is None else ["--layers", str(layers)]
-    # libtpu asks the network for a TPU, and lets one process in, unless told otherwise.
+    # Without these settings libtpu queries the network for a TPU, and allows one process only.
     settings = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "JAX_PLATFORMS": "cpu"}
     try:
         done = subprocess.run(
@@ -304,7 +305,7 @@ def measured(side: str, row: Row, layers: int | None, timeout: float) -> dict[st
 
 # -- The table.
 
-# Name, how it is shown, divisor; a toy's are shown in units 1,024 times smaller (cycles it has none).
+# Name, heading, divisor; the units of a toy are 1,024 times smaller (it has no cycles).
 COLUMNS = (
     ("state", "state {}iB", 1 << 20),
     ("temporaries", "temporaries {}iB", 1 << 20),
@@ -319,11 +320,11 @@ COLUMNS = (
     ("seconds", "all s", 1),
     ("host", "host GiB", GIB),
 )
-BARRED = {"temporaries", "peak", "exchanges", "moved", "cycles"}  # what has a bar; the others are told
+BARRED = {"temporaries", "peak", "exchanges", "moved", "cycles"}  # figures with a bar; the others are reported only
 
 
 def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console: Console) -> None:
-    """Ours beside JAX's, with the ratio and the bar."""
+    """Prints our figures next to JAX's, with the ratio and the bar."""
     short = "" if layers is None else f", {layers} layers"
     title = f"{row.name}: {row.model} on {row.target}, batch {row.batch:,} x {row.sequence:,}{short}"
     table = Table("", *sides, "ratio", "bar", title=title, title_justify="left")
@@ -332,14 +333,14 @@ def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console
         if not any(figures.get(name) for figures in sides.values()):
             continue
         unit = unit * scale if "{}" in head else unit
-        cells = [f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()]
+        values = [f"{figures[name] / unit:,.2f}" if name in figures else "-" for figures in sides.values()]
         both = [figures[name] for figures in sides.values() if figures.get(name)]
         ratio = both[0] / both[1] if len(both) == 2 else None
         bar = 1.0 if name in ("moved", "cycles") and row.model == "70b" else row.bar
         is_over = ratio is not None and name in BARRED and ratio > bar
         shown = "" if ratio is None else f"[{'red' if is_over else 'green'}]{ratio:.3f}"
-        said = f"{bar:.2f}" if name in BARRED and row.has_peer else ""
-        table.add_row(head.format(letters[name == "flops"]), *cells, shown, said)
+        limit = f"{bar:.2f}" if name in BARRED and row.has_peer else ""
+        table.add_row(head.format(letters[name == "flops"]), *values, shown, limit)
     console.print(table)
     for side, figures in sides.items():
         for name in ("error", "verdict", "formula"):
@@ -353,7 +354,7 @@ def show(row: Row, layers: int | None, sides: dict[str, dict[str, Any]], console
 
 
 def _utilisation(row: Row, figures: dict[str, Any]) -> str:
-    """6 N T without what is computed twice, as such figures are published, over the estimated time at v4's peak."""
+    """The utilisation as it is usually published: 6 N T without recompute, over the estimated time at v4's peak."""
     peak, clock = 275e12, 1.05e9
     tokens = row.batch * row.sequence
     useful = 6 * figures["parameters"] * tokens / row.num_devices

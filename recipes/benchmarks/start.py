@@ -4,9 +4,9 @@
     python recipes/benchmarks/start.py --layers 2 --width 64 --warm 5
     python recipes/benchmarks/start.py --partitioner shardy
 
-The cold process finds an empty cache of programs and fills it; the warm ones find what it has compiled. All train the
-GPT of `train_gpt.py`, wrapped in FSDP. The cache is a folder of this run's own. Benchmarks report; nothing here asserts
-a time.
+The cold process finds an empty cache of programs and fills it; the warm ones load the programs that it compiled. All
+train the GPT of `train_gpt.py`, wrapped in FSDP. The cache is a folder of this run's own. Benchmarks report; nothing
+here asserts a time.
 """
 
 import argparse
@@ -42,12 +42,15 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
     parser.add_argument("--warm", type=int, default=3, help="warm starts, of which the median is shown (default 3)")
-    parser.add_argument("--started", type=float, help=argparse.SUPPRESS)  # when this process was begun by another
+    parser.add_argument(
+        "--started", type=float, help=argparse.SUPPRESS
+    )  # the time at which another process began this one
     return parser.parse_args(arguments)
 
 
 def start(args: argparse.Namespace) -> dict[str, float]:
-    """Train two steps in this process; return the seconds of each part by name, and what was compiled and loaded."""
+    """Trains two steps in this process; returns the seconds of each part by name, and the numbers of compiled and
+    loaded programs."""
     spmd.simulate(args.devices)
     spmd.config.partitioner = args.partitioner
     torch.manual_seed(0)
@@ -88,12 +91,12 @@ def start(args: argparse.Namespace) -> dict[str, float]:
 
 
 def own_time() -> float:
-    """Return the time, less what was spent on making programs so far."""
+    """Returns the time without the seconds of compiling and loading programs so far."""
     return time() - spmd.metrics.timer("compile") - spmd.metrics.timer("load")
 
 
 def elsewhere(arguments: list[str], folder: str) -> dict[str, float]:
-    """`start`, in a process of its own."""
+    """Runs `start` in a process of its own."""
     kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": folder}
     command = [sys.executable, __file__, *arguments, "--started", str(time())]
     printed = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env={**os.environ, **kept}).stdout

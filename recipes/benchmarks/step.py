@@ -6,8 +6,8 @@
     python recipes/benchmarks/step.py --only jax --layers 2   # one side alone
 
 Both sides train the same model from the same weights on the same batches, with the same optimizer, mesh and
-partitioner, and take turns in one process, so that whatever else the machine does falls on both. A step is timed from
-the batch in host memory to the new state being ready. Benchmarks report; nothing here asserts a time.
+partitioner, and alternate in one process, so that other load of the machine falls on both. A step is timed from the
+batch in host memory to the new state being ready. Benchmarks report; nothing here asserts a time.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
 
 # isort: off
-import spmd  # before jax: it sets what XLA reads from the environment when jax is imported
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
 import jax
 
 # isort: on
@@ -62,13 +62,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def schedule(step: int) -> float:
-    """Return the factor of a cosine decay to a tenth."""
+    """Returns the factor of a cosine decay to a tenth."""
     return 0.55 + 0.45 * math.cos(math.pi * min(step / HORIZON, 1))
 
 
 @dataclass
 class Side:
-    """One contestant: `step(tokens, targets)` runs one step to its end; `seconds` holds the timed ones."""
+    """One of the compared programs: `step(tokens, targets)` runs a step to its end; `seconds` has the timed steps."""
 
     name: str
     step: Callable[[Tensor, Tensor], None]
@@ -77,7 +77,7 @@ class Side:
 
 
 class TorchStep:
-    """The step as anyone writes it in PyTorch; `end` waits for what the device still has to do."""
+    """The usual step in PyTorch; `end` waits for the device's work."""
 
     def __init__(
         self, model: torch.nn.Module, *, device: str, end: Callable[[], None], shard: Callable[[Tensor], Tensor]
@@ -85,7 +85,7 @@ class TorchStep:
         self.model, self.device, self.end, self.shard = model, device, end, shard
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0.01)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.optimizer, schedule)
-        self.traced: list[float] = []  # seconds of host time before the barrier
+        self.traced: list[float] = []  # seconds of host time before the sync
 
     def __call__(self, tokens: Tensor, targets: Tensor) -> None:
         start = perf_counter()
@@ -101,7 +101,7 @@ class TorchStep:
 
 
 class JaxStep:
-    """The hand-written program, called as its author would call it."""
+    """The hand-written JAX program and its state."""
 
     def __init__(self, program: jax_gpt.Program, weights: Mapping[str, np.ndarray]) -> None:
         self.program, self.state, self.count = program, program.initialise(weights), 0
@@ -155,8 +155,8 @@ def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace) -> tuple[S
     return Side("JAX by hand", step, lambda: float(step.loss)), step
 
 
-def take_turns(sides: list[Side], batches: Iterator[tuple[Tensor, Tensor]], rounds: int, console: Console) -> None:
-    """Run every side once per round, in turn, all on the same batch."""
+def run_rounds(sides: list[Side], batches: Iterator[tuple[Tensor, Tensor]], rounds: int, console: Console) -> None:
+    """Runs every side once per round, one after the other, all on the same batch."""
     with console.status("running") as status:
         for number in range(rounds):
             batch = next(batches)
@@ -168,12 +168,12 @@ def take_turns(sides: list[Side], batches: Iterator[tuple[Tensor, Tensor]], roun
 
 
 def step_record() -> "spmd.metrics.CompileRecord":
-    """Return the ledger's line for the training step: of all programs the one that computes most."""
+    """Returns the compile log's line for the training step: of all programs the one with most flops."""
     return max(spmd.metrics.compiles(), key=lambda record: record.flops)
 
 
 def comparison(sides: list[Side], facts: Mapping[str, Mapping[str, str]]) -> Table:
-    """Return the table of all sides: times from their own seconds, the rest from `facts` by name."""
+    """Returns the table of all sides: times from their own seconds, the rest from `facts` by name."""
     table = Table(title="One training step", title_justify="left")
     for heading in ("", *(side.name for side in sides)):
         table.add_column(heading, justify="right" if heading else "left")
@@ -208,14 +208,14 @@ def ratios(sides: list[Side], console: Console) -> None:
 
 
 def eager_add_seconds() -> float:
-    """Return the seconds that one eager `torch.add` of two one-element CPU tensors takes here and now."""
+    """Returns the seconds that one eager `torch.add` of two one-element CPU tensors takes here and now."""
     one, number = torch.ones(1), 10_000
     return min(timeit.repeat(lambda: torch.add(one, one), number=number, repeat=7)) / number
 
 
 @dataclass(frozen=True)
 class HostClock:
-    """What the library has counted up to one moment; two of them make a difference."""
+    """The library's counters of host time at one moment; the difference of two is the time between them."""
 
     key: float
     dispatch: float
@@ -228,8 +228,8 @@ class HostClock:
 
 
 def hot_recording_seconds(args: argparse.Namespace, steps: int = 30) -> float:
-    """Return the seconds per op of recording the same step at tiny sizes: the same ops, and caches that no device work
-    has emptied since the step before, as they are for the `torch.add` that it is compared with."""
+    """Returns the seconds per op of recording the same step at tiny sizes: the same ops, and CPU caches that no device
+    work has emptied since the step before, as for the `torch.add` that it is compared with."""
     config = GPTConfig(layers=args.layers, width=64, heads=args.heads, sequence=16)
     _, step = our_side(GPT(config).state_dict(), config, args.devices)
     tokens = torch.randint(config.vocabulary, (args.devices, config.sequence))
@@ -241,19 +241,19 @@ def hot_recording_seconds(args: argparse.Namespace, steps: int = 30) -> float:
 
 
 def host_table(before: HostClock, after: HostClock, traced: list[float], args: argparse.Namespace) -> Table:
-    """Return where the host's time of one of our steps goes."""
+    """Returns the table of the host's time in one of our steps."""
     steps = len(traced)
     trace = statistics.median(traced)
     key = (after.key - before.key) / steps
     dispatch = (after.dispatch - before.dispatch) / steps
     trivial = spmd.metrics.trivial_dispatch_seconds()
-    hot = hot_recording_seconds(args)  # after the line above, which looks at the program that ran last
+    hot = hot_recording_seconds(args)  # after the line above, which dispatches the program that ran last
     ops = (after.recorded_ops - before.recorded_ops) / steps
     add = eager_add_seconds()
     table = Table(title="Host time of one step of torch-spmd", title_justify="left", show_header=False)
     table.add_column()
     table.add_column(justify="right")
-    table.add_row("trace: the Python step up to its barrier", f"{1e3 * trace:.2f} ms")
+    table.add_row("trace: the Python step up to its sync", f"{1e3 * trace:.2f} ms")
     table.add_row("key: from the graph to its program", f"{1e3 * key:.2f} ms")
     table.add_row("dispatch on a trivial program of the same signature", f"{1e3 * trivial:.2f} ms")
     table.add_row("dispatch as timed in the loop (on CPU it holds device work)", f"{1e3 * dispatch:.2f} ms")
@@ -270,7 +270,7 @@ def main() -> None:
     args = parse()
     console = Console()
     spmd.simulate(args.devices)
-    spmd.config.program_cache = False  # what is compiled is counted
+    spmd.config.program_cache = False  # compiles are counted
     spmd.config.partitioner = args.partitioner
     spmd.config.compiler_options = "auto" if args.compiler_options is None else args.compiler_options
     config = GPTConfig(layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence)
@@ -309,13 +309,13 @@ def main() -> None:
         sides.append(torch_side(weights, config)[0])
 
     batches = text.batches(text.load().train, batch=args.batch, sequence=args.sequence, seed=0)
-    take_turns(sides, batches, 2, console)
+    run_rounds(sides, batches, 2, console)
     for side in sides:
         side.seconds.clear()
     if ours:
         ours.traced.clear()
         before = HostClock.read()
-    take_turns(sides, batches, args.pairs, console)
+    run_rounds(sides, batches, args.pairs, console)
     if ours:
         after = HostClock.read()
         record = step_record()

@@ -1,11 +1,11 @@
-"""Layouts that `spmd.suggest` finds for Llama on a TPU slice, ranked, beside the layout by hand of `scale.py`.
+"""Layouts that `spmd.suggest` finds for Llama on a TPU slice, ranked, next to the layout by hand of `scale.py`.
 
     python -m recipes.benchmarks.suggest                                # 8 billion parameters on v5p:2x2x2
     python -m recipes.benchmarks.suggest --row 70b --budget 1800        # 70 billion on v5p:4x8x8
     python -m recipes.benchmarks.suggest --save rules.toml              # keeps the best table of rules
 
 No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. Compiles take minutes each
-on two cores: the budget is in seconds, and the compile that is running when it ends is finished.
+on two cores: the budget is in seconds, and a compile that runs when it ends is finished.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from recipes.llama import CONFIGS, PRECISION, Llama, cross_entropy
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--row", choices=("1b", "8b", "70b"), default="8b", help="which step (default 8b)")
+    parser.add_argument("--row", choices=("1b", "8b", "70b"), default="8b", help="the step (default 8b)")
     parser.add_argument("--layers", type=int, help="so many layers instead of the model's")
     parser.add_argument("--budget", type=float, default=600, help="seconds of search (default 600)")
     parser.add_argument("--max-trials", type=int, default=24, help="layouts that are compiled, at most")

@@ -4,9 +4,9 @@
     python recipes/benchmarks/unrolled.py --case decoder --size 8 --report
 
 `first` is the processor's time for the first step (record, compile, run), `later` that of all later steps together,
-`CPU` torch's own step on the CPU; `digest` is one of the losses' digits. Each case is a training step, or an
-inference, of a program that PyTorch users write: the images of a batch one by one, a selective scan op by op, episodes,
-layers that are left out at random, images of many sizes, sentences of many lengths.
+`CPU` torch's own step on the CPU; `digest` is a hash of the losses. Each case is a training step, or an inference, of a
+program that PyTorch users write: the images of a batch one by one, a selective scan op by op, episodes, layers that are
+dropped at random, images of many sizes, sentences of many lengths.
 """
 
 import argparse
@@ -67,7 +67,7 @@ class TwoWay(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A mask decoder: of an image and points on it, some masks and how good each is."""
+    """A mask decoder: from an image and points on it to several masks, each with its quality."""
 
     def __init__(self, width: int = 32, masks: int = 3):
         super().__init__()
@@ -123,7 +123,7 @@ def decoder(device: str, size: int) -> Step:
 
 
 class Mamba(nn.Module):
-    """A layer with a selective scan as its reference writes it: token by token."""
+    """A layer with a selective scan as in its reference: token by token."""
 
     def __init__(self, width: int = 16, states: int = 8):
         super().__init__()
@@ -165,7 +165,7 @@ def scan(device: str, size: int) -> Step:
 
 
 def tower(device: str, size: int) -> Step:
-    """A training step of layers that all differ, without a loop or a read: about so many ops."""
+    """A training step of about `size` ops in layers that all differ, without a loop or a read."""
     kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.tanh, torch.sigmoid, F.gelu, F.silu, F.softplus]
     order = random.Random(0)
     model = nn.ModuleList(nn.Linear(16, 16) for _ in range(size // 20)).to(device)
@@ -186,7 +186,7 @@ def tower(device: str, size: int) -> Step:
 
 
 def plain(device: str, size: int) -> Step:
-    """So many ops without gradients, in an order that never repeats."""
+    """`size` ops without gradients, in an order that never repeats."""
     kinds: list[Callable[[torch.Tensor], torch.Tensor]] = [torch.tanh, torch.sin, torch.sigmoid, torch.abs, torch.neg]
     order = random.Random(0)
     functions = [order.choice(kinds) for _ in range(size)]
@@ -201,7 +201,7 @@ def plain(device: str, size: int) -> Step:
 
 
 def branches(device: str, size: int) -> Step:
-    """So many layers, each chosen by the value of what came before."""
+    """`size` layers, each chosen by the values of the ones before."""
     model = nn.ModuleList(nn.Linear(16, 16) for _ in range(4)).to(device)
 
     def step(number: int) -> torch.Tensor:
@@ -221,7 +221,7 @@ def branches(device: str, size: int) -> Step:
 
 
 def episodes(device: str, size: int) -> Step:
-    """A policy's training step over an episode whose length the data decide."""
+    """A policy's training step over an episode whose length depends on the data."""
     policy = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 2)).to(device)
     optimizer = torch.optim.Adam(policy.parameters())
 
@@ -229,10 +229,10 @@ def episodes(device: str, size: int) -> Step:
         order = random.Random(number)
         length = order.randint(size // 2, 2 * size)
         scores, state = [], draw(number, 4)
-        for turn in range(length):
+        for iteration in range(length):
             logits = policy(state.to(device))
             scores.append(logits.log_softmax(-1)[int(logits.argmax())])
-            state = draw(1_000 * number + turn, 4)
+            state = draw(1_000 * number + iteration, 4)
         loss = -torch.stack(scores).mean()
         loss.backward()
         optimizer.step()
@@ -243,7 +243,7 @@ def episodes(device: str, size: int) -> Step:
 
 
 def depth(device: str, size: int) -> Step:
-    """A training step of residual layers, each of which is left out at random."""
+    """A training step of residual layers, each of which is dropped at random."""
     model = nn.ModuleList(
         nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 16)) for _ in range(size)
     ).to(device)
@@ -284,16 +284,16 @@ def sizes(device: str, size: int) -> Step:
 
 
 def lstm(device: str, size: int) -> Step:
-    """A training step of an LSTM's cell over sentences of lengths 5, 7, 9, 11, 6, 20, 13."""
-    cell, head = nn.LSTMCell(8, size).to(device), nn.Linear(size, 2).to(device)
-    optimizer = torch.optim.SGD([*cell.parameters(), *head.parameters()], 0.1)
+    """A training step of an `nn.LSTMCell` over sentences of lengths 5, 7, 9, 11, 6, 20, 13."""
+    recurrent, head = nn.LSTMCell(8, size).to(device), nn.Linear(size, 2).to(device)
+    optimizer = torch.optim.SGD([*recurrent.parameters(), *head.parameters()], 0.1)
     lengths = 5, 7, 9, 11, 6, 20, 13
 
     def step(number: int) -> torch.Tensor:
         words = draw(number, lengths[number % len(lengths)], 4, 8).to(device)
         h = c = torch.zeros(4, size, device=device)
         for word in words:
-            h, c = cell(word, (h, c))
+            h, c = recurrent(word, (h, c))
         loss = head(h).square().mean()
         loss.backward()
         optimizer.step()
@@ -322,7 +322,7 @@ def draw(seed: int, *shape: int) -> torch.Tensor:
 
 
 def timed(case: Case, device: str, size: int, steps: int) -> Iterator[tuple[float, float]]:
-    """(seconds, loss) of each step."""
+    """Yields (seconds, loss) of each step."""
     torch.manual_seed(0)
     step = case(device, size)
     for number in range(steps):
@@ -358,7 +358,7 @@ def main() -> None:
     parser.add_argument("--case", choices=CASES)
     parser.add_argument("--size", type=int)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--report", action="store_true", help="print the ledger, too")
+    parser.add_argument("--report", action="store_true", help="print the compile log, too")
     args = parser.parse_args()
     if args.case:
         _, size, steps = CASES[args.case]

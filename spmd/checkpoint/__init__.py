@@ -1,5 +1,5 @@
-"""Values from files: a model's data is read piece by piece, each device's own bytes and no others."""
+"""Loading of checkpoint files: a model's data is read shard by shard, only the bytes of this process's devices."""
 
-from .filling import fill_shards as fill_shards
 from .loading import bare_name as bare_name
 from .loading import load_checkpoint as load_checkpoint
+from .streaming import fill_shards as fill_shards

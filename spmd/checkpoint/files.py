@@ -1,4 +1,4 @@
-"""What a checkpoint's files hold, and where: the bytes stay in the files until a piece of a tensor is asked for."""
+"""The contents of a checkpoint's files: names, offsets and other metadata; a tensor's bytes are read on request."""
 
 import json
 from collections.abc import Mapping
@@ -16,14 +16,14 @@ SAFETENSORS = {
     "U64": torch.uint64, "BOOL": torch.bool, "C64": torch.complex64,
 }  # fmt: skip
 INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
-WHOLE = ("model.safetensors", "pytorch_model.bin")
+UNSHARDED = ("model.safetensors", "pytorch_model.bin")
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
     """A tensor in a file.
 
-    offset: where the first element's bytes begin in the file. strides: as torch counts them, in elements.
+    offset: of the first element in the file, in bytes. strides: in elements, as in torch.
     """
 
     path: Path
@@ -33,7 +33,7 @@ class Stored:
     strides: tuple[int, ...]
 
     def read(self, indices: tuple[slice, ...] | None = None) -> torch.Tensor:
-        """These elements as a CPU tensor of its own; only the pages that hold them are read."""
+        """Reads these elements (None: all) into a new CPU tensor; only the pages that hold them are read."""
         indices = tuple(slice(0, dim) for dim in self.shape) if indices is None else indices
         shape = [index.stop - index.start for index in indices]
         if 0 in shape:
@@ -41,7 +41,7 @@ class Stored:
         first = sum(index.start * stride for index, stride in zip(indices, self.strides, strict=True))
         last = sum((index.stop - 1) * stride for index, stride in zip(indices, self.strides, strict=True))
         size = self.dtype.itemsize
-        # Mapped for this piece alone: what was read is given back with the map. Writable, as torch asks for.
+        # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
         mapped = np.memmap(self.path, mode="c", offset=self.offset + first * size, shape=((last - first + 1) * size,))
         return (
             torch.from_numpy(mapped)
@@ -51,20 +51,20 @@ class Stored:
         )
 
 
-Contents = dict[str, Any]  # a `Stored` for each tensor, what else a file holds as it is
+Contents = dict[str, Any]  # a `Stored` for each tensor; other values unchanged
 
 
 def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
-    """What a file or folder holds, by name.
+    """The contents of a file or folder, by name.
 
     A folder has `model.safetensors.index.json` or `pytorch_model.bin.index.json`, or a file `model.safetensors` or
-    `pytorch_model.bin`, or safetensors files of any name. key: where the state dict lies in a torch checkpoint.
+    `pytorch_model.bin`, or safetensors files of any name. key: of the state dict in a torch checkpoint.
     """
     path = Path(path)
     if path.is_dir():
         return _folder(path, key)
     if not path.is_file():
-        raise FileNotFoundError(f"load_checkpoint: expected a file or folder, and there is none at {path}")
+        raise FileNotFoundError(f"load_checkpoint: expected a file or folder, but there is none at {path}")
     if path.name.endswith(".index.json"):
         return _indexed(path, key)
     return _safetensors(path) if _is_safetensors(path) else _torch_file(path, key)
@@ -74,7 +74,7 @@ def _folder(path: Path, key: str | None) -> Contents:
     for name in INDEXES:
         if (path / name).is_file():
             return _indexed(path / name, key)
-    for name in WHOLE:
+    for name in UNSHARDED:
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
     files = sorted(path.glob("*.safetensors"))
@@ -82,7 +82,7 @@ def _folder(path: Path, key: str | None) -> Contents:
         found = ", ".join(sorted(file.name for file in path.iterdir())[:8]) or "nothing"
         hint = "; torch.distributed.checkpoint.load reads it" if (path / ".metadata").is_file() else ""
         raise FileNotFoundError(
-            f"load_checkpoint: expected {INDEXES[0]}, {', '.join(WHOLE)} or *.safetensors in {path}, found "
+            f"load_checkpoint: expected {INDEXES[0]}, {', '.join(UNSHARDED)} or *.safetensors in {path}, found "
             f"{found}{hint}"
         )
     contents: Contents = {}
@@ -90,8 +90,8 @@ def _folder(path: Path, key: str | None) -> Contents:
         twice = sorted(contents.keys() & (more := _safetensors(file)).keys())
         if twice:
             raise ValueError(
-                f"load_checkpoint: {path} has {twice[0]!r} in several files and no index that says which one counts; "
-                "give the file"
+                f"load_checkpoint: {path} has {twice[0]!r} in several files and no index that names one of them; "
+                "pass the file"
             )
         contents |= more
     return contents
@@ -106,7 +106,9 @@ def _indexed(path: Path, key: str | None) -> Contents:
     files = {name: open_checkpoint(path.parent / name, key) for name in sorted({*places.values()})}
     lost = [name for name, file in places.items() if name not in files[file]]
     if lost:
-        raise ValueError(f"load_checkpoint: {path.name} says that {lost[0]!r} is in {places[lost[0]]}, and it is not")
+        raise ValueError(
+            f"load_checkpoint: {path.name} has {lost[0]!r} in {places[lost[0]]}, which does not contain it"
+        )
     return {name: files[file][name] for name, file in places.items()}
 
 
@@ -122,12 +124,12 @@ def _safetensors(path: Path) -> Contents:
         try:
             table = json.loads(file.read(length))
         except ValueError as error:
-            raise _cut_short(path, f"its header is no JSON of {length:,} bytes") from error
+            raise _cut_short(path, f"its header is not JSON of {length:,} bytes") from error
     table.pop("__metadata__", None)
     end = 8 + length + max((entry["data_offsets"][1] for entry in table.values()), default=0)
     if end > path.stat().st_size:
         raise ValueError(
-            f"load_checkpoint: {path} is cut short: its header tells of {end:,} bytes, and it has "
+            f"load_checkpoint: {path} is cut short: its header describes {end:,} bytes, but it has "
             f"{path.stat().st_size:,}; fetch it again"
         )
     return {name: _entry(path, name, entry, 8 + length) for name, entry in table.items()}
@@ -152,16 +154,16 @@ def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _torch_file(path: Path, key: str | None) -> Contents:
-    """What `torch.save` has written: on the meta device torch reads where the bytes are, and not the bytes."""
+    """The contents of a file of `torch.save`: with map location meta, torch reads the offsets and not the bytes."""
     with path.open("rb") as file:
         if file.read(4) != b"PK\x03\x04":
             raise ValueError(
-                f"load_checkpoint: {path} is neither a safetensors file nor one that torch.save writes since torch "
-                "1.6, of which pieces can be read; read it with torch.load and save it again"
+                f"load_checkpoint: {path} is neither a safetensors file nor a zip file of torch.save (torch 1.6 or "
+                "later), of which parts can be read; load it with torch.load and save it again"
             )
     try:
         loaded = torch.load(path, map_location="meta", weights_only=True)
-    except (OSError, RuntimeError) as error:  # the table of a zip file stands at its end
+    except (OSError, RuntimeError) as error:  # the table of a zip file is at its end
         raise _cut_short(path, f"torch cannot read it ({error})") from error
     if key is not None:
         if not isinstance(loaded, Mapping) or key not in loaded:
@@ -169,7 +171,7 @@ def _torch_file(path: Path, key: str | None) -> Contents:
         loaded = loaded[key]
     inner = [name for name, value in loaded.items() if _has_tensors(value)] if isinstance(loaded, Mapping) else []
     if inner or not isinstance(loaded, Mapping):
-        say = f"; say which one is meant by key={inner[0]!r}" if inner else ""
+        say = f"; choose one of them, as by key={inner[0]!r}" if inner else ""
         raise ValueError(f"load_checkpoint: expected a state dict in {path}, got {_shown(loaded)}{say}")
     return {name: _stored(path, value) if isinstance(value, torch.Tensor) else value for name, value in loaded.items()}
 
@@ -181,7 +183,7 @@ def _cut_short(path: Path, why: str) -> ValueError:
 
 def _stored(path: Path, value: torch.Tensor) -> Stored:
     offset = value.untyped_storage()._checkpoint_offset
-    assert offset is not None, "torch's loader says where a storage lies, as the map location is meta"
+    assert offset is not None, "torch's loader records a storage's offset where the map location is meta"
     begin = offset + int(value.storage_offset()) * value.element_size()
     return Stored(path, begin, value.dtype, tuple(value.shape), value.stride())
 

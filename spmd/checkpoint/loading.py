@@ -1,4 +1,4 @@
-"""A model's data from a checkpoint's files, each piece straight to the devices that hold it."""
+"""Loading of a model from a checkpoint's files, each shard straight to its devices."""
 
 import difflib
 import re
@@ -9,16 +9,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..core.engine.filling import can_fill
+from ..core.engine.streamed import can_fill
 from ..core.lazy.tensor import XlaTensor
 from .files import Contents, Stored, open_checkpoint
-from .filling import fill_shards
+from .streaming import fill_shards
 
 Rename = Callable[[str], str | None]
 
 
 class LoadedNames(NamedTuple):
-    """What a load with `strict=False` left out, as `nn.Module.load_state_dict` says it."""
+    """The names that a load with `strict=False` left out, as `nn.Module.load_state_dict` returns them."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -35,23 +35,23 @@ def load_checkpoint(
 ) -> LoadedNames:
     """Loads a model's parameters and buffers from files, reading of each tensor only the bytes that a device holds.
 
-    The model is laid out first (`mark_sharding`, FSDP): on the device, where what it was to be initialised with is then
-    never computed (`with torch.device("xla")`, or `to_empty(device="xla")` of a model on meta). Piece after piece is
-    mapped, cast and uploaded, so that the host never holds more than one; with several processes each reads its own.
-    Tied weights need one of their names. A module with a `_load_from_state_dict` of its own gets what is its, whole.
+    Shard the model first (`mark_sharding`, FSDP), on the device, where its initial values are then never computed
+    (`with torch.device("xla")`, or `to_empty(device="xla")` of a model on meta). One shard after another is mapped,
+    cast and uploaded, so that the host never holds more than one; with several processes each reads its own. Tied
+    weights need one of their names. A module with a `_load_from_state_dict` of its own gets its full tensors.
 
     Args:
-        module: what is on xla is filled in place; what is on the CPU is copied into.
+        module: tensors on xla are filled in place; tensors on the CPU are copied into.
         path: a folder as Hugging Face writes it (`model.safetensors`, or several files and an index), a safetensors
             file, or a file of `torch.save`.
-        strict: raise where names are missing or left over.
-        dtype: what floating-point parameters and buffers become first; None: what they are, as `load_state_dict` does.
-        key: where the state dict lies in a file of `torch.save`, such as "model".
-        rename: called with each name in the files; gives the model's, or None for what is not wanted. Names lose what a
-            wrapper has put in by themselves: `_orig_module.` of PyTorch/XLA's FSDPv2, `_orig_mod.` of torch.compile.
+        strict: raise where names are missing or unexpected.
+        dtype: casts floating-point parameters and buffers first; None: keeps their dtypes, as `load_state_dict` does.
+        key: of the state dict in a file of `torch.save`, such as "model".
+        rename: called with each name in the files; returns the model's name, or None to skip it. The prefixes of
+            wrappers are removed anyway: `_orig_module.` of PyTorch/XLA's FSDPv2, `_orig_mod.` of torch.compile.
 
     Returns (missing_keys, unexpected_keys). Raises ValueError for names or shapes that do not fit and for a model on
-    meta (nothing is loaded then, unless a module that loads itself says so), FileNotFoundError.
+    meta (nothing is loaded then, unless a module that loads itself raises), FileNotFoundError.
 
     >>> import os, tempfile, torch, spmd
     >>> with tempfile.TemporaryDirectory() as folder, torch.device("xla"):
@@ -93,7 +93,7 @@ def load_checkpoint(
 
 
 class _Owner(NamedTuple):
-    """A module with a `_load_from_state_dict` of its own. names: what is its in the files and in the model."""
+    """A module with a `_load_from_state_dict` of its own. names: its names in the files and in the model."""
 
     module: nn.Module
     prefix: str
@@ -101,18 +101,18 @@ class _Owner(NamedTuple):
     names: set[str]
 
     def load(self, left_out: LoadedNames) -> None:
-        """Has it load what is its, whole, and adds what it leaves out."""
+        """Makes the module load its full tensors, and adds the names that it leaves out."""
         state = {name: value.read() if isinstance(value, Stored) else value for name, value in self.stored.items()}
         errors: list[str] = []
         self.module._load_from_state_dict(
             state, self.prefix, {}, True, left_out.missing_keys, left_out.unexpected_keys, errors
         )
         if errors:
-            raise ValueError(f"load_checkpoint: {type(self.module).__name__} says: {'; '.join(errors)}")
+            raise ValueError(f"load_checkpoint: {type(self.module).__name__} reports: {'; '.join(errors)}")
 
 
 def _loading_themselves(module: nn.Module, state: dict[str, Any], contents: Contents) -> list[_Owner]:
-    """The modules below that say how they are loaded: names of an older version, say, or data in another form."""
+    """The modules with a `_load_from_state_dict` of their own, for names of an older version or other data."""
     names = {_identity(value): name for name, value in state.items()}
     found = []
     for child in module.modules():
@@ -151,10 +151,10 @@ _WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_module|_orig_mod|_fsdp_wrapped_mo
 
 
 def bare_name(name: str) -> str:
-    """A parameter's, buffer's or module's name without the modules that wrappers of other libraries put in.
+    """The name of a parameter, buffer or module without the modules that wrappers of other libraries insert.
 
-    Known are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict` do this by
-    themselves.
+    The known wrappers are PyTorch/XLA's two FSDPs and torch.compile. `load_checkpoint` and FSDP's `load_state_dict`
+    call it themselves.
 
     >>> import spmd
     >>> spmd.bare_name("_orig_module.layers.0._orig_mod.weight")
@@ -164,14 +164,14 @@ def bare_name(name: str) -> str:
 
 
 def _unwrapped(contents: Contents, state: dict[str, Any]) -> Contents:
-    """The contents of files, by the model's own names where the files have those of a wrapper."""
+    """The contents of files with the wrappers' names replaced by the model's."""
     names = {name: name if name in state else bare_name(name) for name in contents}
     return {(new if new not in contents else old): contents[old] for old, new in names.items()}
 
 
 def _identity(value: Any) -> int:
-    """The same number for names of one tensor: tied weights."""
-    return id(value._cell) if isinstance(value, XlaTensor) and value._view is None else id(value)
+    """The same number for all names of one tensor (tied weights)."""
+    return id(value._storage) if isinstance(value, XlaTensor) and value._view is None else id(value)
 
 
 def _compare(state: dict[str, Any], contents: Contents) -> LoadedNames:
@@ -191,18 +191,20 @@ def _names_differ(names: LoadedNames, path: str | Path) -> str:
             lines.append(f"    {title}: {name!r}" + (f"  did you mean {near[0]!r}?" if near else ""))
         if len(found) > 5:
             lines.append(f"    {title}: {len(found) - 5} more")
-    return "\n".join([*lines, "rename= gives the files' names those of the model, strict=False loads what fits"])
+    return "\n".join([*lines, "rename= maps the files' names to the model's, strict=False loads the names that fit"])
 
 
 def _check(name: str, target: Any, source: Any) -> None:
     if isinstance(target, torch.Tensor) != isinstance(source, Stored):
-        raise ValueError(f"load_checkpoint: {name!r} is a tensor in one of model and files, and not in the other")
+        raise ValueError(
+            f"load_checkpoint: {name!r} is a tensor in either the model or the files, and not in the other"
+        )
     if not isinstance(target, torch.Tensor):
         return
     if target.is_meta:
         raise ValueError(
             f'load_checkpoint: {name!r} is on meta, where it has no devices; call model.to_empty(device="xla") first, '
-            "and lay it out, so that each device reads its own part"
+            "and shard it, so that each device reads its own part"
         )
     if tuple(target.shape) != source.shape:
         raise ValueError(
@@ -215,5 +217,5 @@ def _load(target: torch.Tensor, source: Stored) -> None:
     with torch.no_grad():
         if isinstance(target, XlaTensor) and can_fill(target):
             fill_shards(target, source.read)
-        else:  # on the CPU, or a view, whose base has the pieces
+        else:  # on the CPU, or a view, whose base has the shards
             target.copy_(source.read())

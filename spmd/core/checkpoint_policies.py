@@ -1,7 +1,7 @@
-"""What a checkpointed block keeps of its forward pass for its backward pass: everything, nothing, dots, names, some of
-it in the host's memory. The names and their meaning are those of `jax.checkpoint_policies`.
+"""Policies for the values that a checkpointed block saves in its forward pass: everything, nothing, dots, names, some
+of them in the host's memory. The names and their meaning are those of `jax.checkpoint_policies`.
 
-Policies go to `spmd.checkpoint`, `spmd.scan` and `spmd.scan_layers`; a short word says the frequent ones: "everything",
+Policies go to `spmd.checkpoint`, `spmd.scan` and `spmd.scan_layers`; the frequent ones have a short word: "everything",
 "nothing", "dots", "dots_with_no_batch_dims".
 """
 
@@ -9,22 +9,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-# What becomes of one value: it is kept in the device's memory, computed again, or kept in the host's memory.
+# A value is kept in the device's memory, recomputed, or kept in the host's memory.
 Decision = Literal["save", "recompute", "offload"]
 
-# Products of linear algebra whose two sides share no batch dim, and the rest. Convolutions are among the latter: jax's
-# "dots" has them, its "no batch dims" has not.
+# Products of linear algebra whose two operands share no batch dim, and the rest. Convolutions are among the latter:
+# jax's "dots" has them, its "no batch dims" does not.
 _UNBATCHED = (
     "mm", "addmm", "linear", "mv", "addmv", "dot", "vdot", "_addmm_activation", "_int_mm", "_scaled_mm", "_scaled_mm_v2"
 )  # fmt: skip
 _BATCHED = ("bmm", "baddbmm", "addbmm", "_grouped_mm", "_trilinear", "convolution", "_convolution", "conv_tbc")
 
-NAME_OP = "spmd.checkpoint_name"  # the op by which a value gets its name
+NAME_OP = "spmd.checkpoint_name"  # the op that names a value
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Some values, and what becomes of them.
+    """A set of values with a decision.
 
     Attributes:
         decision: "save" or "offload". ops: the results of these ops, by name without overload; None: of all. names: the
@@ -44,8 +44,8 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What to keep, as data: all that one of the rules covers; "save" wins where two say differently, the rest is
-    computed again. Equal policies are equal, and each has a text that is the same in every process.
+    """The values to save, as data: all that one of the rules covers; "save" wins where two differ, the rest is
+    recomputed. Equal policies are equal, and each has a text that is the same in every process.
 
     Make one with the functions of `spmd.checkpoint_policies`.
 
@@ -57,19 +57,19 @@ class Policy:
     rules: tuple[Rule, ...] = ()
 
     def decide(self, op: str, name: str | None = None) -> Decision:
-        """What becomes of the result of an op ("aten.mm", "aten.addmm.dtype"); name: the name it gives its result."""
+        """The decision for the result of an op ("aten.mm", "aten.addmm.dtype"); name: the name it gives its result."""
         base = ".".join(op.split(".")[:2])
         found = {rule.decision for rule in self.rules if rule.covers(base, name)}
         return "save" if "save" in found else "offload" if "offload" in found else "recompute"
 
-    def decide_entry(self, entry: Any) -> Decision:
-        """The same of a recorded op (`ir.op.Entry`)."""
-        named = dict(entry.lowering.arguments)["name"] if entry.name == NAME_OP else None
-        return self.decide(entry.name, named)
+    def decide_entry(self, op: Any) -> Decision:
+        """The decision for a recorded op (`ir.op.OpSpec`)."""
+        named = dict(op.lowering.arguments)["name"] if op.name == NAME_OP else None
+        return self.decide(op.name, named)
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing is computed again, as if there were no checkpoint."""
+        """True if nothing is recomputed, as without a checkpoint."""
         return any(rule.decision == "save" and rule.ops is None for rule in self.rules)
 
 
@@ -86,7 +86,7 @@ offload_dot_with_no_batch_dims = Policy((Rule("offload", ops=_aten(*_UNBATCHED))
 
 
 def save_only_these_names(*names: str) -> Policy:
-    """Keeps the values that `spmd.checkpoint_name` gave one of these names.
+    """Saves the values that `spmd.checkpoint_name` gave one of these names.
 
     >>> from spmd import checkpoint_policies
     >>> checkpoint_policies.save_only_these_names("attention").decide("spmd.checkpoint_name", "attention")
@@ -96,7 +96,7 @@ def save_only_these_names(*names: str) -> Policy:
 
 
 def save_any_names_but_these(*names: str) -> Policy:
-    """Keeps every value that has a name, except those with one of these.
+    """Saves every value that has a name, except those with one of these.
 
     >>> from spmd import checkpoint_policies
     >>> checkpoint_policies.save_any_names_but_these("wide").decide("spmd.checkpoint_name", "wide")
@@ -108,7 +108,7 @@ def save_any_names_but_these(*names: str) -> Policy:
 def save_and_offload_only_these_names(
     *, names_which_can_be_saved: Iterable[str] = (), names_which_can_be_offloaded: Iterable[str] = ()
 ) -> Policy:
-    """Keeps the values of some names on the device, and those of others in the host's memory between the passes.
+    """Saves the values of some names on the device, and those of others in the host's memory between the passes.
 
     Raises ValueError for a name in both.
 
@@ -126,7 +126,7 @@ def save_and_offload_only_these_names(
 
 
 def save_from_both_policies(policy_1: "Policy | str", policy_2: "Policy | str") -> Policy:
-    """Keeps what either policy keeps; what one saves and the other offloads is saved.
+    """Saves the values that either policy saves; a value that one saves and the other offloads is saved.
 
     >>> from spmd import checkpoint_policies
     >>> both = checkpoint_policies.save_from_both_policies("dots", checkpoint_policies.save_only_these_names("norm"))
@@ -152,9 +152,9 @@ WORDS = {
 
 
 def as_policy(policy: "Policy | str | None", caller: str = "policy") -> Policy:
-    """A policy, of a short word where one is given; None means "nothing".
+    """Returns a policy, also for a short word; None means "nothing".
 
-    Raises ValueError for another word, TypeError for what is neither.
+    Raises ValueError for another word, TypeError for other objects.
     """
     if policy is None:
         return nothing_saveable

@@ -1,4 +1,4 @@
-"""Every flag of the library, declared once; the only file that reads the environment."""
+"""The flags of the library, each declared once; the only file that reads the environment."""
 
 import functools
 import importlib.util
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """One flag: its name, type, default, the values it may take (all when empty) and one line of help."""
+    """One flag: its name, type, default, permitted values (all when empty) and one line of help."""
 
     name: str
     type: type
@@ -26,7 +26,7 @@ class Flag:
         return f"SPMD_{self.name.upper()}"
 
     def parse(self, text: str) -> Any:
-        """The value that an environment variable's text means."""
+        """Returns the value of an environment variable's text."""
         if self.type is bool:
             return self.check({"1": True, "true": True, "0": False, "false": False}.get(text.lower(), text))
         try:
@@ -35,7 +35,7 @@ class Flag:
             raise ValueError(f"{self.variable}={text!r}: {error}") from None
 
     def check(self, value: Any) -> Any:
-        """`value`, or an error that says what the flag takes."""
+        """Returns `value`, or raises an error that names the permitted values."""
         if type(value) is not self.type:
             raise TypeError(f"config.{self.name}: expected {self.type.__name__}, got {value!r}")
         if self.choices and value not in self.choices:
@@ -44,25 +44,25 @@ class Flag:
 
 
 FLAGS = (
-    Flag("partitioner", str, "gspmd", "who partitions the program; results are the same", ("gspmd", "shardy")),
+    Flag("partitioner", str, "gspmd", "the partitioner of XLA; results are the same", ("gspmd", "shardy")),
     Flag(
         "sync_on_read",
         str,
         "all",
-        "what a read (item, cpu, print) runs: everything pending, or only what it needs",
+        "the ops that a read (item, cpu, print) runs: everything pending, or only those that it needs",
         ("all", "needed"),
     ),
     Flag(
         "max_pending_ops",
         int,
         100_000,
-        "a graph that nobody syncs is run by itself at this many ops (counted from the next barrier on)",
+        "an unsynced graph runs by itself at this many ops (counted from the next sync on)",
     ),
     Flag(
         "loop_search_ops",
         int,
         1_024,
-        "at this many ops without a barrier, the finished turns of a loop are run; 0: never",
+        "at this many ops without a sync, the finished iterations of a loop are run; 0: never",
     ),
     Flag(
         "max_program_ops",
@@ -75,12 +75,12 @@ FLAGS = (
         "program_cache_dir",
         str,
         str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "spmd"),
-        "where they are kept: a folder of the user's that nobody else may enter; empty: nowhere",
+        "the folder of these programs, which only the user may enter; empty: none",
     ),
-    Flag("program_cache_bytes", int, 2 << 30, "what they may take; the least recently used go first"),
-    Flag("slow_compile_seconds", int, 2, "what compiles for longer is announced on stderr; 0: never"),
+    Flag("program_cache_bytes", int, 2 << 30, "their largest size on disk; the least recently used are deleted first"),
+    Flag("slow_compile_seconds", int, 2, "a longer compilation is announced on stderr; 0: never"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
-    Flag("entry_cache_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
+    Flag("op_table_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
     Flag(
         "fallback",
         str,
@@ -92,51 +92,54 @@ FLAGS = (
         "compiler_options",
         str,
         "auto",
-        "options of XLA's for each compile, as name=value separated by blanks; auto: what the program is in need of",
+        "options of XLA's for each compile, as name=value separated by blanks; auto: those that the program needs",
     ),
     Flag(
         "pad_lengths",
         bool,
         True,
-        "take a slice whose length changes from run to run whole, the length an operand, where every op behind it can",
+        "take a slice whose length changes from run to run padded, its length an operand, where all its users can",
     ),
     Flag(
-        "roll_turns",
+        "scan_iterations",
         bool,
         True,
-        "run turns whose number differs from run to run (RNN cells, episodes) as a loop, their number an operand",
+        "run iterations whose number differs from run to run (RNN cells, episodes) as one loop of dynamic trip count",
     ),
     Flag(
-        "roll_layers",
+        "scan_layers",
         str,
         "auto",
-        "whether equal layers become one loop of the program: where it costs nothing, wherever it can be, or never",
+        "scan over equal layers: where it costs nothing, wherever possible, or never",
         ("auto", "always", "never"),
     ),
     Flag(
         "max_logits_bytes",
         int,
         4 << 30,
-        "logits that only a cross entropy reads, where a device's would take more, are made in pieces; 0: never",
+        "logits that only a cross entropy reads, where a device's would take more, are computed in chunks; 0: never",
     ),
     Flag(
         "num_slices",
         int,
         0,
-        "take the devices for so many slices with a network between them (`HybridMesh`); 0: as many as there are",
+        "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist",
     ),
-    Flag("check_shardings", bool, True, "after each compile, compare the shardings asked for with those chosen"),
+    Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",
         int,
         300,
-        "so long a process waits for others that do not come to a new program (or another call for all); then an error",
+        "time for which a process waits for others at a new program (or another collective call); then an error",
     ),
 )
 
+# Flags by their former names: a program that still sets one gets an error with the new name.
+RENAMED = {"roll_layers": "scan_layers", "roll_turns": "scan_iterations", "entry_cache_size": "op_table_size"}
+
 
 class Config:
-    """The flags' current values: `config.partitioner = "shardy"`; the environment's SPMD_PARTITIONER sets the start.
+    """The flags' current values: `config.partitioner = "shardy"`; SPMD_PARTITIONER in the environment sets the start.
 
     >>> from spmd import config
     >>> config.sync_on_read
@@ -144,11 +147,14 @@ class Config:
     """
 
     def __init__(self) -> None:
+        for old, new in RENAMED.items():
+            if f"SPMD_{old.upper()}" in os.environ:
+                raise ValueError(f"SPMD_{old.upper()} is now SPMD_{new.upper()}: set that instead")
         for flag in FLAGS:
             text = os.environ.get(flag.variable)
             object.__setattr__(self, flag.name, flag.default if text is None else flag.parse(text))
 
-    if TYPE_CHECKING:  # flags are declared in FLAGS alone, which a type checker cannot read
+    if TYPE_CHECKING:  # flags are declared only in FLAGS, which a type checker cannot read
 
         def __getattr__(self, name: str) -> Any: ...
 
@@ -157,6 +163,8 @@ class Config:
             if flag.name == name:
                 object.__setattr__(self, name, flag.check(value))
                 return
+        if name in RENAMED:
+            raise AttributeError(f"config.{name} is now config.{RENAMED[name]}")
         raise AttributeError(f"config has no flag {name!r} (flags: {', '.join(flag.name for flag in FLAGS)})")
 
     def __repr__(self) -> str:
@@ -166,8 +174,8 @@ class Config:
 config = Config()
 
 # Devices wait on each other in collectives. With more simulated devices than cores the waits are long and normal, so
-# XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. A name that it
-# does not know would abort the process there, and such names come and go: only those that stand in its library are set.
+# XLA's rendezvous must not abort the process; XLA reads these flags once, when its first client starts. An unknown name
+# would abort the process there, and such names come and go: only those found in its library are set.
 XLA_DEFAULTS = {
     "xla_cpu_collective_call_warn_stuck_timeout_seconds": 600,
     "xla_cpu_collective_call_terminate_timeout_seconds": 7200,
@@ -176,7 +184,7 @@ XLA_DEFAULTS = {
 
 
 def add_xla_defaults() -> None:
-    """Says it to XLA, before its first client starts; what the user says stays."""
+    """Adds the defaults to XLA_FLAGS, before XLA's first client starts; flags that the user has set stay."""
     given = os.environ.get("XLA_FLAGS", "")
     known = _known_to("jaxlib", [name for name in XLA_DEFAULTS if name not in given])
     added = [f"--{name}={value}" for name, value in XLA_DEFAULTS.items() if name in known]
@@ -188,10 +196,10 @@ _own_pool_width: str | None = None
 
 
 def set_pool_width(num_devices: int) -> None:
-    """Tells XLA's CPU client, before it starts, how many threads its pools need; a width that the user gave stays.
+    """Sets the number of threads of XLA's CPU client's pools, before it starts; a width that the user has set stays.
 
     A program over several devices holds one thread for each until it ends, and a second one where a device waits in a
-    collective of a loop and in one behind it (docs/decisions/thread-pools.md). XLA itself takes the number of cores or
+    collective of a loop and in one after it (docs/decisions/thread-pools.md). XLA itself takes the number of cores or
     of devices, the larger one; one device computes on the calling thread.
     """
     global _own_pool_width
@@ -204,7 +212,7 @@ def set_pool_width(num_devices: int) -> None:
 
 
 def reset_pool_width() -> None:
-    """Takes `set_pool_width` back once the client has started: child processes have devices of their own."""
+    """Undoes `set_pool_width` once the client has started: child processes have devices of their own."""
     global _own_pool_width
     if _own_pool_width is not None and os.environ.get("PJRT_NPROC") == _own_pool_width:
         del os.environ["PJRT_NPROC"]
@@ -217,13 +225,13 @@ def _num_cores() -> int:
 
 
 def forced_cpu_devices() -> int | None:
-    """The number of CPU devices that XLA_FLAGS asks for, or None."""
+    """The number of CPU devices that XLA_FLAGS requests, or None."""
     found = re.findall(r"--xla_force_host_platform_device_count=(\d+)", os.environ.get("XLA_FLAGS", ""))
     return int(found[-1]) if found else None
 
 
 def _known_to(package: str, names: Sequence[str]) -> set[str]:
-    """Those of these flags that stand, as whole texts, in a package's library; nothing of it is loaded or started."""
+    """Returns the flags that occur as full strings in a package's library; nothing of it is loaded or started."""
     found = importlib.util.find_spec(package) if names else None
     known: set[str] = set()
     for folder in (found.submodule_search_locations or ()) if found else ():
@@ -236,19 +244,19 @@ def _known_to(package: str, names: Sequence[str]) -> set[str]:
 
 @functools.cache
 def is_known_to_libtpu(option: str) -> bool:
-    """Tells whether the libtpu that is installed has an option; it raises for one that it has not."""
+    """True if the installed libtpu has an option; it raises for one that it does not have."""
     return option in _known_to("libtpu", [option])
 
 
 def prepare_libtpu(*, has_tpu: bool) -> None:
-    """Says to libtpu, on a machine without a TPU, not to ask the network for one, nor to be the only process that has
-    it; what the user says stays."""
+    """Prevents libtpu, on a machine without a TPU, from a query of the network for one, and from the check that it is
+    the only process with one; variables that the user has set stay."""
     for name, value in _WITHOUT_TPU.items() if not has_tpu else ():
         os.environ.setdefault(name, value)
 
 
-# The last three are what libtpu asks the network for: without them it writes errors, though a slice that is only
-# described has no use for them.
+# libtpu queries the network for the last three: without them it writes errors, though a slice that is only described
+# has no use for them.
 _WITHOUT_TPU = {
     "TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1", "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_WORKER_ID": "0", "TPU_ACCELERATOR_TYPE": "v5litepod-8",
@@ -256,18 +264,18 @@ _WITHOUT_TPU = {
 
 
 def compiler_flags() -> tuple[str | None, ...]:
-    """What the environment tells XLA's compilers."""
+    """The flags of XLA's compilers in the environment."""
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
 def wants_color(file: Any) -> bool:
-    """Whether what is printed to a file may be coloured: it is a terminal, and the user has not said otherwise."""
+    """True if text printed to a file may be coloured: it is a terminal, and the environment does not forbid it."""
     return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(file.isatty())
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What the environment asks for: a JAX platform name or None, and a number of CPU devices or None."""
+    """The hardware that the environment requests: a JAX platform name or None, and a number of CPU devices or None."""
 
     platform: str | None
     num_cpu_devices: int | None
@@ -291,10 +299,10 @@ def requested_hardware() -> Hardware:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """What torchrun's environment says of this process; None where it says nothing.
+    """torchrun's environment of this process; None where a variable is not set.
 
-    address: where the first process listens. restart: which attempt this is, where torchrun's own store listens there;
-    None where the port is free.
+    address: of the first process. restart: the number of the attempt, where torchrun's own store listens at the
+    address; None where the port is free.
     """
 
     address: str | None
@@ -304,7 +312,7 @@ class Launched:
 
 
 def launched() -> Launched:
-    """Reads what torchrun sets: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK."""
+    """Reads the variables that torchrun sets: MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK."""
     host, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     has_store = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     return Launched(
@@ -323,6 +331,6 @@ def _whole_number(variable: str) -> int | None:
 
 
 def log_level() -> int:
-    """The least of what XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors."""
+    """The least severity that XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors."""
     text = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")
     return int(text) if text.isdigit() else 1

@@ -1,4 +1,4 @@
-"""torch dtypes and JAX dtypes, in both directions. Nothing else lives here."""
+"""torch dtypes and JAX dtypes, in both directions, and nothing else."""
 
 import math
 from typing import Any
@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# ml_dtypes holds the narrow floats that numpy lacks; jaxlib depends on it, so it is always installed beside jax.
+# ml_dtypes holds the narrow floats that numpy lacks; jaxlib depends on it, so it is always installed.
 TORCH_TO_NUMPY: dict[torch.dtype, np.dtype] = {
     torch.bool: np.dtype(np.bool_),
     torch.uint8: np.dtype(np.uint8),
@@ -35,9 +35,9 @@ NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, num
 
 
 def to_numpy_dtype(dtype: torch.dtype) -> np.dtype:
-    """The dtype that numpy and JAX call what torch calls `dtype`; NotImplementedError where XLA has no such type.
+    """Returns the numpy and JAX dtype of a torch dtype; NotImplementedError where XLA has no such type.
 
-    Python takes a TypeError that is raised inside an operator for a missing operator, and drops what it says.
+    Not a TypeError: Python takes one that is raised inside an operator for a missing operator, and drops its message.
     """
     try:
         return TORCH_TO_NUMPY[dtype]
@@ -52,7 +52,7 @@ def _range_of(dtype: torch.dtype) -> tuple[float, float]:
         limits: Any = torch.finfo(dtype)
         return limits.min, limits.max
     limits = torch.iinfo(dtype)
-    # A negative number stands for a large one where there is no sign.
+    # torch accepts a negative number for a large unsigned one.
     return (limits.min if dtype.is_signed else -limits.max), limits.max
 
 
@@ -60,7 +60,7 @@ _RANGES = {dtype: _range_of(dtype) for dtype in TORCH_TO_NUMPY if dtype is not t
 
 
 def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
-    """RuntimeError, as torch's, where a Python number that is to fill a tensor has no place in its dtype."""
+    """Raises RuntimeError, as torch does, for a Python number outside the range of the dtype that it is to fill."""
     if dtype not in _RANGES:
         return
     if isinstance(number, complex):
@@ -76,12 +76,12 @@ def check_fits(name: str, number: complex, dtype: torch.dtype) -> None:
 
 
 def is_exact(dtype: torch.dtype) -> bool:
-    """Whether arithmetic of this type never rounds: integers and booleans."""
+    """True for types whose arithmetic never rounds: integers and booleans."""
     return not dtype.is_floating_point and not dtype.is_complex
 
 
 def to_torch_dtype(dtype: np.dtype) -> torch.dtype:
-    """The torch name of a numpy or JAX dtype; TypeError where torch has none."""
+    """Returns the torch dtype of a numpy or JAX dtype; TypeError where torch has none."""
     try:
         return NUMPY_TO_TORCH[np.dtype(dtype)]
     except KeyError:

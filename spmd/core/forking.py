@@ -1,7 +1,7 @@
-"""Forked processes: XLA's threads do not survive a fork, so a child leaves alone the device that its parent started.
+"""Forked processes: XLA's threads do not survive a fork, so a child must not use a device that its parent started.
 
-Nothing here is asked per recorded op: what a thread knows is forgotten at the fork, so that its next op asks (see
-`core.lazy.threads.enter_thread`).
+Recorded ops are not checked one by one: the state of threads is dropped at the fork, so that the next op of each checks
+again (see `core.lazy.threads.enter_thread`).
 """
 
 import gc
@@ -23,7 +23,7 @@ _forgets: list[Callable[[], None]] = []
 
 
 def survives_fork(lock: _Lock) -> _Lock:
-    """A lock that is free in a child, whoever held it in the parent."""
+    """Returns the lock, which is free in a child even if it was held in the parent."""
     _locks.append(lock)
     return lock
 
@@ -34,12 +34,12 @@ def on_bad_fork(forget: Callable[[], None]) -> None:
 
 
 def is_in_bad_fork() -> bool:
-    """Whether this process was forked from one that had started the device."""
+    """True if this process was forked from one that had started the device."""
     return _is_bad
 
 
 def check() -> None:
-    """RuntimeError where this process may not use the device; asked at a thread's first op, and before transfers."""
+    """Raises RuntimeError where this process may not use the device; called at a thread's first op and by transfers."""
     if _is_bad:
         raise RuntimeError(
             "Cannot use the xla device in a forked subprocess: its parent had started the device, and XLA's threads do "
@@ -62,7 +62,7 @@ def _enter_child() -> None:
 
 
 def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
-    """jax's warning at a fork, but not at a DataLoader's: `check` tells its workers what they may not do."""
+    """Returns jax's warning at a fork, silent for a DataLoader's: `check` raises where its workers use the device."""
 
     def at_fork() -> None:
         frame: FrameType | None = sys._getframe(1)
@@ -76,7 +76,7 @@ def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
 
 
 def watch_forks() -> None:
-    """Joins Python's forks. jax hands its warning to Python when its backend starts; if it has, that one stays."""
+    """Registers with Python's forks. jax registers its warning when its backend starts; one registered before stays."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_enter_child)
         wrap_fork_warning(_quiet_for_loaders)

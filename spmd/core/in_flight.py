@@ -1,7 +1,7 @@
-"""Programs of XLA's CPU client that were launched and may still run: so many that none of them waits for a thread.
+"""Launched programs of XLA's CPU client that may still run: their number is limited so that none waits for a thread.
 
-XLA takes 32 programs in flight on a device. The launch of another one over several devices waits for room on a thread
-of the client's pool, and a program in flight that needs this thread never ends (docs/decisions/thread-pools.md).
+XLA takes 32 programs in flight on a device. The launch of another one over several devices waits on a thread of the
+client's pool, and a program in flight that needs this thread never ends (docs/decisions/thread-pools.md).
 """
 
 import contextlib
@@ -18,26 +18,26 @@ _MOST_OVER_SEVERAL = 16
 _MOST_ON_ONE = 8
 
 # A result of each program over several devices, in the order of their launches. XLA runs these one at a time and in
-# that order, whatever their devices, so that one result tells of every program before it.
+# that order, whatever their devices, so that the end of one implies the end of every program before it.
 _over_several: "deque[jax.Array]" = deque()
-# The same of programs on one device each, where there are several. These have no order but that of their data.
+# The same for programs on one device each, where there are several. They have no order but that of their data.
 _on_one: "deque[jax.Array]" = deque()
 _LOCK = forking.survives_fork(threading.Lock())
 
 
 def make_room(num_devices: int) -> None:
-    """Waits, where as many programs are in flight as may be, until a program over so many devices may be launched.
+    """Waits, at the limit of programs in flight, until a program over so many devices may be launched.
 
-    What a program raises is raised where its results are read.
+    Errors of a program are raised where its results are read.
     """
     if num_devices > 1:
         forget_done()
         if len(_over_several) >= _MOST_OVER_SEVERAL:
-            # A result that a later program was given tells nothing; the newest one has no reader yet.
+            # A result that was donated to a later program reports nothing; the newest one has no reader yet.
             _wait(next((array for array in list(_over_several) if not array.is_deleted()), None))
             forget_done()
     elif len(_on_one) >= _MOST_ON_ONE:
-        # A donated result is an input of a program whose result was not donated, or was donated in turn.
+        # A donated result is an input of a program whose result was not donated, or was donated as well.
         for array in list(_on_one):
             if not array.is_deleted():
                 _wait(array)
@@ -45,7 +45,7 @@ def make_room(num_devices: int) -> None:
 
 
 def note(result: jax.Array) -> None:
-    """Remembers that a program was launched, by one of its results; elsewhere than on several CPU devices nothing."""
+    """Notes a launched program by one of its results; does nothing except on several CPU devices."""
     devices = result.sharding.device_set
     first: Any = next(iter(devices))  # jax has no type for devices
     if first.platform != "cpu":
@@ -57,7 +57,7 @@ def note(result: jax.Array) -> None:
 
 
 def forget_done() -> None:
-    """Drops what is known of programs that have ended."""
+    """Drops the results of programs that have ended."""
     with _LOCK:
         if all(map(is_done, _on_one)):
             _on_one.clear()
@@ -67,7 +67,7 @@ def forget_done() -> None:
 
 
 def is_done(array: jax.Array) -> bool:
-    """True once the program that made an array has run; one that was donated since is another program's by now."""
+    """True once the program that computed an array has run, or if the array was donated since."""
     return array.is_deleted() or array.is_ready()  # type: ignore[attr-defined]
 
 

@@ -1,9 +1,9 @@
-"""Signals whose handlers may raise (Ctrl-C, an alarm, a preemption): where they are handled, and where they must wait.
+"""Signals whose handlers may raise (Ctrl-C, an alarm, a preemption): when they are handled, and when they must wait.
 
-torch asks the device guard for its type from C++ functions that let no exception out, and the asking itself lets Python
-run its signal handlers: what one raises there aborts the process. So from the first use of the device every handler
-written in Python gives way to one that calls it a moment later: at the next op that is recorded, between two ops, or,
-where none comes, after `PATIENCE`.
+torch calls the device guard from C++ functions that let no exception out, and the call itself lets Python run its
+signal handlers: an exception of one aborts the process. So from the first use of the device every handler written in
+Python is replaced by one that calls it a moment later: at the next op that is recorded, between two ops, or, without
+one, after `PATIENCE`.
 """
 
 import _thread
@@ -24,17 +24,17 @@ from torch.utils import weak
 
 from . import pace
 
-# Seconds after which a signal that no op has taken is handled wherever the program is: in a sleep, in a compile.
+# Seconds after which a signal that no op has taken is handled anywhere in the program: in a sleep, in a compilation.
 PATIENCE = 0.05
 
 _SIGNALS = sorted(signal.valid_signals())
 
 
 class _Press(NamedTuple):
-    """A signal that came: a name of its own, its number, and its handler.
+    """A signal that came: an id of its own, its number, and its handler.
 
-    Not the frame that ran: it has tensors, and a thread that looks at a press while the process ends would drop them
-    in a dying interpreter, which aborts. A handler is given the frame that runs when it is called.
+    Without the frame that ran: it has tensors, and a thread that reads a press while the process ends would drop them
+    in a dying interpreter, which aborts. A handler gets the frame that runs when it is called.
     """
 
     name: int
@@ -43,19 +43,19 @@ class _Press(NamedTuple):
 
 
 _names = itertools.count()
-_held: list[_Press] = []  # came, and not handled yet
-_due: list[_Press] = []  # those of them that have waited long enough
+_held: list[_Press] = []  # not handled yet
+_due: list[_Press] = []  # those of them that have waited for `PATIENCE`
 
 
 class _Patient:
-    """Stands in the place of a handler and calls it when that is safe."""
+    """Replaces a handler and calls it when that is safe."""
 
     def __init__(self, handler: Callable[[int, FrameType | None], Any]):
         self.handler = handler
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         is_ours, due = _take(number)
-        if due and not _is_deaf(frame):
+        if due and not _drops_errors(frame):
             _forget(due)
             self.handler(number, frame)
         elif not due and not is_ours:
@@ -64,7 +64,7 @@ class _Patient:
 
 def _hold(press: _Press) -> None:
     _held.append(press)
-    pace.look_at = -1  # the next op looks up, and finds it
+    pace.look_at = -1  # the next op looks, and finds it
     # A threading.Thread would wait for its start.
     _thread.start_new_thread(_press_again, (press.name, press.number, pace.recorded_ops))
 
@@ -75,10 +75,10 @@ def _forget(presses: list[_Press]) -> None:
 
 
 def _press_again(name: int, number: int, num_ops: int) -> None:
-    """Sends the signal to the main thread until its handler has run: a true one, which ends a system call that waits.
+    """Sends the signal to the main thread until its handler has run: a real one, which ends a blocking system call.
 
-    Once is not enough: a signal that comes on the way into a system call does not end it. While ops go on being
-    recorded, more than the `num_ops` of when it came, nothing is sent: the next op takes it.
+    One is not enough: a signal that comes on the way into a system call does not end it. While more ops are recorded
+    than the `num_ops` of when it came, nothing is sent: the next op takes it.
     """
     time.sleep(PATIENCE)
     main = threading.main_thread().ident
@@ -94,41 +94,41 @@ def _press_again(name: int, number: int, num_ops: int) -> None:
         time.sleep(PATIENCE)
 
 
-_sent: set[int] = set()  # by `_press_again`, and not come yet
+_sent: set[int] = set()  # by `_press_again`, and not received yet
 
 
 def _take(number: int) -> tuple[bool, list[_Press]]:
-    """Of a signal that came: whether it is one that `_press_again` sent, and the presses that are due by now."""
+    """Returns whether a signal is one that `_press_again` sent, and the presses that are due by now."""
     is_ours = number in _sent
     _sent.discard(number)
     return is_ours, [press for press in _due if press.number == number and press in _held]
 
 
-# Where the dictionaries of weak references have what is called when a key or value dies.
-_OF_THE_DEAD = frozenset({weakref.__file__, _weakrefset.__file__, weak.__file__})
+# The files of weak dictionaries' callbacks, which run when a key or value is freed.
+_WEAK_DICTIONARIES = frozenset({weakref.__file__, _weakrefset.__file__, weak.__file__})
 
 
-def _is_deaf(frame: FrameType | None) -> bool:
-    """Whether Python drops what is raised here: in a finalizer, or in a callback of the collector (jax has one) or of a
-    weak reference."""
-    deaf = {getattr(called, "__code__", None) for called in gc.callbacks}
+def _drops_errors(frame: FrameType | None) -> bool:
+    """True where Python drops an exception: in a finalizer, or in a callback of the garbage collector (jax has one) or
+    of a weak reference."""
+    callbacks = {getattr(called, "__code__", None) for called in gc.callbacks}
     while frame is not None:
         code = frame.f_code
-        if code in deaf or code.co_name == "__del__":
+        if code in callbacks or code.co_name == "__del__":
             return True
-        if code.co_name in ("remove", "_remove") and code.co_filename in _OF_THE_DEAD:
+        if code.co_name in ("remove", "_remove") and code.co_filename in _WEAK_DICTIONARIES:
             return True
         frame = frame.f_back
     return False
 
 
 def _is_main() -> bool:
-    """Python runs handlers in the main thread alone."""
+    """True in the main thread, the only one in which Python runs handlers."""
     return threading.current_thread() is threading.main_thread()
 
 
 def watch() -> None:
-    """Puts our handlers in the place of those written in Python. Notebooks restore Python's own at each cell."""
+    """Replaces the handlers written in Python by ours. Notebooks restore Python's own at each cell of a notebook."""
     if _put_off or not _is_main():
         return
     for number in _SIGNALS:
@@ -138,7 +138,7 @@ def watch() -> None:
 
 
 def raise_held() -> None:
-    """Handles the signals that are waiting, and those that their handlers send; between two ops these may raise."""
+    """Handles the signals that wait, and those that their handlers send; between two ops these may raise."""
     while _held and _is_main():
         presses = list(_held)
         _forget(presses)
@@ -147,7 +147,7 @@ def raise_held() -> None:
 
 
 def _call(presses: list[_Press]) -> None:
-    """Calls handlers; of what they raise, the first is raised when all were called."""
+    """Calls handlers; raises the first of their exceptions when all were called."""
     raised = None
     for press in presses:
         try:
@@ -173,7 +173,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def later() -> Iterator[None]:
-    """Signals inside wait for the end."""
+    """Delays signals until the end of the block."""
     if _put_off or not _is_main():
         yield
         return
@@ -200,9 +200,9 @@ def _deliver() -> None:
 
 @contextlib.contextmanager
 def soon() -> Iterator[None]:
-    """Inside `later`: signals are handled at once again, the ones that waited first, in what may be left at any place.
+    """In `later`: handles signals at once again, the ones that waited first, in code that may be left at any place.
 
-    What a handler raises leaves this block as it was raised, whatever an `except` on the way has made of it.
+    An exception of a handler leaves this block as it was raised, whatever an `except` on the way has made of it.
     """
     if not _put_off or not _is_main():
         yield
@@ -215,7 +215,7 @@ def soon() -> Iterator[None]:
 
         def call(number: int, frame: FrameType | None) -> None:
             is_ours, due = _take(number)
-            if _is_deaf(frame) or (is_ours and not due):
+            if _drops_errors(frame) or (is_ours and not due):
                 if not is_ours:
                     _hold(_Press(next(_names), number, plain))
                 return

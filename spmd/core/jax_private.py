@@ -1,9 +1,9 @@
 """Every private name of jax and jaxlib that the library uses; the only file that imports `jax._src`.
 
-A name is imported here under the place where it stands in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12),
-with what jax's public surface lacks. Where a name is missing in one of these versions, or will be in the next, it is
-None here and its user has another way. `jax.experimental.shard_alike` (0.10 only) is not used in any version: see
-`sharding.partitioner.shard_alike`. Module attributes that are replaced in jax itself are behind a function.
+A name is imported from its place in each jax that `pyproject.toml` allows (0.10, 0.11 and 0.12), with a note of what
+jax's public API lacks. A name that is missing in one of these versions, or will be in the next, is None there and its
+user has another way. `jax.experimental.shard_alike` (0.10 only) is not used in any version: see
+`sharding.partitioner.shard_as`. Module attributes that are replaced in jax itself are behind a function.
 """
 
 import dataclasses
@@ -20,14 +20,14 @@ from jax._src import distributed as _distributed
 from jax._src import hardware_utils as _hardware_utils
 from jax._src import xla_bridge as _xla_bridge
 
-# 0.10, 0.11, 0.12. The launchers that jax knows (SLURM, Open MPI, TPU pods); `jax.distributed.initialize` alone asks
-# them, and tells nobody what it found.
+# 0.10, 0.11, 0.12. The launchers that jax detects (SLURM, Open MPI, TPU pods); only `jax.distributed.initialize` reads
+# them, and it does not return its findings.
 from jax._src.clusters import ClusterEnv as ClusterEnv
 
 # 0.10, 0.11, 0.12. Builds the op; the public `jax.ffi` sets no frontend attribute.
 from jax._src.interpreters.mlir import custom_call as custom_call
 
-# 0.10, 0.11, 0.12. The bindings of XLA: devices besides those of `jax.devices()`, a program's layouts, the
+# 0.10, 0.11, 0.12. The bindings of XLA: devices in addition to those of `jax.devices()`, a program's layouts, the
 # partitioner's report.
 from jax._src.lib import utils as _utils
 from jax._src.lib import xla_client as xla_client
@@ -37,24 +37,24 @@ from jax._src.lib.mlir import ir as ir
 from jax._src.lib.mlir.dialects import hlo as hlo
 from jax._src.lib.mlir.dialects import sdy as sdy
 
-# 0.10, 0.11, 0.12. A layout that is known by its text alone, as a partitioner reports one.
+# 0.10, 0.11, 0.12. A sharding known only by its text, as a partitioner reports one.
 from jax._src.sharding_impls import GSPMDSharding as GSPMDSharding
 
-# 0.10, 0.11, 0.12. The shape of an array of which each process has a part, as jax's own upload of parts asks.
+# 0.10, 0.11, 0.12. The shape of an array of which each process has a part, as jax's own upload of parts computes it.
 from jax._src.sharding_impls import local_to_global_shape as local_to_global_shape
 from jax.experimental import serialize_executable
 
-# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner` is of the process.
-# None in a jax that knows Shardy alone.
+# 0.10, 0.11, 0.12. The partitioner as a context, where the public flag `jax_use_shardy_partitioner` is process-wide.
+# None in a jax that has only Shardy.
 use_shardy_partitioner: Callable[[bool], Any] | None = getattr(_config, "use_shardy_partitioner", None)
 
 # 0.10, 0.11, 0.12. All settings that a trace depends on.
 trace_context: Callable[[], tuple[Any, ...]] = _config.trace_context
 
-# 0.10, 0.11, 0.12. Whether a backend is up; each public question would start one.
+# 0.10, 0.11, 0.12. True if a backend is up; each public function would start one.
 backends_are_initialized: Callable[[], bool] = _xla_bridge.backends_are_initialized
 
-# 0.10, 0.11, 0.12. This process among the others; kept up to date by `jax.distributed.initialize`.
+# 0.10, 0.11, 0.12. This process among the others; updated by `jax.distributed.initialize`.
 distributed_state: Any = _distributed.global_state
 
 
@@ -63,12 +63,12 @@ set_log_level: Callable[[int], None] = _utils.absl_set_min_log_level
 
 
 def num_tpu_chips() -> int:
-    """How many TPU chips this machine has; starts no backend. 0.10, 0.11, 0.12."""
+    """The number of TPU chips of this machine; starts no backend. 0.10, 0.11, 0.12."""
     return _hardware_utils.num_available_tpu_chips_and_device_id()[0]
 
 
 def has_started_in_parent() -> bool:
-    """`backends_are_initialized`, in a forked child: without the lock, which may stay taken there. 0.10, 0.11, 0.12."""
+    """`backends_are_initialized` in a forked child: without the lock, which may stay taken there. 0.10, 0.11, 0.12."""
     return bool(_xla_bridge._backends)
 
 
@@ -84,7 +84,7 @@ def _cudnn() -> ModuleType | None:
 
 
 # 0.10, 0.11, 0.12. cuDNN's attention: `_dot_product_attention_fwd_p`, `_dot_product_attention_bwd_p`, `MaskType`,
-# `AttentionLayout`. The public `jax.nn.dot_product_attention` asks for cuDNN while it is traced.
+# `AttentionLayout`. The public `jax.nn.dot_product_attention` looks for cuDNN while it is traced.
 cudnn_attention = _cudnn()
 
 
@@ -94,7 +94,7 @@ def _cudnn_options() -> dict[str, None]:
     return {name: None for name in ("score_mod_name", "score_mod_jaxpr") if name in names}
 
 
-# 0.12. What the two primitives want besides: a function of the scores, of which there is none.
+# 0.12. The two primitives' further parameters: a function of the scores, of which there is none.
 cudnn_attention_options = _cudnn_options()
 
 
@@ -112,12 +112,12 @@ def hlo_sharding(sharding: Any, rank: int) -> Any:
 
 
 def is_reordered(sharding: Any) -> bool:
-    """True for a `NamedSharding` with an order of devices besides its mesh's."""
+    """True for a `NamedSharding` with an order of devices other than its mesh's."""
     return sharding._logical_device_ids is not None
 
 
 def dump_executable(compiled: Any) -> bytes:
-    """The executable of a `jax.stages.Compiled` as `load_executable` takes it.
+    """Returns the executable of a `jax.stages.Compiled` in the form that `load_executable` takes.
 
     The public `jax.experimental.serialize_executable.serialize` refuses programs that keep a Python function alive, as
     the partitioner's reports do: those are called while it compiles, and dropped here.
@@ -125,6 +125,6 @@ def dump_executable(compiled: Any) -> bytes:
     unloaded = dataclasses.replace(compiled._executable._unloaded_executable, keepalive=())
     file = io.BytesIO()
     serialize_executable._JaxPjrtPickler(file).dump(
-        (unloaded, jax.tree.leaves(compiled.args_info), compiled._no_kwargs)
+        (unloaded, jax.tree.flatten(compiled.args_info)[0], compiled._no_kwargs)
     )
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""How the device may be named: there is one logical device, xla:0, behind which all physical devices stand."""
+"""Names of the device: there is one logical device, xla:0, which stands for all physical devices."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -7,11 +7,11 @@ import torch
 
 
 def only_device(device: torch.device | None) -> None:
-    """Refuses any other index than 0: there is one logical device, whatever it is made of."""
+    """Raises for an index other than 0: there is one logical device."""
     if device is not None and device.index:
         raise RuntimeError(
-            f"there is no device {device}: all physical devices stand behind the one logical device xla:0. Use 'xla', "
-            "and spmd.mark_sharding to say what lies on which of them."
+            f"there is no device {device}: the one logical device xla:0 stands for all physical devices. Use 'xla', "
+            "and spmd.mark_sharding to place data on them."
         )
 
 
@@ -19,7 +19,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def unseen(function: _Function) -> _Function:
-    """The function, which Dynamo shall not look into where it calls it between two graphs."""
+    """Excludes a function from Dynamo's tracing where it is called between two graphs, and returns it."""
     frames: Any = torch._C._dynamo.eval_frame
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
@@ -28,7 +28,7 @@ def unseen(function: _Function) -> _Function:
 
 
 def check_index(device: Any, call: str) -> int:
-    """0, for any way to name the one logical device; an index below 0 means none, as in torch.cuda."""
+    """Returns 0 for any name of the one logical device; an index below 0 means none, as in torch.cuda."""
     if isinstance(device, (str, torch.device)):
         named = torch.device(device)
         if named.type != "xla":
@@ -42,7 +42,7 @@ def check_index(device: Any, call: str) -> int:
 
 
 def choosing(torchs: Any, ours: Any, is_ours: Callable[..., bool]) -> Any:
-    """A class that makes `ours` of arguments which `is_ours` knows, and is torch's class in everything else."""
+    """Returns a class that makes `ours` of arguments for which `is_ours` is true, and is torch's class otherwise."""
 
     class Chooser(type(torchs)):  # type: ignore[misc]  # the metaclass of a class of torch's C++
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:

@@ -18,14 +18,14 @@ _shared: Draw = (0, 0)  # the seed, and the draws so far
 
 
 class _Thread(threading.local):
-    """What a thread has of its own: a stream, what it drew from the shared one, draws to repeat, and draws to note."""
+    """The state of a thread: its own stream, its number of shared draws, draws to repeat, and draws to note."""
 
     own: Draw | None = None
     num_forks = 0
     num_shared = 0
     repeated: Iterator[Draw] | None = None
     noted: list[Draw] | None = None
-    body: "Turn | None" = None
+    body: "Iteration | None" = None
 
 
 _thread = _Thread()
@@ -37,10 +37,10 @@ def manual_seed(seed: int) -> None:
 
 
 def next_draw(generator: torch.Generator | None = None) -> Draw:
-    """The (seed, count) of the next draw. A generator gives a seed of its own and moves on by one number."""
+    """Returns the (seed, count) of the next draw. A generator gives a seed of its own and advances by one number."""
     body = _thread.body
     if body is not None and (body.source is not _thread.repeated or body.num_forks != _thread.num_forks):
-        body = None  # what is drawn again, or apart from the stream
+        body = None  # a repeated draw, or one apart from the stream
     draw = None if _thread.repeated is None else next(_thread.repeated, None)
     if draw is None:
         draw = _new_draw(generator)
@@ -75,7 +75,7 @@ def get_state() -> Draw:
 
 
 def set_state(state: tuple[int, ...]) -> None:
-    """Restores what `get_state` returned."""
+    """Restores the state that `get_state` returned."""
     global _shared
     if len(state) != 2:
         raise ValueError(
@@ -90,7 +90,7 @@ def set_state(state: tuple[int, ...]) -> None:
 
 @contextlib.contextmanager
 def fork() -> Iterator[None]:
-    """Draws inside leave the state outside as it was; seeding inside is for the calling thread alone.
+    """Restores the state at the end of the block; seeding inside is for the calling thread alone.
 
     Draws of an unseeded fork come from the shared stream, so that no other thread gets their numbers. It goes back at
     the end, unless other threads have drawn from it or seeded it by then.
@@ -123,30 +123,30 @@ def noted() -> Iterator[list[Draw]]:
 
 
 def apart(draw: Draw) -> int:
-    """A seed of its own for a loop of which nobody knows how often it draws: turn t has the key (seed, t)."""
+    """Returns a seed for a loop of unknown trip count: iteration t has the key (seed, t)."""
     mask, golden = (1 << 64) - 1, 0x9E3779B97F4A7C15
     word = (draw[0] * golden + draw[1] + 1) * golden & mask
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 & mask
     return _signed((word ^ (word >> 27)) * 0x94D049BB133111EB)
 
 
-class Turn:
-    """What one turn of a loop draws from the stream, while its body is recorded."""
+class Iteration:
+    """The draws of one iteration of a loop, while its body is recorded."""
 
     def __init__(self) -> None:
         self.source, self.num_forks = _thread.repeated, _thread.num_forks
         self.draws: list[Draw] = []
         self.generators: list[torch.Generator | None] = []
 
-    def further(self, turns: int) -> list[list[Draw]]:
-        """The draws of all turns, this one's first: the others are drawn now, as a plain loop would draw them."""
-        return [self.draws] + [[next_draw(generator) for generator in self.generators] for _ in range(turns - 1)]
+    def further(self, iterations: int) -> list[list[Draw]]:
+        """The draws of all iterations, this one's first: the others are drawn now, in the order of a Python loop."""
+        return [self.draws] + [[next_draw(generator) for generator in self.generators] for _ in range(iterations - 1)]
 
 
 @contextlib.contextmanager
-def turn() -> Iterator[Turn]:
-    """Notes what this thread draws inside, for the turns of a loop that are not recorded."""
-    outer, inner = _thread.body, Turn()
+def iteration() -> Iterator[Iteration]:
+    """Notes this thread's draws inside, for the iterations of a loop that are not recorded."""
+    outer, inner = _thread.body, Iteration()
     _thread.body = inner
     try:
         yield inner
@@ -159,7 +159,7 @@ def turn() -> Iterator[Turn]:
 
 @contextlib.contextmanager
 def repeated(draws: Iterable[Draw]) -> Iterator[None]:
-    """This thread draws these numbers again, whatever other threads have drawn between them."""
+    """Has this thread draw these numbers again, whatever other threads have drawn in between."""
     outer = _thread.repeated
     _thread.repeated = iter(draws)
     try:

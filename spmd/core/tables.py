@@ -1,4 +1,4 @@
-"""Tables that do not grow without end, for all that is looked up again and again: layouts, ops, places in the code."""
+"""Tables of bounded size, for all that is looked up again and again: layouts, ops, places in the code."""
 
 import itertools
 import threading
@@ -6,19 +6,19 @@ from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
-from . import metrics
+from . import counters
 from .config import config
 from .forking import survives_fork
 
-_lock = survives_fork(threading.RLock())  # what is dropped may run a user's `__del__`, which records
+_lock = survives_fork(threading.RLock())  # a dropped item may run a user's `__del__`, which records
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
 
 
 class Bounded(Generic[Key, Item]):
-    """At most `limit` items (None: `config.entry_cache_size`) by their keys: a full table drops the older half of them.
+    """A table of at most `limit` items (None: `config.op_table_size`): a full one drops the older half of them.
 
-    rows: them all, for reading alone: where every recorded op looks, only a plain dict is quick enough.
+    rows: all items by key, only for reading: for a look-up at every recorded op only a plain dict is quick enough.
     """
 
     __slots__ = ("limit", "rows")
@@ -28,7 +28,7 @@ class Bounded(Generic[Key, Item]):
         self.rows: dict[Key, Item] = {}
 
     def get(self, key: Key) -> Item | None:
-        """The item of a key, where the table has it."""
+        """Returns the item of a key, or None."""
         return self.rows.get(key)
 
     def __len__(self) -> int:
@@ -37,11 +37,11 @@ class Bounded(Generic[Key, Item]):
     def keep(self, key: Key, item: Item) -> Item:
         """Puts an item into the table and returns it."""
         with _lock:
-            limit = self.limit or config.entry_cache_size
+            limit = self.limit or config.op_table_size
             if len(self) >= limit and key not in self.rows:
                 for old in list(itertools.islice(self.rows, len(self) - limit // 2)):
                     del self.rows[old]
-                metrics.add("tables_halved")
+                counters.add("tables_halved")
             self.rows[key] = item
         return item
 
@@ -52,10 +52,10 @@ class Bounded(Generic[Key, Item]):
 
 
 class Interned(Bounded[Key, Item]):
-    """A bounded table of items that are compared by identity: of one key there is one, for as long as anyone has it.
+    """A bounded table of items that are compared by identity: a key has one item for as long as any reference to it.
 
-    What the table has dropped and a compiled program, a pending op or a tensor still holds is found again, so that a
-    steady program stays the same program however many others come and go. What nobody holds is freed.
+    An item that the table has dropped and a compiled program, a pending op or a tensor still holds is found again, so
+    that a steady program stays the same program however many others come and go. Without a reference it is freed.
     """
 
     __slots__ = ("_alive",)
@@ -65,7 +65,7 @@ class Interned(Bounded[Key, Item]):
         self._alive: WeakValueDictionary[Key, Any] = WeakValueDictionary()
 
     def of(self, key: Key, make: Callable[[], Item]) -> Item:
-        """The item of a key, made where there is none."""
+        """Returns the item of a key, made where there is none."""
         found = self._alive.get(key)
         if found is None:
             made = make()
@@ -74,5 +74,5 @@ class Interned(Bounded[Key, Item]):
         return self.keep(key, found)
 
     def num_alive(self) -> int:
-        """How many there are, here or with someone else."""
+        """The number of items that are alive, in the table or elsewhere."""
         return len(self._alive)

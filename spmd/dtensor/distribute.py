@@ -1,4 +1,4 @@
-"""Tensors and modules placed as DTensor's users say it, and what such a tensor can be asked."""
+"""DTensor's functions that place tensors and modules, and its attributes and methods."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,37 +20,37 @@ from ..sharded_tensor import XLAShardedTensor
 from ..shards import local_shards
 
 
-def placements_of(lies: Sharding, rank: int) -> tuple[Any, ...]:
-    """The placements of a tensor of `rank` dims that lies so, one per axis of its mesh.
+def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:
+    """The placements of a tensor of `rank` dims with this sharding, one per axis of its mesh.
 
-    Axes that split a dim in another order than the mesh's are strided shards, as DTensor says that. Raises ValueError
-    for a dim that is left to the partitioner.
+    Axes that split a dim in another order than the mesh's are DTensor's strided shards. Raises ValueError for a dim
+    that is left to the partitioner.
 
     >>> import spmd
     >>> from spmd.dtensor import placements_of
     >>> placements_of(spmd.Mesh(range(8), (2, 4), ("dp", "tp")).sharding((None, "tp"), 2), 2)
     (Replicate(), Shard(dim=1))
     """
-    splits = splits_of(lies.spec.entries(rank), lies.axis_names, lies.mesh_shape)
+    splits = splits_of(sharding.spec.entries(rank), sharding.axis_names, sharding.mesh_shape)
     return tuple(Replicate() if split is None else _shard(*split) for split in splits)
 
 
-def _shard(dim: int, pieces_before: int) -> Any:
-    return Shard(dim) if pieces_before == 1 else _StridedShard(dim, split_factor=pieces_before)
+def _shard(dim: int, split_factor: int) -> Any:
+    return Shard(dim) if split_factor == 1 else _StridedShard(dim, split_factor=split_factor)
 
 
 def distribute_tensor(
     tensor: torch.Tensor, device_mesh: Any = None, placements: Sequence[Any] | None = None, *, src_data_rank: Any = 0
 ) -> torch.Tensor:
-    """A tensor laid out by placements, one per dim of the mesh: itself where it is on xla, else a copy that is there.
+    """Shards a tensor by placements, one per dim of the mesh: in place where it is on xla, else as a copy there.
 
-    Over axes of the mesh's root that are none of `device_mesh` it stays as it lies. With several processes each gives
-    the same whole tensor (`spmd.from_process_local` takes parts).
+    Over axes of the mesh's root that are not in `device_mesh` it keeps its sharding. With several processes each gives
+    the same full tensor (`spmd.from_process_local` takes parts).
 
     Args:
         tensor: on the CPU or on xla. device_mesh: a `DeviceMesh`, torch's or a `spmd.Mesh`; None: the one of
             `with mesh:`. placements: `Shard(dim)` or `Replicate()` per dim of the mesh; None: replicated.
-        src_data_rank: taken and without a meaning: one program sees the whole.
+        src_data_rank: accepted and ignored: one program has the full tensor.
 
     Raises as `mark_sharding` does, and NotImplementedError for `Partial()`. Source:
     `torch.distributed.tensor.distribute_tensor`.
@@ -63,8 +63,8 @@ def distribute_tensor(
     """
     mesh = _mesh(device_mesh, "distribute_tensor")
     placed = _on_xla(tensor)
-    asked = [Replicate()] * mesh.ndim if placements is None else placements
-    return mark_sharding(placed, mesh.sharding(asked, tensor.dim(), get_sharding(placed), "distribute_tensor"))
+    wanted = [Replicate()] * mesh.ndim if placements is None else placements
+    return mark_sharding(placed, mesh.sharding(wanted, tensor.dim(), get_sharding(placed), "distribute_tensor"))
 
 
 def _mesh(given: Any, caller: str) -> DeviceMesh:
@@ -95,13 +95,13 @@ def distribute_module(
     input_fn: InputFn | None = None,
     output_fn: InputFn | None = None,
 ) -> nn.Module:
-    """A module whose parameters and buffers are placed on a mesh, in place, and moved to xla where they are not there.
+    """Places the parameters and buffers of a module on a mesh, in place, moves them to xla, and returns the module.
 
     Args:
         device_mesh: as in `distribute_tensor`. partition_fn: called with (name, submodule, mesh) for each submodule, to
-            place what it will with `distribute_tensor`; what it leaves is replicated over the mesh.
+            place tensors with `distribute_tensor`; all others are replicated over the mesh.
         input_fn, output_fn: called with (module, inputs, mesh) before, with (module, outputs, mesh) after the forward;
-            what they return takes the place of inputs and outputs.
+            their results replace inputs and outputs.
 
     Raises as `distribute_tensor` does. Source: `torch.distributed.tensor.distribute_module`.
 
@@ -129,9 +129,9 @@ def distribute_module(
 
 
 class DTensor(XLAShardedTensor):
-    """A tensor on xla that is placed on a mesh: a name for `isinstance`, as `spmd.XLAShardedTensor` is.
+    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.XLAShardedTensor` is.
 
-    Any tensor on xla can be asked for `placements` and `device_mesh` (None where it has no layout), and has
+    Any tensor on xla has `placements` and `device_mesh` (None where it has no sharding),
     `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, see
     `spmd.full_tensor`).
     """
@@ -146,11 +146,11 @@ class DTensor(XLAShardedTensor):
         shape: Any = None,
         stride: Any = None,
     ) -> torch.Tensor:
-        """A tensor on xla of which each process gives its own part; of one process it is the whole.
+        """Returns a tensor on xla from each process's own part; a single process gives the full tensor.
 
         See `spmd.from_process_local`.
 
-        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride: taken and without a meaning:
+        Args: device_mesh, placements: as in `distribute_tensor`. run_check, shape, stride: accepted and ignored:
         processes are compared always, parts are of equal size.
 
         >>> import torch
@@ -159,36 +159,36 @@ class DTensor(XLAShardedTensor):
         torch.Size([16, 2])
         """
         mesh = _mesh(device_mesh, "DTensor.from_local")
-        asked = [Replicate()] * mesh.ndim if placements is None else placements
-        layout = mesh.sharding(asked, local_tensor.dim(), None, "DTensor.from_local")
+        wanted = [Replicate()] * mesh.ndim if placements is None else placements
+        layout = mesh.sharding(wanted, local_tensor.dim(), None, "DTensor.from_local")
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
 
 
 def _placements(tensor: XlaTensor) -> tuple[Any, ...] | None:
-    lies = get_sharding(tensor)
-    return None if lies is None else placements_of(lies, tensor.dim())
+    sharding = get_sharding(tensor)
+    return None if sharding is None else placements_of(sharding, tensor.dim())
 
 
 def _device_mesh(tensor: XlaTensor) -> DeviceMesh | None:
-    lies = get_sharding(tensor)
-    if lies is None:
+    sharding = get_sharding(tensor)
+    if sharding is None:
         return None
-    is_nameless = lies.axis_names == tuple(map(str, range(len(lies.axis_names))))
-    names = None if is_nameless else lies.axis_names
-    return DeviceMesh("xla", Mesh(lies.device_ids, lies.mesh_shape, names, target=lies.target))
+    is_nameless = sharding.axis_names == tuple(map(str, range(len(sharding.axis_names))))
+    names = None if is_nameless else sharding.axis_names
+    return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
 
 
 def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor:
     shards = local_shards(tensor)
     if len(shards) > 1:
         raise NotImplementedError(
-            f"to_local: this process has {len(shards)} devices, each with its own piece: t.local_shards lists them, "
-            "t.full_tensor() is the whole, and in spmd.shard_map each device computes with its own"
+            f"to_local: this process has {len(shards)} devices, each with its own shard: t.local_shards lists them, "
+            "t.full_tensor() has all of the value, and in spmd.shard_map each device computes with its own"
         )
     return shards[0].unpadded_data
 
 
-# Said of the class of every tensor on xla, as what PyTorch/XLA's sharded tensors can be asked.
+# Attributes of the class of all tensors on xla, as those of PyTorch/XLA's sharded tensors.
 XlaTensor.placements = property(_placements)  # type: ignore[attr-defined]
 XlaTensor.device_mesh = property(_device_mesh)  # type: ignore[attr-defined]
 XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
@@ -212,7 +212,10 @@ def _factory(name: str) -> Callable[..., torch.Tensor]:
         return tensor.requires_grad_(requires_grad)
 
     made.__name__ = made.__qualname__ = name
-    made.__doc__ = f"`torch.{name}`, placed: nobody holds it whole. Source: `torch.distributed.tensor.{name}`."
+    made.__doc__ = (
+        f"`torch.{name}`, created with its sharding: no device holds all of it first. "
+        f"Source: `torch.distributed.tensor.{name}`."
+    )
     return made
 
 

@@ -1,4 +1,4 @@
-"""Tensor and sequence parallelism by torch's plans: its styles are read, and become annotations."""
+"""Tensor and sequence parallelism by torch's plans, whose styles become annotations."""
 
 import contextlib
 import difflib
@@ -21,7 +21,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from ..annotate import laid, on_device
+from ..annotate import on_device, resharded
 from ..core.sharding.value import Sharding
 from ..device_mesh import DeviceMesh
 from ..global_mesh import needed_mesh
@@ -37,20 +37,20 @@ def parallelize_module(
     *,
     src_data_rank: int | None = 0,
 ) -> nn.Module:
-    """A module with its parameters split and its activations laid out by a plan, in place; returns the module.
+    """Shards the parameters and activations of a module by a plan, in place; returns the module.
 
-    The module goes on to see whole tensors: `use_local_output` says nothing here, and heads need not be divided by the
-    number of devices. On axes of the mesh's root other than its own (data parallel) activations lie as they like along
-    dim 0. A submodule in the plan moves to xla where it is not there.
+    The module still computes with global tensors: `use_local_output` is ignored, and heads need not be divided by the
+    number of devices. Over axes of the mesh's root that are not in `device_mesh` (data parallel) the partitioner
+    chooses the sharding of dim 0 of activations. A submodule in the plan is moved to xla.
 
     Args:
         device_mesh: of one dim, as `mesh["tp"]`; None: the mesh of `with mesh:`. parallelize_plan: a style of
             torch's, or a dict from paths of submodules (with `*`) to styles: `ColwiseParallel`, `RowwiseParallel`,
             `SequenceParallel`, `PrepareModuleInput`, `PrepareModuleOutput`, `PrepareModuleInputOutput`.
-        src_data_rank: taken and without a meaning: one program sees the whole.
+        src_data_rank: accepted and ignored: one program has the full tensors.
 
-    Warns of a path that no submodule has. Raises ValueError for a mesh of several dims, NotImplementedError for a style
-    that the module's class has none of, or of another kind, TypeError for what is no plan.
+    Warns about a path that matches no submodule. Raises ValueError for a mesh of several dims, NotImplementedError for
+    a style that the module's class does not support or an unknown style, TypeError for another type of plan.
     Source: `torch.distributed.tensor.parallel.parallelize_module`.
 
     >>> import torch
@@ -68,7 +68,7 @@ def parallelize_module(
     if mesh.ndim != 1:
         raise ValueError(f'parallelize_module: expected a mesh of one dim, got {mesh!r}; name it, as in mesh["tp"]')
     if parallelize_plan is None:
-        warnings.warn("parallelize_module: no parallelize_plan is given, so nothing is done", stacklevel=2)
+        warnings.warn("parallelize_module: no parallelize_plan was passed, so nothing is done", stacklevel=2)
     elif isinstance(parallelize_plan, ParallelStyle):
         _apply(parallelize_plan, module, mesh)
     elif isinstance(parallelize_plan, Mapping):
@@ -85,7 +85,7 @@ def parallelize_module(
 
 
 def _matched(module: nn.Module, path: str) -> Iterator[nn.Module]:
-    """The submodules that a path names, token by token."""
+    """Yields the submodules that match a path, token by token."""
     if not path:
         yield module
         return
@@ -98,12 +98,12 @@ def _matched(module: nn.Module, path: str) -> Iterator[nn.Module]:
 def _nowhere(module: nn.Module, path: str) -> str:
     near = difflib.get_close_matches(path, [name for name, _ in module.named_modules()], n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"parallelize_module: {path!r} names no submodule of {type(module).__name__}{hint}"
+    return f"parallelize_module: {path!r} matches no submodule of {type(module).__name__}{hint}"
 
 
 # --- styles -----------------------------------------------------------------------------------------------------------
 
-# By class of module: the placements of its parameters, where it is split by columns or by rows.
+# By class of module: the placements of its parameters, column-wise or row-wise.
 _ByKind = Mapping[type[nn.Module], Mapping[str, Any]]
 _COLUMNS: _ByKind = {nn.Linear: {"weight": Shard(0), "bias": Shard(0)}, nn.Embedding: {"weight": Shard(1)}}
 _ROWS: _ByKind = {nn.Linear: {"weight": Shard(1), "bias": Replicate()}, nn.Embedding: {"weight": Shard(0)}}
@@ -113,25 +113,25 @@ def _apply(style: Any, module: nn.Module, mesh: DeviceMesh) -> None:
     if isinstance(style, (ColwiseParallel, RowwiseParallel)):
         is_rows = isinstance(style, RowwiseParallel)
         _split(module, mesh, _placed(module, _ROWS if is_rows else _COLUMNS, style))
-        # Rows of a product go with columns of its input; the ids of an embedding are whole for each of its rows.
+        # A row-wise weight needs a column-wise input; the ids of an embedding are replicated.
         comes = Shard(-1) if is_rows and isinstance(module, nn.Linear) else Replicate()
-        _lay_input(module, mesh, (comes,), {})
-        _lay_output(module, mesh, style.output_layouts[:1])
+        _shard_input(module, mesh, (comes,), {})
+        _shard_output(module, mesh, style.output_layouts[:1])
     elif isinstance(style, SequenceParallel):
         _split(module, mesh, {})
-        _lay_input(module, mesh, style.sequence_sharding, {})
-        _lay_output(module, mesh, style.sequence_sharding)
+        _shard_input(module, mesh, style.sequence_sharding, {})
+        _shard_output(module, mesh, style.sequence_sharding)
     elif isinstance(style, PrepareModuleInput):
-        _lay_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
+        _shard_input(module, mesh, style.desired_input_layouts or (), style.desired_input_kwarg_layouts)
     elif isinstance(style, PrepareModuleOutput):
-        _lay_output(module, mesh, style.desired_output_layouts)
+        _shard_output(module, mesh, style.desired_output_layouts)
     elif isinstance(style, PrepareModuleInputOutput):
         _apply(style.prepare_module_input, module, mesh)
         _apply(style.prepare_module_output, module, mesh)
     else:
         raise NotImplementedError(
-            f"parallelize_module: {type(style).__name__} is a style of its own, which works on local tensors; say what "
-            "it does by distribute_module, or by spmd.mark_sharding"
+            f"parallelize_module: {type(style).__name__} is an unknown style, which works on local tensors; use "
+            "distribute_module or spmd.mark_sharding instead"
         )
 
 
@@ -145,13 +145,13 @@ def _placed(module: nn.Module, by_kind: _ByKind, style: Any) -> Mapping[str, Any
 
 
 def _split(module: nn.Module, mesh: DeviceMesh, placements: Mapping[str, Any]) -> None:
-    """Places the parameters of a module, those without a placement whole."""
+    """Places the parameters of a module; those without a placement are replicated."""
     module.to("xla")
     for name, parameter in module.named_parameters():
         distribute_tensor(parameter, mesh, [placements.get(name, Replicate())])
 
 
-def _lay_input(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], by_name: Mapping[str, Any]) -> None:
+def _shard_input(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], by_name: Mapping[str, Any]) -> None:
     def before(owner: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         _same_number(owner, "inputs", args, placements)
         inputs = (*map(lay, args, placements), *args[len(placements) :])
@@ -161,13 +161,13 @@ def _lay_input(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any], b
     module.register_forward_pre_hook(before, with_kwargs=True)
 
 
-def _lay_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]) -> None:
+def _shard_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]) -> None:
     def after(owner: nn.Module, inputs: Any, outputs: Any) -> Any:
         if isinstance(outputs, torch.Tensor):
             return lay(outputs, placements[0])
         if type(outputs) not in (tuple, list):
             raise TypeError(
-                f"{type(owner).__name__}: its output is a {type(outputs).__name__}; a plan lays out a tensor, or a "
+                f"{type(owner).__name__}: its output is a {type(outputs).__name__}; a plan places a tensor, or a "
                 "tuple of them"
             )
         _same_number(owner, "outputs", outputs, placements)
@@ -180,12 +180,12 @@ def _lay_output(module: nn.Module, mesh: DeviceMesh, placements: Sequence[Any]) 
 def _same_number(owner: nn.Module, what: str, given: Sequence[Any], placements: Sequence[Any]) -> None:
     if len(given) < len(placements):
         raise ValueError(
-            f"{type(owner).__name__}: the plan lays out {len(placements)} {what}, and there are {len(given)}"
+            f"{type(owner).__name__}: the plan places {len(placements)} {what}, but there are {len(given)}"
         )
 
 
 def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
-    @functools.cache  # asked at each call of a module, of a few placements and ranks
+    @functools.cache  # called at each call of a module, with a few placements and ranks
     def layout(placement: Any, rank: int) -> Sharding:
         return mesh.sharding([placement], rank, None, "parallelize_module", open_batch=True)
 
@@ -193,14 +193,14 @@ def _layer(mesh: DeviceMesh) -> Callable[[Any, Any], Any]:
         if placement is None or not isinstance(value, torch.Tensor):
             return value
         here = on_device(value, "parallelize_module")
-        return laid(here, layout(placement, here.dim()))
+        return resharded(here, layout(placement, here.dim()))
 
     return lay
 
 
 @contextlib.contextmanager
 def loss_parallel() -> Iterator[None]:
-    """A loss over logits whose classes are split; nothing is to be switched on, the partitioner does so by itself.
+    """Does nothing: the partitioner by itself shards a loss over logits whose classes are sharded.
 
     Source: `torch.distributed.tensor.parallel.loss_parallel`.
     """

@@ -1,18 +1,17 @@
-"""What a table of rules does to a module: marks now or on arrival, hooks on activations, FSDP's units."""
+"""Application of sharding rules to a module: annotations now or on arrival, hooks on activations, FSDP's units."""
 
 import dataclasses
 import difflib
-import importlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
-from ..annotate import laid, mark_sharding
+from ..annotate import mark_sharding, resharded
 from ..core.backend.modules import ARRIVED, WAITING
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
@@ -23,7 +22,7 @@ from .patterns import Site, matches
 
 
 class Rules(Protocol):
-    """What is asked of a table here (`ShardingRules`, which stands above)."""
+    """The interface of a table of rules (`ShardingRules`, which imports this file)."""
 
     units: Any
     checkpoint: tuple[str, ...]
@@ -35,8 +34,8 @@ class Rules(Protocol):
 class Applied:
     """The handle on rules that were applied. `tensors`: path -> pattern of its rule; `sites`: module path -> patterns.
 
-    `remove()` takes the hooks away and forgets what was yet to be laid out; tensors stay as they lie, and FSDP's units
-    stay units.
+    `remove()` removes the hooks and the annotations of tensors that have not arrived on the device; tensors keep their
+    shardings, and FSDP's units stay units.
     """
 
     def __init__(self) -> None:
@@ -46,7 +45,7 @@ class Applied:
         self._arrivals: list[tuple[nn.Module, _Arrived]] = []
 
     def remove(self) -> None:
-        """Takes the hooks away."""
+        """Removes the hooks."""
         for hook in self._hooks:
             hook.remove()
         for module, arrived in self._arrivals:
@@ -81,7 +80,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
     if rules.units is not None:
         _gather(rules, model, mesh, how, specs)
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
-        moved(model)  # modules that split their parameters further do so again
+        moved(model)  # modules that shard their parameters further do so again
     for module, site, spec in sites:
         applied._hooks.append(_hooked(module, site, spec, mesh))
     return applied
@@ -95,13 +94,12 @@ def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
     if how and rules.units is None:
         raise TypeError(
             f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no units; "
-            "give it some: ShardingRules(..., units=['layers.*'])"
+            "add them: ShardingRules(..., units=['layers.*'])"
         )
 
 
 def _modules(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by the path that the model's own parameters have: what wraps one `module` and names its parameters
-    as that does has no part in it."""
+    """Every module by its path in parameter names: a wrapper of one `module` that keeps the names is left out."""
     names = {path for path, _ in _tensors_of(model)}
     inner = model._modules.get("module")
     is_wrapper = inner is not None and names and not any(name.startswith("module.") for name in names)
@@ -109,7 +107,7 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def moved(model: nn.Module) -> None:
-    """Has the modules of a model lay out what stands on the device, as they do at the end of any move to it."""
+    """Makes the modules of a model shard their tensors on the device, as they do at the end of any move to it."""
     model._apply(_same)
 
 
@@ -118,13 +116,13 @@ def _same(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters and buffers by every name that they have."""
+    """Parameters and buffers by all their names."""
     yield from model.named_parameters(remove_duplicate=False)
     yield from model.named_buffers(remove_duplicate=False)
 
 
 def _specs(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> dict[str, PartitionSpec]:
-    """Path -> spec, checked against the mesh and the tensor's rank. A tied tensor has one."""
+    """Path -> spec, checked against the mesh and the tensor's rank; the same for all paths of a tied tensor."""
     table = rules.of_parameters()
     first: dict[int, tuple[str, PartitionSpec]] = {}
     found: dict[str, PartitionSpec] = {}
@@ -136,22 +134,22 @@ def _specs(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> dict
         before, other = first.setdefault(id(tensor), (path, spec))
         if other != spec:
             raise ValueError(
-                f"ShardingRules: {before} and {path} are one tensor (tied), which one rule lays out as {other!r} and "
-                f"another as {spec!r}; have both say the same"
+                f"ShardingRules: {before} and {path} are one tensor (tied), which one rule shards as {other!r} and "
+                f"another as {spec!r}; give both the same spec"
             )
         found[path], applied.tensors[path] = spec, pattern
     return found
 
 
 def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSpec:
-    """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit it, or the mesh."""
+    """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit the rank or the mesh."""
     full = spec or PartitionSpec(*[None] * rank)
     mesh.sharding(full, rank, f"ShardingRules: {what}")
     return full
 
 
 def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list[tuple[nn.Module, Site, PartitionSpec]]:
-    """The modules that hooks go on; for each side of a module the first rule of each part counts."""
+    """The modules that get hooks; for each side of a module the first rule of each part counts."""
     table = rules.of_activations()
     for pattern, _, spec in table:
         mesh.sharding(spec, len(spec), f"ShardingRules: the rule {pattern!r}")
@@ -168,7 +166,7 @@ def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list
 
 
 def _refuse_idle(rules: Rules, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
-    """Raises ValueError for a rule that is of nothing in the model, whether or not others stand in front of it."""
+    """Raises ValueError for a rule that matches nothing in the model; rules shadowed by earlier ones are accepted."""
     paths = [path for path, _ in _tensors_of(modules[""])]
     for pattern, _ in rules.of_parameters():
         if not any(matches(pattern, path) for path in paths):
@@ -185,7 +183,7 @@ def _nowhere(pattern: str, path: str, paths: Iterable[str], what: str) -> str:
     hint = f"did you mean {near[0]!r}? " if near else ""
     return (
         f"ShardingRules.apply: the rule {pattern!r} matches no {what} of the model; {hint}"
-        "strict=False lets a table have rules for other models"
+        "strict=False accepts rules for other models"
     )
 
 
@@ -198,7 +196,7 @@ def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, Partit
 
 
 class _Arrived:
-    """Lays out a module's own tensors, those that are on the device by now; the module keeps it, and copies have it."""
+    """Annotates a module's own tensors that are on the device by now; an attribute of the module, copied with it."""
 
     def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
         self.mesh, self.specs = mesh, specs
@@ -212,12 +210,12 @@ class _Arrived:
         return _Arrived, (self.mesh, self.specs, None)
 
     def __call__(self, module: nn.Module) -> None:
-        """Marks what has come without a mark. What has one keeps it: FSDP adds an axis to what the rules say, and a
-        user's later mark counts."""
-        self._mark(module, lambda tensor: tensor._cell.sharding is None)
+        """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the rules' specs, and a
+        user's later annotation counts."""
+        self._mark(module, lambda tensor: tensor._storage.sharding is None)
 
     def mark(self, module: nn.Module) -> None:
-        """Marks everything that is on the device."""
+        """Annotates all of the module's tensors that are on the device."""
         self._mark(module, lambda tensor: True)
 
     def _mark(self, module: nn.Module, wanted: Callable[[XlaTensor], bool]) -> None:
@@ -228,7 +226,7 @@ class _Arrived:
                 mark_sharding(tensor, self.mesh, spec)
 
     def to_come(self, tensor: torch.Tensor) -> Sharding | None:
-        """How a tensor of the module will lie, and None of any other."""
+        """The future sharding of a tensor of the module; None for another tensor."""
         module = None if self._module is None else self._module()
         if module is None or module.__dict__.get(ARRIVED) is not self:
             return None
@@ -244,13 +242,13 @@ def _held(module: nn.Module, name: str) -> torch.Tensor | None:
 
 
 def _hooked(module: nn.Module, site: Site, spec: PartitionSpec, mesh: Mesh) -> Any:
-    hook = _Laid(site, spec, mesh)
+    hook = _Sharded(site, spec, mesh)
     if site.side == "input":
         return module.register_forward_pre_hook(hook.before, with_kwargs=True)
     return module.register_forward_hook(hook.after)
 
 
-class _Laid:
+class _Sharded:
     """The hook at one site."""
 
     def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
@@ -260,13 +258,13 @@ class _Laid:
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = self.site.at
         part = (args, kwargs) if not at else _at(kwargs if isinstance(at[0], str) else args, at, self.site)
-        return _replaced((args, kwargs), self._laid(part))
+        return _replaced((args, kwargs), self._resharded(part))
 
     def after(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return _replaced(output, self._laid(_at(output, self.site.at, self.site)))
+        return _replaced(output, self._resharded(_at(output, self.site.at, self.site)))
 
-    def _laid(self, value: Any) -> dict[int, torch.Tensor]:
-        """What takes the place of each tensor, by its id: who reads it elsewhere reads it as it was."""
+    def _resharded(self, value: Any) -> dict[int, torch.Tensor]:
+        """The resharded tensor for each tensor's id; other reads of the tensor are not changed."""
         found = tensors(value)
         if self.site.at:
             specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in found]
@@ -275,25 +273,25 @@ class _Laid:
         if found and not fitting:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in found)
             raise ValueError(
-                f"ShardingRules: the rule of {self.site} is of tensors with {len(self.spec)} dims ({self.spec!r}), and "
-                f"what passes there has shape {shapes}"
+                f"ShardingRules: the rule of {self.site} is for tensors with {len(self.spec)} dims ({self.spec!r}), "
+                f"but the tensors there have shape {shapes}"
             )
         return {id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting}
 
     def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
-        return laid(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
+        return resharded(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
 
 
 def _replaced(value: Any, made: Mapping[int, torch.Tensor]) -> Any:
-    """The same form, with what was made for each tensor; where nothing was, the same object."""
+    """The same structure with the replaced tensors; without replacements, the same object."""
     return tree_map(partial(_one_replaced, made), value) if made else value
 
 
-def _one_replaced(made: Mapping[int, torch.Tensor], leaf: Any) -> Any:
-    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        parts = {field.name: getattr(leaf, field.name) for field in dataclasses.fields(leaf) if field.init}
-        return dataclasses.replace(leaf, **{name: _replaced(part, made) for name, part in parts.items()})
-    return made.get(id(leaf), leaf)
+def _one_replaced(made: Mapping[int, torch.Tensor], value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: _replaced(part, made) for name, part in parts.items()})
+    return made.get(id(value), value)
 
 
 def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:
@@ -302,18 +300,18 @@ def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:
             value = value[step] if isinstance(step, int) or isinstance(value, Mapping) else getattr(value, step)
         except (IndexError, KeyError, AttributeError, TypeError):
             has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
-            raise ValueError(f"ShardingRules: the rule of {site} finds no [{step}] there, which is {has}") from None
+            raise ValueError(f"ShardingRules: the rule of {site} finds no [{step}] in {has}") from None
     return value
 
 
 def tensors(value: Any) -> list[XlaTensor]:
-    """Every tensor of the device in a value: a tensor, tuple, dict, dataclass, nested."""
+    """Every tensor on xla in a value: a tensor, tuple, dict, dataclass, nested."""
     found: list[XlaTensor] = []
-    for leaf in tree_leaves(value):
-        if isinstance(leaf, XlaTensor):
-            found.append(leaf)
-        elif dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-            found += tensors([getattr(leaf, field.name) for field in dataclasses.fields(leaf)])
+    for one in tree_leaves(value):
+        if isinstance(one, XlaTensor):
+            found.append(one)
+        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
+            found += tensors([getattr(one, field.name) for field in dataclasses.fields(one)])
     return found
 
 
@@ -323,11 +321,11 @@ def tensors(value: Any) -> list[XlaTensor]:
 def _checkpoint(patterns: tuple[str, ...], modules: Mapping[str, nn.Module]) -> None:
     for path, module in modules.items():
         if any(matches(pattern, path) for pattern in patterns):
-            _fsdp().checkpoint_module(module)
+            _unit_maker().checkpoint(module)
 
 
 class _Chosen:
-    """An auto-wrap policy, of the modules that patterns name."""
+    """An auto-wrap policy for the modules that match patterns."""
 
     def __init__(self, patterns: tuple[str, ...]):
         self.patterns = patterns
@@ -343,7 +341,7 @@ class _Chosen:
 def _gather(
     rules: Rules, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
 ) -> None:
-    """Makes units of modules, in place. A spec that names the axis of the units is taken as it is."""
+    """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
     units = rules.units
     named = {id(tensor): specs[path] for path, tensor in _tensors_of(model) if _has(specs.get(path), units.shard_axis)}
     keywords: dict[str, Any] = {
@@ -352,13 +350,34 @@ def _gather(
         "reshard_after_forward": units.reshard_after_forward,
         "shard_placement_fn": lambda parameter: named.get(id(parameter)),
     }
-    # The wrapper itself is let go: all that it does to a model are hooks, which stay.
-    _fsdp().FullyShardedDataParallel(model, mesh, auto_wrap_policy=_Chosen(units.modules), **keywords | dict(how))
+    # The wrapper itself is dropped: it only adds hooks to a model, which stay.
+    _unit_maker().wrap(model, mesh, auto_wrap_policy=_Chosen(units.modules), **keywords | dict(how))
 
 
-def _fsdp() -> Any:
-    """It stands on this package: asked for by name, and only where a table has units or checkpoints."""
-    return importlib.import_module("fsdp")
+class _UnitMaker(NamedTuple):
+    wrap: Callable[..., Any]
+    checkpoint: Callable[..., Any]
+
+
+_registered: _UnitMaker | None = None
+
+
+def register_units(wrap: Callable[..., Any], checkpoint: Callable[..., Any]) -> None:
+    """Registers what makes the `units` and the `checkpoint` modules of `ShardingRules`; the package `fsdp` does.
+
+    Args:
+        wrap: called as `wrap(model, mesh, auto_wrap_policy=..., shard_axis=..., extra_data_axis=...,
+            reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
+        checkpoint: called with each module whose forward is to be recomputed in the backward pass.
+    """
+    global _registered
+    _registered = _UnitMaker(wrap, checkpoint)
+
+
+def _unit_maker() -> _UnitMaker:
+    if _registered is None:
+        raise RuntimeError("ShardingRules: units and checkpoint need the package fsdp: `import fsdp` before apply")
+    return _registered
 
 
 def _has(spec: PartitionSpec | None, axis: str) -> bool:

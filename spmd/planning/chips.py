@@ -1,4 +1,4 @@
-"""What a chip can do: the constants behind a step time and a utilisation."""
+"""Chips: the constants of an estimated step time and a utilisation."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +9,9 @@ class Chip:
     """One chip of a TPU slice, which is one device of a mesh.
 
     Attributes:
-        name: as in a target, "v5p". peak_flops: bfloat16 operations a second. flops_per_cycle: those of all its matrix
-            units in one cycle. memory_bytes: what the compiler lets a program have. link_bytes: a second, over all its
-        links to other chips. source: where these are from.
+        name: as in a target, "v5p". peak_flops: bfloat16 operations per second. flops_per_cycle: of all its matrix
+            units. memory_bytes: the compiler's limit for a program. link_bytes: per second, over all links to other
+            chips. source: of these constants.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Chip:
 
     @property
     def clock(self) -> float:
-        """Cycles a second, at which the matrix units reach the peak."""
+        """Cycles per second, at which the matrix units reach the peak."""
         return self.peak_flops / self.flops_per_cycle
 
 
@@ -33,7 +33,7 @@ _MEMORY = "; memory: what libtpu 0.0.42's compiler calls available"
 
 
 def _matrix_units(count: int, width: int) -> int:
-    """The operations of so many matrix units of width x width in a cycle: a product and a sum each."""
+    """The operations of this number of matrix units of width x width in a cycle: a product and a sum each."""
     return 2 * count * width * width
 
 
@@ -47,5 +47,5 @@ CHIPS = {
 
 
 def chip_of(device: Any) -> Chip | None:
-    """The chip that a jax device is; None for what is no TPU of those above."""
+    """The chip of a jax device; None for a device that is not a TPU of `CHIPS`."""
     return CHIPS.get(device.device_kind)

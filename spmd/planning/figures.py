@@ -1,4 +1,4 @@
-"""The figures of one program, from what the compiler made or said."""
+"""The figures of one program, from the compiler's result or error."""
 
 import math
 import re
@@ -9,27 +9,28 @@ from typing import Any
 
 import torch
 
-from ..core import metrics
-from ..core.compile.collectives import line_of, source_of
+from ..core import counters
 from ..core.compile.costs import cycles, kernels
 from ..core.compile.hlo import Module
+from ..core.compile.hlo_collectives import line_of, source_of
 from ..core.compile.program import Program
 from ..core.compile.traffic import table
-from ..core.engine import launch
+from ..core.counters import Collective
+from ..core.engine import executables
 from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import Line, node_line
-from ..core.metrics import Collective
-from ..core.passes import roll
+from ..core.passes import scan_layers
 from ..core.sharding.value import DEVICE, Sharding
 from .progress import stage
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What one program takes, per device. verdict: the compiler's own words where it does not fit, else "".
+    """The memory, operations and collectives of one program, per device. error: the compiler's message where it does
+    not fit, else "".
 
-    loops: (first op, iterations, ops) of each loop that equal layers became; no_loops: why there is none.
+    loops: (first op, iterations, ops) of each loop of scanned layers; no_loops: the reason if there is none.
     """
 
     argument_bytes: int = 0
@@ -42,27 +43,27 @@ class Figures:
     cycles: int = 0
     cycles_once: int = 0
     compile_seconds: float = 0.0
-    verdict: str = ""
-    untold_loops: int = 0
+    error: str = ""
+    unknown_loops: int = 0
     kernel_flops: int = 0
-    untold_kernels: int = 0
+    unknown_kernels: int = 0
     loops: tuple[tuple[int, int, int], ...] = ()
     no_loops: str = ""
     collectives: tuple[Collective, ...] = ()
 
 
 def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line) -> list[Figures]:
-    """The figures of each graph over the devices that stand for its mesh, of the program that a run has. A program that
-    several graphs have is read, and its seconds count, once."""
+    """The figures of each graph, of the program that a run has, over the devices that replace its mesh. A program of
+    several graphs is read once, and its seconds count once."""
     read: dict[int, tuple[Program, Figures]] = {}
     found = []
     for graph in graphs:
-        started = metrics.now()
+        started = counters.now()
         try:
             with stage(f"compiling {len(graph.nodes):,} ops"):
-                program = launch.planned_for(graph, line)
+                program = executables.planned_for(graph, line)
         except torch.OutOfMemoryError as error:
-            found.append(_does_not_fit(graph, str(error.__cause__), metrics.now() - started))
+            found.append(_does_not_fit(graph, str(error.__cause__), counters.now() - started))
             continue
         is_new = id(program) not in read
         if is_new:
@@ -81,46 +82,46 @@ def figures_of(graphs: Sequence[Graph], paths: Callable[[Node], str], line: Line
 
 
 def _figures_of_program(program: Program) -> Figures:
-    """The figures that are the same wherever the step runs a program."""
+    """The figures that do not depend on the place of the program in the step."""
     record = program.record
     assert record is not None, "it was compiled"
     memory = program.executable.memory_analysis()
     module = Module(program.executable.as_text())
-    turns, once = cycles(module)
-    kernel_flops, untold_kernels = kernels(module)
+    iterations, once = cycles(module)
+    kernel_flops, unknown_kernels = kernels(module)
     return Figures(
         argument_bytes=record.argument_bytes,
         result_bytes=record.output_bytes,
         in_place_bytes=record.alias_bytes,
         temporary_bytes=record.temp_bytes,
-        peak_bytes=_peak(memory, is_told=bool(once)),
+        peak_bytes=_peak(memory, is_reported=bool(once)),
         host_temporary_bytes=memory.host_temp_size_in_bytes,
         flops=record.flops,
-        cycles=turns,
+        cycles=iterations,
         cycles_once=once,
         compile_seconds=record.seconds,
-        untold_loops=len(module.untold),
+        unknown_loops=len(module.unknown),
         kernel_flops=kernel_flops,
-        untold_kernels=untold_kernels,
+        unknown_kernels=unknown_kernels,
     )
 
 
 def _why_no_loops(program: Program, graph: Graph) -> str:
     if program.loops:
         return ""
-    return "XLA would copy the stacks of their weights" if program.is_unrolled else roll.why_not(graph)
+    return "XLA would copy the stacks of their weights" if program.is_unrolled else scan_layers.why_not(graph)
 
 
-def _peak(memory: Any, is_told: bool) -> int:
-    """The most that a device holds at any time. is_told: whether the compiler has a figure of its own for that; the
-    CPU's leaves the temporaries out.
+def _peak(memory: Any, is_reported: bool) -> int:
+    """The peak bytes of a device. is_reported: True if the compiler has a figure of its own; the CPU's figure omits the
+    temporaries.
 
-    The TPU's counts what lies on the host, too (libtpu 0.0.42): of such a program it is no more than a bound, as all
-    arguments, results and temporaries together are.
+    The TPU's figure includes bytes on the host (libtpu 0.0.42): for a program with such bytes it is only a bound, and
+    so is the sum of all arguments, results and temporaries.
     """
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     together = used + memory.temp_size_in_bytes
-    if not is_told:
+    if not is_reported:
         return together
     on_host = memory.host_argument_size_in_bytes + memory.host_output_size_in_bytes + memory.host_temp_size_in_bytes
     return min(memory.peak_memory_in_bytes, together) if on_host else memory.peak_memory_in_bytes
@@ -131,60 +132,59 @@ _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 
 
 def _does_not_fit(graph: Graph, text: str, seconds: float) -> Figures:
-    """What is known where the compiler gave up: the inputs, and what it says that it needs."""
-    verdict = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
-    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(verdict)]
-    lying = zip(graph.leaves, graph.lies, strict=True)
-    arguments = sum(shard_bytes(leaf, lies) for leaf, lies in lying if lies.memory == DEVICE)
+    """The figures where the compiler raised out of memory: the inputs, and the bytes in its message."""
+    error = text.partition("RESOURCE_EXHAUSTED:")[2].strip() or text
+    sizes = [float(number) * _UNITS[unit] for number, unit in _SIZES.findall(error)]
+    inputs = zip(graph.inputs, graph.shardings, strict=True)
+    arguments = sum(shard_bytes(device_data, sharding) for device_data, sharding in inputs if sharding.memory == DEVICE)
     needed = int(sizes[0]) if sizes else 0
     return Figures(
         argument_bytes=arguments,
         temporary_bytes=needed,
         peak_bytes=arguments + needed,
         compile_seconds=seconds,
-        verdict=verdict,
+        error=error,
     )
 
 
-def shard_bytes(value: Any, lies: Any) -> int:
-    """The bytes of one device's piece."""
-    return shard_bytes_of(value.meta, lies)
+def shard_bytes(value: Any, sharding: Any) -> int:
+    """The bytes of one device's shard of a value."""
+    return shard_bytes_of(value.meta, sharding)
 
 
-def shard_bytes_of(meta: Meta, lies: Sharding) -> int:
-    """The same of any array like this."""
-    return math.prod(lies.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
+def shard_bytes_of(meta: Meta, sharding: Sharding) -> int:
+    """The bytes of one device's shard of an array with this meta."""
+    return math.prod(sharding.shard_shape(meta.shape)) * meta.struct.dtype.itemsize
 
 
 def largest(graph: Graph, paths: Callable[[Node], str], count: int = 8) -> tuple[str, ...]:
-    """The largest values of a graph, with the user's lines: split over the devices where an annotation says how, else
-    whole."""
+    """The largest values of a graph, with the user's lines; a value without an annotation counts as unsharded."""
     sizes = [
-        (meta.nbytes if node.entry.sharding is None else shard_bytes_of(meta, node.entry.sharding), node, meta)
+        (meta.nbytes if node.op.sharding is None else shard_bytes_of(meta, node.op.sharding), node, meta)
         for node in graph.nodes
-        for meta in node.entry.metas
+        for meta in node.op.metas
     ]
     sizes.sort(key=lambda found: -found[0])
     times: Counter[str] = Counter()
-    told: dict[str, int] = {}
+    shown: dict[str, int] = {}
     for size, node, meta in sizes:
-        if len(told) >= count and size < min(told.values()):
+        if len(shown) >= count and size < min(shown.values()):
             break
-        text = _told(graph, node, meta, paths(node))
-        if text in told or len(told) < count:
-            told.setdefault(text, size)
+        text = _reported(graph, node, meta, paths(node))
+        if text in shown or len(shown) < count:
+            shown.setdefault(text, size)
             times[text] += 1
     return tuple(
         f"{size / 2**30:,.2f} GiB{f' x {times[text]}' if times[text] > 1 else ''}: {text}"
-        for text, size in told.items()
+        for text, size in shown.items()
     )
 
 
-def _told(graph: Graph, node: Node, meta: Meta, path: str) -> str:
-    """What a value is and who makes it."""
-    sharding, line = node.entry.sharding, node_line(source_of(node))
-    how = "whole, unless the compiler splits it"
+def _reported(graph: Graph, node: Node, meta: Meta, path: str) -> str:
+    """The text of a value: meta, sharding, op, module and line."""
+    sharding, line = node.op.sharding, node_line(source_of(node))
+    how = "unsharded, unless the compiler shards it"
     if sharding is not None:
         how = f"as {sharding.partition_spec(len(meta.shape))}"
     where = line if line.code is not None else line_of(node, graph.nodes)
-    return f"{meta!r} ({how}) of {node.entry.name}{f' in {path}' if path else ''}, {where}"
+    return f"{meta!r} ({how}) of {node.op.name}{f' in {path}' if path else ''}, {where}"

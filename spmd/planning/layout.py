@@ -1,4 +1,4 @@
-"""How the tensors of a model lie: a row for each, and what stands out."""
+"""The shardings of a model's tensors: a row for each, and findings."""
 
 import math
 from collections.abc import Container, Iterable, Iterator, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.ir.graph import Leaf
+from ..core.counters import Collective
+from ..core.ir.graph import DeviceData
 from ..core.lazy.tensor import XlaTensor
-from ..core.metrics import Collective
 from ..core.pjrt import devices
 from ..partition_spec import PartitionSpec
 from .figures import shard_bytes
 from .patterns import matches
-from .reach import outermost
+from .reachable import outermost
 from .rules import ShardingRules
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """One parameter or buffer: its path, dtype and shape, the spec that it is stored by, the bytes of one device's
-    piece, and the pattern of the rule that matched ("" for none)."""
+    shard, and the pattern of the rule that matched ("" for none)."""
 
     path: str
     dtype: str
@@ -35,11 +35,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What stands out in a layout.
+    """A note on a rule, a parameter or an activation.
 
-    kind: "idle rule" (of nothing in the model), "shadowed rule" (rules in front of it take all that it is of), "whole"
-    (a large parameter that every device holds), "uneven" (a dim that is padded), "reshard" (an activation that the
-    partitioner moved without being asked). subject: the rule or the path. line: the user's line.
+    kind: "idle rule" (matches nothing in the model), "shadowed rule" (earlier rules match all of its paths), "whole"
+    (a large parameter that is replicated), "uneven" (a dim that is padded), "reshard" (an activation that the
+    partitioner resharded without an annotation). subject: the rule or the path. line: the user's line.
     """
 
     kind: str
@@ -51,16 +51,16 @@ class Finding:
         return f"{self.kind}: {self.subject}: {self.text}"
 
 
-LARGE = 1 << 20  # bytes from which on a parameter that every device holds whole is worth a word
+LARGE = 1 << 20  # bytes from which on a replicated parameter is a finding
 
 
 def roots_of(modules: Sequence[nn.Module]) -> list[nn.Module]:
-    """The outermost of these that hold tensors."""
+    """The outermost of these modules that have tensors on xla."""
     return [root for root in outermost(modules) if any(True for _ in tensors_of(root))]
 
 
 def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
-    """(path, tensor, whether it is a buffer) of each parameter and buffer on the device; tied ones once."""
+    """Yields (path, tensor, is_buffer) of each parameter and buffer on xla; tied ones once."""
     for is_buffer, named in ((False, root.named_parameters()), (True, root.named_buffers())):
         for path, tensor in named:
             if isinstance(tensor, XlaTensor):
@@ -68,17 +68,17 @@ def tensors_of(root: nn.Module) -> Iterator[tuple[str, torch.Tensor, bool]]:
 
 
 def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row], list[Finding]]:
-    """A row for each tensor, and what is to be said of single ones. rules: path -> pattern."""
+    """A row for each tensor, and the findings on single tensors. rules: path -> pattern."""
     rows, findings = [], []
     for root in roots:
         for path, tensor, is_buffer in tensors_of(root):
             assert isinstance(tensor, XlaTensor)
-            value: Any = tensor._cell.value
-            own = value.sharding if type(value) is Leaf else None
-            lies = own or tensor._cell.sharding or devices.default_sharding()
+            value: Any = tensor._storage.value
+            own = value.sharding if type(value) is DeviceData else None
+            sharding = own or tensor._storage.sharding or devices.default_sharding()
             rank, shape = tensor.dim(), tuple(tensor.shape)
-            spec = PartitionSpec(*lies.partition_spec(rank))
-            size = shard_bytes(tensor._cell.value, lies)
+            spec = PartitionSpec(*sharding.partition_spec(rank))
+            size = shard_bytes(tensor._storage.value, sharding)
             rows.append(
                 Row(
                     path,
@@ -90,13 +90,13 @@ def rows_of(roots: Iterable[nn.Module], rules: dict[str, str]) -> tuple[list[Row
                     is_buffer,
                 )
             )
-            ways = math.prod(lies.mesh_axes().values())
-            if size >= LARGE and ways > 1 and not is_buffer and lies.is_replicated():
-                findings.append(Finding("whole", path, f"each of {ways} devices holds all {size:,} bytes of it"))
-            for dim, (length, held) in enumerate(zip(shape, lies.shard_shape(shape), strict=True)):
-                parts = math.prod(lies.mesh_axes()[axis] for axis in _axes(spec[dim]))
+            ways = math.prod(sharding.mesh_axes().values())
+            if size >= LARGE and ways > 1 and not is_buffer and sharding.is_replicated():
+                findings.append(Finding("whole", path, f"each of {ways} devices holds all of its {size:,} bytes"))
+            for dim, (length, held) in enumerate(zip(shape, sharding.shard_shape(shape), strict=True)):
+                parts = math.prod(sharding.mesh_axes()[axis] for axis in _axes(spec[dim]))
                 if held * parts != length:
-                    text = f"dim {dim} of {length} is padded to {held * parts} to be split {parts} ways ({spec!r})"
+                    text = f"dim {dim} of {length} is padded to {held * parts} for {parts} shards ({spec!r})"
                     findings.append(Finding("uneven", path, text))
     return rows, findings
 
@@ -106,7 +106,7 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str) -> Iterator[Finding]:
-    """The rules that are of nothing, and those in front of which others stand for all that they are of."""
+    """Findings on the rules that match nothing, and those whose paths are all matched by earlier rules."""
     paths = [path for root in roots for path, *_ in tensors_of(root)]
     modules = [path for root in roots for path, _ in root.named_modules()]
     table = rules.of_parameters()
@@ -117,9 +117,11 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
     sites = rules.of_activations()
     for pattern, site, spec in sites:
         part = site.side, site.at, None if site.at else len(spec)
-        alike = [(other, one) for other, one, its in sites if (one.side, one.at, None if one.at else len(its)) == part]
+        same_part = [
+            (other, one) for other, one, its in sites if (one.side, one.at, None if one.at else len(its)) == part
+        ]
         mine = [path for path in modules if matches(site.path, path)]
-        takers = [next(other for other, one in alike if matches(one.path, path)) for path in mine]
+        takers = [next(other for other, one in same_part if matches(one.path, path)) for path in mine]
         yield from _fate(pattern, mine, list(dict.fromkeys(takers)), line)
 
 
@@ -127,23 +129,25 @@ def _fate(pattern: str, mine: list[str], takers: list[str], line: str) -> Iterat
     if not mine:
         yield Finding("idle rule", pattern, "it matches nothing in the model", line)
     elif pattern not in takers:
-        yield Finding("shadowed rule", pattern, f"what it matches is taken by {', '.join(map(repr, takers))}", line)
+        yield Finding(
+            "shadowed rule", pattern, f"earlier rules match all of its paths: {', '.join(map(repr, takers))}", line
+        )
 
 
-# Asked for: what a mark gathers, and the parameters of a unit.
-_ASKED = ("mark_sharding", "spmd.renew", "spmd.gather")
+# Requested gathers: those of annotations, and of the parameters of a unit.
+_REQUESTED = ("mark_sharding", "spmd.renew", "spmd.gather")
 
 
 def reshards(collectives: Iterable[Collective], sites: Container[str]) -> Iterator[Finding]:
-    """The activations that the partitioner laid out anew by itself, by what they move. sites: modules that have a rule:
-    what is gathered at them was asked for."""
+    """Findings on the activations that the partitioner resharded by itself, most bytes first. sites: modules that have
+    a rule, whose gathers are requested."""
     for row in sorted(collectives, key=lambda row: -row.moved_bytes):
         moves = row.kind in ("all-to-all", "collective-permute") or (
-            row.kind == "all-gather" and row.op not in _ASKED and row.path not in sites
+            row.kind == "all-gather" and row.op not in _REQUESTED and row.path not in sites
         )
         if moves and row.moved_bytes:
             text = (
                 f"{row.count:,} x {row.kind} of {row.bytes:,} bytes over {' x '.join(row.axes)}, moves "
-                f"{row.moved_bytes:,} bytes; a rule for what it reads or returns says how that is to lie"
+                f"{row.moved_bytes:,} bytes; a rule for its operands or results sets their sharding"
             )
             yield Finding("reshard", f"{row.path} {row.op}".strip(), text, row.line)

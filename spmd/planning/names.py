@@ -1,4 +1,4 @@
-"""What the parts of a recorded step are called: modules, parameters, and the ops that they recorded."""
+"""Names in a recorded step: of modules, of parameters, and of the ops that they recorded."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -9,13 +9,13 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
-from ..core.compile.collectives import source_of
-from ..core.ir.graph import Leaf, Node, Pick, Value, next_serial, origin
-from ..core.lazy.cell import Cell
+from ..core.compile.hlo_collectives import source_of
+from ..core.ir.graph import DeviceData, Node, TupleElement, Value, next_serial, origin
+from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
-from .reach import Reached
+from .reachable import Reachable
 
-_SEQUENCE = (1 << 48) - 1  # of a node's number the part that is autograd's (see `ir.source`)
+_SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
 
 
 class Span(NamedTuple):
@@ -36,7 +36,7 @@ class Calls:
 
     @contextlib.contextmanager
     def noted(self) -> Iterator[None]:
-        """Notes the calls inside."""
+        """Records the calls of modules inside the context."""
         before = hooks.register_module_forward_pre_hook(self._begin)
         after = hooks.register_module_forward_hook(self._end, always_call=True)
         try:
@@ -56,7 +56,7 @@ class Calls:
             self.spans.append(Span((serial, now[0]), (number, now[1]), path))
 
     def path_of(self, node: Node) -> str:
-        """The innermost module whose call recorded an op, or the op that this one is the backward of; "" for none."""
+        """The innermost module whose call recorded the op, or its forward op for a backward op; "" for none."""
         if node.sequence >= 0:
             number = node.sequence & _SEQUENCE
             around = [(span.numbers, span.path) for span in self.spans if span.numbers[0] <= number < span.numbers[1]]
@@ -66,7 +66,7 @@ class Calls:
 
 
 def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
-    """The names of modules as the outermost of them call them; what only wraps one `module` has no part in a name."""
+    """The paths of modules from the outermost ones, without wrappers of one `module`."""
     inner = {id(child) for module in modules for child in module.children()}
     paths: dict[int, str] = {}
     for root in modules:
@@ -82,69 +82,69 @@ def _plain(root: nn.Module, name: str) -> str:
 
 
 class Roles:
-    """What cells hold: a parameter, its gradient, optimizer state; and under which name."""
+    """The role of each storage (parameter, gradient, optimizer state), and its name."""
 
-    def __init__(self, reached: Reached):
-        self.roles: dict[Cell, str] = {}
-        self.names: dict[Cell, str] = {}
-        for optimizer in reached.optimizers:
+    def __init__(self, reachable: Reachable):
+        self.roles: dict[Storage, str] = {}
+        self.names: dict[Storage, str] = {}
+        for optimizer in reachable.optimizers:
             for state in optimizer.state.values():
                 for tensor in tree_leaves(state):
                     if isinstance(tensor, XlaTensor):
-                        self.roles[tensor._cell] = "optimizer state"
+                        self.roles[tensor._storage] = "optimizer state"
             for group in optimizer.param_groups:
                 self._take(group["params"])
-        paths = _paths(reached.modules)
-        for module in reached.modules:
+        paths = _paths(reachable.modules)
+        for module in reachable.modules:
             self._take(module._parameters.values())
             for name, tensor in (*module._parameters.items(), *module._buffers.items()):
                 if isinstance(tensor, XlaTensor):
-                    self.names.setdefault(tensor._cell, f"{paths[id(module)]}.{name}".lstrip("."))
+                    self.names.setdefault(tensor._storage, f"{paths[id(module)]}.{name}".lstrip("."))
 
     def _take(self, parameters: Any) -> None:
         for parameter in parameters:
             if isinstance(parameter, XlaTensor):
-                self.roles[parameter._cell] = "parameters"
+                self.roles[parameter._storage] = "parameters"
                 if isinstance(parameter.grad, XlaTensor):
-                    self.roles[parameter.grad._cell] = "gradients"
+                    self.roles[parameter.grad._storage] = "gradients"
 
-    def of(self, leaf: Leaf) -> str:
+    def of(self, device_data: DeviceData) -> str:
         """The role of an input of a program."""
-        cell = _holder(leaf)
-        return "inputs" if cell is None else self.roles.get(cell, "inputs")
+        storage = _holder(device_data)
+        return "inputs" if storage is None else self.roles.get(storage, "inputs")
 
-    def name_of(self, leaf: Leaf) -> str:
-        """The name of an input, where a module has it; else ""."""
-        cell = _holder(leaf)
-        return "" if cell is None else self.names.get(cell, "")
-
-
-def _holder(leaf: Leaf) -> Cell | None:
-    return leaf.holder() if leaf.holder is not None else None
+    def name_of(self, device_data: DeviceData) -> str:
+        """The name of an input that is a module's parameter or buffer; else ""."""
+        storage = _holder(device_data)
+        return "" if storage is None else self.names.get(storage, "")
 
 
-def path_of(node: Node, calls: Calls, leaf_names: dict[Leaf, str]) -> str:
-    """The parameter that an op lays out, casts or renews, else the module that it belongs to."""
-    if node.entry.sharding is not None or node.entry.name in _SAME:
-        held = [name for operand in node.operands if (name := leaf_names.get(_stored(operand), ""))]
+def _holder(device_data: DeviceData) -> Storage | None:
+    return device_data.holder() if device_data.holder is not None else None
+
+
+def path_of(node: Node, calls: Calls, data_names: dict[DeviceData, str]) -> str:
+    """The parameter that an op shards, casts or renews, else the module that it belongs to."""
+    if node.op.sharding is not None or node.op.name in _SAME:
+        held = [name for operand in node.operands if (name := data_names.get(_stored(operand), ""))]
         if held:
             return held[0] if len(held) == 1 else _shared(held)
     return calls.path_of(source_of(node))
 
 
-# What a unit of FSDP does to a parameter before a layer reads it.
+# The ops of an FSDP unit on a parameter before a layer reads it.
 _SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach", "aten.alias"})
 
 
 def _stored(value: Value) -> Any:
-    """The value that a renewal, a layout or a cast was made of."""
-    while (maker := origin(value)) is not None and maker.entry.name in _SAME:
-        value = maker.operands[value.index if type(value) is Pick else 0]
+    """The value before its renewals, annotations and casts."""
+    while (maker := origin(value)) is not None and maker.op.name in _SAME:
+        value = maker.operands[value.index if type(value) is TupleElement else 0]
     return value
 
 
 def _shared(names: Sequence[str]) -> str:
-    """What many names have in common, and how many they are."""
+    """The common prefix of several names, and their number."""
     parts = [name.split(".") for name in names]
     common: list[str] = []
     for column in zip(*parts, strict=False):

@@ -1,4 +1,4 @@
-"""A plan as one self-contained HTML page: pictures inline, the whole table of collectives, nothing from elsewhere."""
+"""A plan as one self-contained HTML page: pictures inline, the full table of collectives, no external files."""
 
 import base64
 import html
@@ -7,18 +7,18 @@ import io
 from matplotlib.figure import Figure
 
 from .report import Plan
-from .table import alike, headline, kind_of, layers_alike, parts, size
+from .table import equal_collectives, equal_layers, headline, kind_of, parts, size
 
 _GREY, _FREE = "#9aa5b1", "#e8ecf0"
 _COLORS = {
     "parameters": "#4c78a8", "gradients": "#72b7b2", "optimizer state": "#54a24b", "inputs": "#b279a2",
-    "beside these": _GREY, "temporaries": "#f58518",
+    "other arguments": _GREY, "temporaries": "#f58518",
 }  # fmt: skip
 _KIND_COLORS = {
     "all-gather": "#4c78a8", "reduce-scatter": "#54a24b", "all-reduce + slice": "#88d27a", "all-reduce": "#e45756",
     "all-to-all": "#b279a2", "collective-permute": "#f58518",
 }  # fmt: skip
-_BARS = 12  # of the picture of collectives
+_BARS = 12  # in the picture of collectives
 
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1080px; margin: 2rem auto; padding: 0 1rem; color: #1f2933; }
@@ -33,17 +33,17 @@ code { font-size: .85em; color: #52606d; word-break: break-word; } img { max-wid
 
 
 def page_of(plan: Plan) -> str:
-    """The page's text."""
+    """The HTML text of the page."""
     fits = f'<p class="{"good" if plan.fits else "bad"}">{_text(headline(plan))}</p>'
     body = [
-        f"<h1>What a step takes</h1>{fits}<p class='note'>{_text(plan.line)}</p>",
+        f"<h1>Plan of a step</h1>{fits}<p class='note'>{_text(plan.line)}</p>",
         f"<h2>Memory of one device</h2>{_picture(_memory(plan), 'memory of one device')}{_figures(plan)}",
     ]
     if plan.formula:
         body.append(f"<h2>Time</h2><p>{_text(plan.formula)}</p>")
     if plan.verdict:
         body.append(f"<h2>The compiler</h2><p class='bad'>{_text(plan.verdict)}</p>")
-    for heading, lines in (("The largest values", plan.largest), ("What would shrink it", plan.advice)):
+    for heading, lines in (("The largest values", plan.largest), ("Advice", plan.advice)):
         if lines:
             body.append(f"<h2>{heading}</h2><ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>")
     if plan.collectives:
@@ -53,7 +53,7 @@ def page_of(plan: Plan) -> str:
         body.append(f"<h2>Layout</h2>{_layout(plan)}")
     if plan.findings:
         items = [f"<li>{_text(str(found))}<br><code>{_text(found.line)}</code></li>" for found in plan.findings]
-        body.append(f"<h2>What stands out</h2><ul>{''.join(items)}</ul>")
+        body.append(f"<h2>Findings</h2><ul>{''.join(items)}</ul>")
     body += [f"<p class='note'>{_text(note)}</p>" for note in plan.notes]
     title = _text(plan.target or "devices here")
     return (
@@ -79,13 +79,13 @@ def _figures(plan: Plan) -> str:
 
 def _collectives(plan: Plan) -> str:
     lines = []
-    for row, path, count, moved in alike(plan.collectives):
-        cells = (kind_of(row), f"{' x '.join(row.axes)} ({row.devices})")
+    for row, path, count, moved in equal_collectives(plan.collectives):
+        texts = (kind_of(row), f"{' x '.join(row.axes)} ({row.devices})")
         numbers = (f"{count:,}", size(row.bytes), size(moved))
         came = f"{_text(f'{path} {row.op}'.strip())}<br><code>{_text(row.line)}</code>"
         lines.append(
             "<tr>"
-            + "".join(f"<td>{_text(cell)}</td>" for cell in cells)
+            + "".join(f"<td>{_text(text)}</td>" for text in texts)
             + "".join(f"<td class=n>{number}</td>" for number in numbers)
             + f"<td>{came}</td></tr>"
         )
@@ -95,11 +95,11 @@ def _collectives(plan: Plan) -> str:
 
 def _layout(plan: Plan) -> str:
     lines = []
-    for path, row, count, total in layers_alike(plan.layout):
+    for path, row, count, total in equal_layers(plan.layout):
         times = f" x {count:,}" if count > 1 else ""
-        cells = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
-        lines.append(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}<td class=n>{size(total)}</td></tr>")
-    heads = "<th>path</th><th>dtype, shape</th><th>lies</th><th>rule</th><th class=n>per device</th>"
+        texts = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
+        lines.append(f"<tr>{''.join(f'<td>{_text(text)}</td>' for text in texts)}<td class=n>{size(total)}</td></tr>")
+    heads = "<th>path</th><th>dtype, shape</th><th>spec</th><th>rule</th><th class=n>per device</th>"
     return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
 
 
@@ -110,7 +110,7 @@ def _picture(figure: Figure, what: str) -> str:
 
 
 def _scaled(count: float) -> tuple[float, str]:
-    """The unit in which an axis up to so many bytes reads well, and its name."""
+    """The unit for an axis up to this number of bytes, and its name."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return float(unit), name
@@ -118,10 +118,10 @@ def _scaled(count: float) -> tuple[float, str]:
 
 
 def _memory(plan: Plan) -> Figure:
-    """One bar: what the memory of a device goes to, and what is left of it."""
+    """One bar: the parts of a device's memory, and the rest."""
     known = {name: count for name, count in parts(plan) if name in _COLORS and name != "temporaries"}
-    beside = max(plan.arguments + plan.results - plan.in_place - sum(known.values()), 0)
-    amounts = known | {"beside these": beside, "temporaries": plan.temporaries}
+    other = max(plan.arguments + plan.results - plan.in_place - sum(known.values()), 0)
+    amounts = known | {"other arguments": other, "temporaries": plan.temporaries}
     total = sum(amounts.values())
     has = plan.memory is not None and plan.memory <= 40 * max(total, 1)
     unit, name = _scaled(max(total, plan.memory if has and plan.memory is not None else 0))
@@ -146,8 +146,8 @@ def _memory(plan: Plan) -> Figure:
 
 
 def _traffic(plan: Plan) -> Figure:
-    """A bar for each place that moves most."""
-    found = alike(plan.collectives)
+    """A bar for each of the collectives that move most."""
+    found = equal_collectives(plan.collectives)
     rest = sum(moved for *_, moved in found[_BARS:])
     bars = [
         (f"{path or row.op or 'made by the compiler'} ({count:,} x)", kind_of(row), moved)

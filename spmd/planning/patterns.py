@@ -1,4 +1,4 @@
-"""Patterns of paths: a glob whose `*` stays within one part of a name, or a regular expression behind `re:`."""
+"""Patterns of paths: a glob whose `*` stays within one part of a name, or a regular expression after `re:`."""
 
 import difflib
 import functools
@@ -10,9 +10,9 @@ _SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*
 
 
 class Site(NamedTuple):
-    """Where an activation passes: what a module is given or what it returns, and which part of that.
+    """The place of an activation: the inputs or outputs of a module, and one tensor of them.
 
-    at: the way to one tensor, positions and names; empty: every tensor of the spec's rank.
+    at: the positions and names that lead to the tensor; empty: every tensor of the spec's rank.
     """
 
     path: str
@@ -24,7 +24,7 @@ class Site(NamedTuple):
 
 
 def site_of(pattern: str) -> Site | None:
-    """The site that a pattern names; None where it is of parameters."""
+    """The site of a pattern; None for a pattern of parameters."""
     found = _SITE.fullmatch(pattern)
     if found is None:
         return None
@@ -33,21 +33,21 @@ def site_of(pattern: str) -> Site | None:
 
 
 def near_site(pattern: str) -> str | None:
-    """The site that a misspelt one is nearly; None where a pattern is of parameters."""
+    """The site closest to a misspelt one; None for a pattern of parameters."""
     path, colon, side = pattern.rpartition(":")
     close = difflib.get_close_matches(side.partition("[")[0], ("input", "output"), n=1) if colon else []
     return f"{path}:{close[0]}{side[len(side.partition('[')[0]) :]}" if close and f"{path}:" != REGEX else None
 
 
 def matches(pattern: str, path: str) -> bool:
-    """Whether a pattern is of a path as a whole.
+    """True if the pattern matches the full path.
 
     >>> matches("layers.*.weight", "layers.3.weight"), matches("layers.*", "layers.3.weight"), matches("**", "a.b")
     (True, False, True)
     >>> matches("*.{q,k}_proj", "0.k_proj"), matches(r"re:layers\\.[0-3]\\..*", "layers.3.weight")
     (True, True)
     """
-    if not path:  # the root: no part of a name, so nothing that one `*` could stand for
+    if not path:  # the root: its path has no part that one `*` could match
         return pattern in ("", "**", f"{REGEX}.*", REGEX)
     return _compiled(pattern).fullmatch(path) is not None
 
@@ -71,7 +71,7 @@ _TOKEN = re.compile(r"(\*\*\.|\.\*\*$|\*\*|\*|\?|\[!?[^\]]+\]|\{|\}|,)|([^*?\[{}
 
 
 def _translated(glob: str) -> str:
-    """The regular expression of a glob. `**.` and a last `.**` may stand for nothing, too."""
+    """The regular expression of a glob. `**.` and a last `.**` match the empty text, too."""
     depth, parts = 0, []
     for token, text in _TOKEN.findall(glob):
         depth += {"{": 1, "}": -1}.get(token, 0)

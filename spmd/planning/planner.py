@@ -1,4 +1,4 @@
-"""spmd.plan: a step is recorded twice without data, and what the second one runs is compiled."""
+"""spmd.plan: records a step twice without data, and compiles the programs of the second recording."""
 
 import re
 from collections import Counter
@@ -9,10 +9,10 @@ from typing import Any
 from torch import nn
 
 from ..annotate import get_sharding
-from ..core.compile.collectives import line_of, source_of
-from ..core.engine import abstract, launch
-from ..core.engine.barrier import sync
-from ..core.ir.graph import Graph, Leaf, Node
+from ..core.compile.hlo_collectives import line_of, source_of
+from ..core.engine import abstract, executables
+from ..core.engine.syncs import sync
+from ..core.ir.graph import DeviceData, Graph, Node
 from ..core.ir.source import Line, node_line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
@@ -26,10 +26,10 @@ from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
 from .progress import stage
-from .reach import Reached
+from .reachable import Reachable
 from .report import Plan
 from .rules import ShardingRules
-from .standing import kept, without_data
+from .saved_state import kept, without_data
 
 
 def plan(
@@ -40,28 +40,27 @@ def plan(
     rules: ShardingRules | None = None,
     **kwargs: Any,
 ) -> Plan:
-    """Says what a training or inference step takes, by the compiler of the devices, without running or allocating it.
+    """Returns the compiler's figures of a training or inference step, without running or allocating it.
 
     The step is called twice with these arguments and recorded; the second recording, the steady step, is compiled with
-    the options of a run. Afterwards parameters, gradients, optimizer state, buffers, random streams, and the containers
-    and attributes that the step reaches are what they were; also where it raises. Other threads wait while it is
-    recorded.
+    the options of a run. Afterwards parameters, gradients, optimizer state, buffers, random streams, and the reachable
+    containers and attributes are restored; also where the step raises. Other threads wait while it is recorded.
 
     Args:
         step: the function as a run calls it: forward, backward, clipping, optimizer. Modules and optimizers are found
-            through arguments, closure and globals. Modules on `meta` or the CPU stand on the device without data
+            through arguments, closure and globals. Modules on `meta` or the CPU are on the device without data
             meanwhile, and with them their optimizers' state and the arguments.
-        args, kwargs: its arguments; tensors on `meta` have a shape alone.
+        args, kwargs: its arguments; tensors on `meta` have only a shape.
         target: a TPU slice ("v4:2x4x4", "v5e:4x4", "v5p:4x8x8", "v6e:4x4"; the extra `tpu`), simulated devices
-            ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here stands for as
-            many of the target's, by ordinal.
-        mesh, rules: lay the model that the step reaches out by these rules for the length of the plan; `Plan.findings`
-            then says what the rules leave to be desired. Without a mesh that of `with mesh:`. A module without
-            arguments is planned as the table of its layout alone, without compiling.
+            ("cpu:2048"), or None: the mesh's own target, else the devices here. A mesh over devices here is planned on
+            as many of the target's devices, by ordinal.
+        mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
+            findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
+            of its shardings only, without compiling.
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
     for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
-    not compile. A step that does not fit is no error: see `Plan.fits`. Source: XLA's memory and cost analysis,
+    not compile. A step that does not fit is not an error: see `Plan.fits`. Source: XLA's memory and cost analysis,
     `jax.stages.Compiled`.
 
     >>> import torch, spmd
@@ -81,16 +80,16 @@ def plan(
     mesh = get_global_mesh() if rules is not None and mesh is None else mesh
     if (mesh is None) is not (rules is None):
         have, lack = ("rules", "mesh") if mesh is None else ("mesh", "rules")
-        raise TypeError(f"plan: got {have} without {lack}; rules lay a model out on a mesh: give both or neither")
-    lay = None if rules is None or mesh is None else Lay(rules, mesh)
+        raise TypeError(f"plan: got {have} without {lack}; rules shard a model over a mesh: pass both or neither")
+    lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
     if isinstance(step, nn.Module) and not (args or kwargs):
         return _table(step, lay, target, line)
     return planned(step, args, kwargs, target, lay, line)
 
 
 @dataclass(frozen=True)
-class Lay:
-    """What lays the models of a step out before it is recorded; fsdp: keywords of its. model: that alone."""
+class ApplyRules:
+    """Rules to apply to the models of a step before it is recorded. fsdp: keywords of FSDP. model: the only model."""
 
     rules: ShardingRules
     mesh: Mesh
@@ -98,8 +97,8 @@ class Lay:
     model: nn.Module | None = None
 
     def apply(self, roots: Sequence[nn.Module]) -> tuple[dict[str, str], set[str]]:
-        """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. What matches
-        nothing is a finding and no error."""
+        """Applies the rules; returns path -> pattern, and the modules whose activations have a rule. A rule that
+        matches nothing is a finding, not an error."""
         found: dict[str, str] = {}
         sites: set[str] = set()
         for root in roots if self.model is None else (self.model,):
@@ -109,7 +108,7 @@ class Lay:
         return found, sites
 
 
-def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, line: Line) -> Plan:
+def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: ApplyRules | None, line: Line) -> Plan:
     """See `plan`."""
     enter_thread()
     layouts: dict[tuple[int, int], Sharding] = {}
@@ -129,16 +128,16 @@ def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: Lay | None, 
 class Recorded:
     """The second of two steps. state: the bytes per device of each role; roles: of inputs; paths: the module of an op.
 
-    rows, findings: how the models lie, and what stands out. sites: the modules whose activations a rule lays out; None:
-    there are no rules. earlier: all programs of both steps, to which `unknown` points (see `abstract.Recording`). made:
-    the results of this step's programs, which later ones may read.
+    rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
+    None: there are no rules. earlier: all programs of both steps, which `unknown` refers to (see `abstract.Recording`).
+    made: the results of this step's programs, which later ones may read.
     """
 
     programs: list[Graph]
     earlier: list[Graph]
-    made: set[Leaf]
-    unknown: dict[Leaf, tuple[int, int]]
-    roles: dict[Leaf, str]
+    made: set[DeviceData]
+    unknown: dict[DeviceData, tuple[int, int]]
+    roles: dict[DeviceData, str]
     state: dict[str, int]
     paths: Callable[[Node], str]
     rows: list[Row]
@@ -146,12 +145,14 @@ class Recorded:
     sites: set[str] | None
 
 
-def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: Lay | None) -> Recorded:
+def _record(
+    step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: ApplyRules | None
+) -> Recorded:
     recording = abstract.Recording(layouts)
-    reached = Reached(step, (args, kwargs))
-    calls = Calls(reached.modules)
-    with abstract.recorded(recording), kept(reached), without_data(reached, (args, kwargs)):
-        roots = roots_of(reached.modules)
+    reachable = Reachable(step, (args, kwargs))
+    calls = Calls(reachable.modules)
+    with abstract.recorded(recording), kept(reachable), without_data(reachable, (args, kwargs)):
+        roots = roots_of(reachable.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
         sync()
@@ -160,9 +161,9 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
             result = step(*args, **kwargs)
             sync()
         programs = recording.programs[first:]
-        roles = Roles(Reached(step, (args, kwargs)))
-        leaves = {leaf for graph in programs for leaf in graph.leaves}
-        names = {leaf: roles.name_of(leaf) for leaf in leaves}
+        roles = Roles(Reachable(step, (args, kwargs)))
+        inputs = {device_data for graph in programs for device_data in graph.inputs}
+        names = {device_data: roles.name_of(device_data) for device_data in inputs}
         rows, findings = rows_of(roots, patterns)
         findings = [replace(found, line=_read_at(found.subject, names, programs)) for found in findings]
         if lay is not None:
@@ -172,7 +173,7 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
             recording.programs,
             set(recording.made[first_made:]),
             recording.unknown,
-            {leaf: roles.of(leaf) for leaf in leaves},
+            {device_data: roles.of(device_data) for device_data in inputs},
             bytes_of(roles),
             lambda node: path_of(node, calls, names),
             rows,
@@ -182,17 +183,17 @@ def _record(step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sh
         del result
     if not programs:
         raise ValueError(
-            "plan: the step recorded nothing on the device; give it the function that computes, with tensors or "
-            "modules on xla, meta or the CPU among its arguments or in reach of it"
+            "plan: the step recorded nothing on the device; pass the function that computes, with tensors or modules "
+            "on xla, meta or the CPU among its arguments, globals or closures"
         )
     return found
 
 
-def _read_at(path: str, names: dict[Leaf, str], programs: Sequence[Graph]) -> str:
-    """The user's line that reads a parameter first."""
+def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph]) -> str:
+    """The line of the first op that reads a parameter."""
     for graph in programs:
         for node in graph.nodes:
-            if any(names.get(operand) == path for operand in node.operands if type(operand) is Leaf):
+            if any(names.get(operand) == path for operand in node.operands if type(operand) is DeviceData):
                 found = node_line(source_of(node))
                 return str(found if found.code is not None else line_of(node, graph.nodes))
     return ""
@@ -204,21 +205,21 @@ _OF_A_PROGRAM = (
 )  # fmt: skip
 
 
-def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Plan:
-    """The plan of a module that no step is given of: how it lies, and what that takes."""
+def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line) -> Plan:
+    """The plan of a module without a step: its shardings and their bytes."""
     enter_thread()
-    reached = Reached(model, ())
-    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, ()):
+    reachable = Reachable(model, ())
+    with abstract.recorded(abstract.Recording()), kept(reachable), without_data(reachable, ()):
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
         trained = sum(
             row.bytes for row, (_, tensor, _) in zip(rows, tensors_of(model), strict=True) if tensor.requires_grad
         )
-        lies = [found for _, tensor, _ in tensors_of(model) if (found := get_sharding(tensor)) is not None]
+        shardings = [found for _, tensor, _ in tensors_of(model) if (found := get_sharding(tensor)) is not None]
         findings = [replace(found, line=str(line)) for found in findings]
         if lay is not None:
             findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
-    mesh = max(lies, key=lambda one: len(one.device_ids), default=devices.default_sharding())
+    mesh = max(shardings, key=lambda one: len(one.device_ids), default=devices.default_sharding())
     target = mesh.target or target
     with standing_in(target):
         device: Any = next(iter(mesh.jax.device_set))
@@ -238,7 +239,7 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
         collectives=(),
         line=str(line),
         notes=(
-            f"no step was given: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",
+            f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",
         ),
         layout=tuple(rows),
         findings=tuple(findings),
@@ -247,18 +248,18 @@ def _table(model: nn.Module, lay: Lay | None, target: Target, line: Line) -> Pla
 
 
 def bytes_of(roles: Roles) -> dict[str, int]:
-    """What each role takes of a device's own memory, as the step leaves it, and what lies on the host for it."""
+    """The bytes of each role in a device's own memory after the step, and its bytes in the host's memory."""
     sizes = dict.fromkeys(("parameters", "gradients", "optimizer state", "host"), 0)
-    for cell, role in roles.roles.items():
-        leaf = cell.value
-        if type(leaf) is Leaf:
-            lies = leaf.sharding or cell.sharding or devices.default_sharding()
-            sizes[role if lies.memory == DEVICE else "host"] += shard_bytes(leaf, lies)
+    for storage, role in roles.roles.items():
+        device_data = storage.value
+        if type(device_data) is DeviceData:
+            sharding = device_data.sharding or storage.sharding or devices.default_sharding()
+            sizes[role if sharding.memory == DEVICE else "host"] += shard_bytes(device_data, sharding)
     return sizes
 
 
 def _checked(target: Target, programs: Sequence[Graph]) -> Target:
-    """The target that is meant. Raises ValueError where it does not go with the meshes of the step."""
+    """The target of the step's meshes, else the given one. Raises ValueError where these do not agree."""
     own = {graph.mesh.target for graph in programs if len(graph.mesh.device_ids) > 1 or graph.mesh.target is not None}
     named = {name for name in own if name is not None}
     if len(named) > 1 or (named and target is not None and target not in named):
@@ -275,20 +276,20 @@ def _checked(target: Target, programs: Sequence[Graph]) -> Target:
             if size > count or (1 < size < count and not is_simulated(target)):
                 raise ValueError(
                     f"plan: the step's mesh has {size} devices and {target!r} has {count}; plan for as many, or make "
-                    f"the mesh of the target's own: spmd.Mesh(range({count}), ..., target={target!r})"
+                    f"the mesh of the target's devices: spmd.Mesh(range({count}), ..., target={target!r})"
                 )
     return target
 
 
 def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
-    """How the compiler lays out the results of earlier programs that the steady step reads, where nobody has said."""
-    read = {leaf for graph in recorded.programs for leaf in graph.leaves}
+    """The compiler's shardings of earlier programs' results that the steady step reads and that have no annotation."""
+    read = {device_data for graph in recorded.programs for device_data in graph.inputs}
     found: dict[tuple[int, int], Sharding] = {}
-    for number in sorted({recorded.unknown[leaf][0] for leaf in read & recorded.unknown.keys()}):
+    for number in sorted({recorded.unknown[device_data][0] for device_data in read & recorded.unknown.keys()}):
         graph = recorded.earlier[number]
-        with stage(f"asking for the layout of what {len(graph.nodes):,} ops leave"):
-            results = launch.planned_for(graph, line).results
-        found |= {(number, i): lies for i, lies in enumerate(results) if graph.pinned[i] is None}
+        with stage(f"compiling {len(graph.nodes):,} ops for the shardings of their results"):
+            results = executables.planned_for(graph, line).results
+        found |= {(number, i): sharding for i, sharding in enumerate(results) if graph.pinned[i] is None}
     return found
 
 
@@ -299,15 +300,15 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
     inputs = {
-        leaf: lies
+        device_data: sharding
         for graph in programs
-        for leaf, lies in zip(graph.leaves, graph.lies, strict=True)
-        if recorded.roles[leaf] == "inputs" and leaf not in recorded.made
+        for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
+        if recorded.roles[device_data] == "inputs" and device_data not in recorded.made
     }
-    on_host = {leaf for leaf, lies in inputs.items() if lies.memory != DEVICE}
+    on_host = {device_data for device_data, sharding in inputs.items() if sharding.memory != DEVICE}
     widest = max(figures, key=lambda one: one.peak_bytes)
-    verdict = next((one.verdict for one in figures if one.verdict), "")
-    refused = [graph for graph, one in zip(programs, figures, strict=True) if one.verdict]
+    error = next((one.error for one in figures if one.error), "")
+    refused = [graph for graph, one in zip(programs, figures, strict=True) if one.error]
     made = Plan(
         target=target,
         chip=device.device_kind,
@@ -316,14 +317,16 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         parameters=recorded.state["parameters"],
         gradients=recorded.state["gradients"],
         optimizer_state=recorded.state["optimizer state"],
-        inputs=sum(shard_bytes(leaf, lies) for leaf, lies in inputs.items() if leaf not in on_host),
+        inputs=sum(
+            shard_bytes(device_data, sharding) for device_data, sharding in inputs.items() if device_data not in on_host
+        ),
         arguments=widest.argument_bytes,
         results=widest.result_bytes,
         in_place=widest.in_place_bytes,
         temporaries=max(one.temporary_bytes for one in figures),
         peak=widest.peak_bytes,
         host=recorded.state["host"]
-        + sum(shard_bytes(leaf, inputs[leaf]) for leaf in on_host)
+        + sum(shard_bytes(device_data, inputs[device_data]) for device_data in on_host)
         + max(one.host_temporary_bytes for one in figures),
         memory=chip.memory_bytes if chip is not None else _memory(target, device),
         flops=sum(one.flops for one in figures),
@@ -337,7 +340,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         num_ops=sum(len(graph.nodes) for graph in programs),
         compile_seconds=sum(one.compile_seconds for one in figures),
         line=str(line),
-        verdict=verdict,
+        verdict=error,
         largest=largest(refused[0], recorded.paths) if refused else (),
         peak_flops=None if chip is None else chip.peak_flops,
         clock=None if chip is None else chip.clock,
@@ -357,7 +360,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
 
 
 def _memory(target: Target, device: Any) -> int | None:
-    """What one device here has; simulated ones share the host's. None: not known."""
+    """The memory of one device here; simulated devices share the host's. None: not known."""
     if target is not None:
         return None
     host = devices.host_memory()
@@ -368,30 +371,30 @@ def _memory(target: Target, device: Any) -> int | None:
 
 
 def _loops(recorded: Recorded, figures: Sequence[Figures]) -> Iterator[str]:
-    """The loops that equal layers became, by the modules that they are of, and why there are none."""
+    """Notes on the loops of scanned layers, with the modules, and on why there are none."""
     for graph, one in zip(recorded.programs, figures, strict=True):
-        for start, turns, period in one.loops:
+        for start, iterations, period in one.loops:
             paths = map(recorded.paths, graph.nodes[start : start + period])
             of = Counter(_NUMBER.sub("*", path).rpartition("*")[0] + "*" for path in paths if _NUMBER.search(path))
             where = f" of {of.most_common(1)[0][0]}" if of else ""
-            yield f"{turns} equal layers{where} are one loop of the program ({period:,} ops an iteration)."
+            yield f"{iterations} equal layers{where} are one loop of the program ({period:,} ops per iteration)."
         if one.no_loops and len(graph.nodes) >= _MANY_OPS:
-            yield f"no layers are a loop of the program: {one.no_loops}."
+            yield f"no layers are scanned as a loop of the program: {one.no_loops}."
 
 
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, in a path
-_MANY_OPS = 200  # from which on compiling may take long enough to ask why
+_MANY_OPS = 200  # from which on compiling may take long enough for a note
 
 
 def _notes(figures: Sequence[Figures], device: Any) -> Iterator[str]:
     if any(row.is_sliced for one in figures for row in one.collectives):
-        reason = "which the CPU has not" if device.platform == "cpu" else "which the compiler did not make of it"
-        yield f"all-reduce + slice: each device keeps its piece of the sum alone, as of a reduce-scatter, {reason}."
-    untold = sum(one.untold_loops for one in figures)
-    if untold:
-        yield f"{untold} loop(s) end by their data: counted as one turn in operations, cycles and collectives."
-    untold = sum(one.untold_kernels for one in figures)
-    if untold:
-        yield f"{untold} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
+        reason = "which the CPU lacks" if device.platform == "cpu" else "which the compiler did not form"
+        yield f"all-reduce + slice: each device keeps only its shard of the sum, as by a reduce-scatter, {reason}."
+    unknown = sum(one.unknown_loops for one in figures)
+    if unknown:
+        yield f"{unknown} loop(s) end by their data: operations, cycles and collectives count one iteration of each."
+    unknown = sum(one.unknown_kernels for one in figures)
+    if unknown:
+        yield f"{unknown} runs of kernels (attention) are in no estimate: operations and step time are of the rest."
     if len(figures) > 1:
-        yield f"the step is {len(figures)} programs: memory is of the largest, all else of all together."
+        yield f"the step is {len(figures)} programs: memory is of the largest, all other figures are sums."

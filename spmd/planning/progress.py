@@ -1,4 +1,4 @@
-"""A line on a terminal that says what a plan does, and for how long; nothing where stderr is no terminal."""
+"""A progress line of a plan: its stages and seconds; nothing is shown where stderr is not a terminal."""
 
 import contextlib
 import shutil
@@ -11,13 +11,13 @@ from ..core.config import config
 
 _EVERY = 0.5  # seconds
 _ERASE = "\r\033[K"
-_thread = threading.local()  # .stages: what the thread does, the outermost first
+_thread = threading.local()  # .stages: of the thread, the outermost first
 
 
 @contextlib.contextmanager
 def stage(text: str) -> Iterator[None]:
-    """Shows the text while the inside runs, behind those of the stages around; `config.slow_compile_seconds` after the
-    outermost began, or never where that is 0."""
+    """Shows the text while the context is open, after the texts of the enclosing stages; `config.slow_compile_seconds`
+    after the outermost began, or never where that is 0."""
     stages = _stages()
     stages.append(text)
     try:
@@ -29,7 +29,7 @@ def stage(text: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """Nothing is shown of the stages inside."""
+    """Hides the stages inside the context."""
     before, _thread.stages = _stages(), [""]
     try:
         yield

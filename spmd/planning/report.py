@@ -1,14 +1,13 @@
-"""Plan: what a step takes, as a value; what is said about it."""
+"""Plan: the figures of a step, as a value, and their differences."""
 
 import dataclasses
-import importlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.metrics import Collective
+from ..core.counters import Collective
 from .layout import Finding, Row
 
 VERSION = 1  # of the JSON
@@ -16,31 +15,31 @@ VERSION = 1  # of the JSON
 
 @dataclass(frozen=True)
 class Plan:
-    """What one steady step takes on its devices, by their own compiler. All bytes and operations are per device.
+    """The figures of one steady step on its devices, by their own compiler. All bytes and operations are per device.
 
     Attributes:
-        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: how many. mesh: axis ->
+        target: the devices ("v5p:2x2x2"; None: those here). chip: their kind. num_devices: their number. mesh: axis ->
             size.
-        parameters, gradients, optimizer_state, inputs: the bytes of what lives between steps, and of the rest that the
-            step reads. arguments: all that the program is given, as the device lays it out. results: what it returns,
-            of which in_place is written over arguments.
-        temporaries: what it needs while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
+        parameters, gradients, optimizer_state, inputs: the bytes of the values kept between steps, and of the other
+            values that the step reads. arguments: the bytes of all arguments of the program, in the device's layout.
+            results: of all results, of which in_place is written over arguments.
+        temporaries: the bytes needed while it runs. peak: the most at any time; XLA's own figure on a TPU, elsewhere
             arguments, results and temporaries together.
         host: the bytes in the host's memory for each device (see `Sharding.memory`), which none of the above count.
         memory: the bytes that a device has for programs; None where devices share the host's.
-        verdict: the compiler's words where the program does not fit; largest: its largest values, then. advice: what
-            would shrink it.
-        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their turns (0 elsewhere);
-            cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas), which have
-            no estimated cycles.
-        collectives: the table, what moves most first (see `spmd.metrics.Collective`).
-        num_programs, num_ops: the programs that a step is, and the ops recorded in them.
-        compile_seconds: what compiling took. line: the user's line that asked.
-        peak_flops, clock, constants: of the chip, and where these are from.
-        notes: what a reader of the figures should know.
-        layout: how each parameter and buffer of the models that the step reaches lies. findings: what stands out in it:
-            rules of nothing, shadowed rules, large parameters that are whole, dims that are padded, activations that
-            the partitioner laid out anew by itself.
+        verdict: the compiler's message where the program does not fit; largest: its largest values, then. advice: ways
+            to make it smaller.
+        flops: floating-point operations. cycles: estimated by the TPU's compiler, loops by their trip counts (0
+            elsewhere); cycles_once: each loop's body once. kernel_flops: those of `flops` that are in kernels (Pallas),
+            which have no estimated cycles.
+        collectives: the table, most moved bytes first (see `spmd.metrics.Collective`).
+        num_programs, num_ops: the programs of a step, and the ops recorded in them.
+        compile_seconds: the time of compiling. line: the user's line that made the plan.
+        peak_flops, clock, constants: of the chip, and their source.
+        notes: remarks on the figures.
+        layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
+            shadowed rules, large replicated parameters, padded dims, activations that the partitioner resharded by
+            itself.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(4, 2, device="meta")
@@ -85,7 +84,7 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether the devices have the memory: the compiler's verdict, else the peak against `memory`, where known."""
+        """True if the devices have the memory: by the compiler's message, else the peak against `memory`, if known."""
         return not self.verdict and (self.memory is None or self.peak <= self.memory)
 
     @property
@@ -100,25 +99,25 @@ class Plan:
 
     @property
     def hidden_bytes(self) -> int:
-        """Those of `moved_bytes` that travel while the device computes something else, as the program is scheduled."""
+        """The part of `moved_bytes` that the program's schedule overlaps with computation."""
         return sum(row.moved_bytes for row in self.collectives if row.is_async)
 
     @property
     def seconds(self) -> float | None:
-        """The step time that the estimated cycles come to, and kernels at the chip's peak; None where the compiler
-        gives no cycles."""
+        """The step time by the estimated cycles, with kernels at the chip's peak; None where the compiler gives no
+        cycles."""
         if not self.clock or not self.cycles:
             return None
         return self.cycles / self.clock + (self.kernel_flops / self.peak_flops if self.peak_flops else 0.0)
 
     @property
     def utilisation(self) -> float | None:
-        """The part of the chip's peak that a step of `seconds` reaches; None where there is no such estimate."""
+        """The fraction of the chip's peak that a step of `seconds` reaches; None without such an estimate."""
         return self.flops / (self.seconds * self.peak_flops) if self.seconds and self.peak_flops else None
 
     @property
     def formula(self) -> str:
-        """How `seconds` and `utilisation` follow from cycles and operations, with the numbers in it."""
+        """The computation of `seconds` and `utilisation` from cycles and operations, as text with the numbers."""
         if self.seconds is None or self.utilisation is None or self.peak_flops is None or self.clock is None:
             return ""
         kernels = (
@@ -131,17 +130,17 @@ class Plan:
         )
 
     def to_json(self) -> str:
-        """All figures as JSON, for a golden file; `Plan.from_json` reads it back."""
+        """Returns all figures as JSON, for a golden file; `Plan.from_json` reads it back."""
         return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
-        """The plan that `to_json` wrote. Raises ValueError for what is none, or is of another version."""
+        """Reads a plan that `to_json` wrote. Raises ValueError for another text or version."""
         values = json.loads(text)
         version = values.pop("version", None) if isinstance(values, dict) else None
         if version != VERSION:
             raise ValueError(
-                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step anew"
+                f"Plan.from_json: expected a plan of version {VERSION}, got {version!r}; plan the step again"
             )
         rows = [Collective(**row | {"axes": tuple(row["axes"])}) for row in values["collectives"]]
         tuples: dict[str, tuple[Any, ...]] = {name: tuple(values[name]) for name in ("largest", "advice", "notes")}
@@ -150,7 +149,7 @@ class Plan:
         return cls(**values | {"collectives": tuple(rows)} | tuples)
 
     def diff(self, other: "Plan") -> "Difference":
-        """What differs in another plan, this one being the one before. An empty difference is false.
+        """Compares with another plan, this one being the one before. An empty difference is false.
 
         >>> import torch, spmd
         >>> one, two = (spmd.plan(torch.nn.Linear(4, n, device="meta"), torch.ones(3, 4)) for n in (2, 3))
@@ -160,32 +159,40 @@ class Plan:
         return Difference(tuple(_changes(self, other)))
 
     def save(self, path: str | Path) -> None:
-        """Writes one self-contained HTML page with pictures and the whole table. Needs the extra `recipes`
+        """Writes one self-contained HTML page with pictures and the full table. Needs the extra `recipes`
         (`matplotlib`)."""
-        Path(path).write_text(_shown_by("page").page_of(self), encoding="utf-8")
+        Path(path).write_text(view("page").page_of(self), encoding="utf-8")
 
     def __rich__(self) -> Any:
-        return _shown_by("table").table_of(self)
+        return view("table").table_of(self)
 
     def __str__(self) -> str:
-        return _shown_by("table").text_of(self)
+        return view("table").text_of(self)
 
 
-def _shown_by(name: str) -> Any:
-    """The file that draws or prints plans: what it needs is no part of the library's own needs."""
+def set_loader(load: Callable[[str], Any]) -> None:
+    """Sets what imports the modules that print and draw plans; `spmd.planning.displays` does."""
+    _loaders[:] = [load]
+
+
+_loaders: list[Callable[[str], Any]] = []
+
+
+def view(name: str) -> Any:
+    """The module "table" or "page"; raises ModuleNotFoundError with the extra to install where one is missing."""
     try:
-        return importlib.import_module(f"spmd.planning.{name}")
+        return _loaders[0](name)
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
-            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() need "
-            "nothing",
+            f"showing a Plan needs {error.name}: pip install 'torch-spmd[recipes]'; its attributes and to_json() work "
+            "without it",
             name=error.name,
         ) from error
 
 
 @dataclass(frozen=True)
 class Change:
-    """One figure that two plans have otherwise; collectives are named by kind, axes, module and op."""
+    """One figure that differs between two plans; collectives are named by kind, axes, module and op."""
 
     name: str
     before: float
@@ -198,7 +205,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """The figures that two plans have otherwise, in the order of `Plan`'s attributes, then collectives by bytes."""
+    """The figures that differ between two plans, in the order of `Plan`'s attributes, then collectives by bytes."""
 
     changes: tuple[Change, ...]
 
@@ -209,7 +216,7 @@ class Difference:
         return "\n".join(map(str, self.changes)) or "no difference"
 
 
-# What the same code gives each time; seconds and lines are not among them.
+# The figures that the same code gives each time; seconds and lines are not among them.
 COMPARED = (
     "num_devices", "parameters", "gradients", "optimizer_state", "inputs", "arguments", "results", "in_place",
     "temporaries", "peak", "host", "flops", "cycles", "moved_bytes", "hidden_bytes", "num_programs",
@@ -229,7 +236,7 @@ def _changes(one: Plan, two: Plan) -> Iterable[Change]:
 
 
 def _moved_rows(one: Plan, two: Plan) -> Iterable[Change]:
-    """The parameters that lie otherwise, with the bytes of one device's piece."""
+    """The parameters whose specs differ, with the bytes of one device's shard."""
     before, after = ({row.path: row for row in plan.layout} for plan in (one, two))
     for path in before | after:
         old, new = before.get(path), after.get(path)
@@ -240,7 +247,7 @@ def _moved_rows(one: Plan, two: Plan) -> Iterable[Change]:
 
 
 def _totals(plan: Plan) -> dict[str, int]:
-    """The bytes that collectives move, by what they are; not by line, which an edit above it changes."""
+    """The bytes that collectives move, by kind, axes, op and module; not by line, which an edit above it changes."""
     totals: dict[str, int] = {}
     for row in plan.collectives:
         name = f"{row.kind} over {' x '.join(row.axes)}, {row.op}{f' in {row.path}' if row.path else ''} (bytes moved)"

@@ -1,4 +1,4 @@
-"""ShardingRules: an ordered table from patterns of paths to specs, kept out of the model."""
+"""ShardingRules: an ordered table from patterns of paths to specs, apart from the model."""
 
 import dataclasses
 import json
@@ -22,12 +22,12 @@ Specs = Mapping[Any, Sequence[Any]] | Iterable[tuple[Any, Sequence[Any]]]
 
 @dataclass(frozen=True)
 class Units:
-    """Which modules FSDP gathers at once, and over what (`fsdp.FullyShardedDataParallel`).
+    """The units of FSDP and their axes (`fsdp.FullyShardedDataParallel`).
 
     Attributes:
-        modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that parameters are
-            split over. extra_data_axis: one more that the batch is. reshard_after_forward: free what was gathered and
-            gather it again for backward; False: keep it; a number: keep it split over so many neighbours.
+        modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that shards parameters.
+            extra_data_axis: one more axis that shards the batch. reshard_after_forward: free the gathered parameters
+            and gather them again for backward; False: keep them; a number: keep them sharded over so many neighbours.
     """
 
     modules: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Units:
 
 
 class ShardingRules:
-    """How the parameters and activations of a model lie, as an ordered table that stands outside of it.
+    """The specs of a model's parameters and activations, as an ordered table apart from the model.
 
     A rule is a pattern and a spec; for each path the first rule that matches counts. The table is a value: `put` and
     `without` return another one.
@@ -48,17 +48,17 @@ class ShardingRules:
     Args:
         rules: (pattern, spec) in order, or a dict. A pattern is of the paths of parameters and buffers
             ("layers.*.attention.query.weight"), or of an activation: a module's path with ":input" or ":output"
-            ("layers.*.norm:output"; ":output" is the root's), and behind it what to take of several values
-            (":output[0]", ":input[mask]"); without that all tensors of the spec's rank. In a glob `*` and `?` stay
+            ("layers.*.norm:output"; ":output" is the root's), followed by the position or name of one of several values
+            (":output[0]", ":input[mask]"); without it all tensors of the spec's rank. In a glob `*` and `?` stay
             within one part of a name, `**` spans parts, `{a,b}` and `[0-7]` choose; a text that begins with "re:", or a
-            compiled regular expression, must match the whole path. A spec is as in `mark_sharding`, or `P()`: whole,
-            whatever the rank.
-        units: patterns of modules; with them, or `()` for the root alone, FSDP splits parameters over `shard_axis`,
-            too, and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as
-            `fsdp.FullyShardedDataParallel` takes them.
-        checkpoint: patterns of modules whose forward is computed again in backward.
+            compiled regular expression, must match the full path. A spec is as in `mark_sharding`, or `P()`:
+            replicated, for any rank.
+        units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters over `shard_axis`, too,
+            and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as in
+            `fsdp.FullyShardedDataParallel`.
+        checkpoint: patterns of modules whose forward is recomputed in backward (activation checkpointing).
 
-    Raises ValueError for a pattern that cannot be read or stands twice, TypeError for what is no rule.
+    Raises ValueError for a pattern that cannot be read or that is repeated, TypeError for another type of rule.
     Source: the tables of t5x (`logical_axis_rules`), MaxText and torchtitan.
 
     >>> from spmd import P, ShardingRules
@@ -89,7 +89,7 @@ class ShardingRules:
         for pair in pairs:
             pattern, spec = _rule(pair)
             if pattern in table:
-                raise ValueError(f"ShardingRules: {pattern!r} stands twice; the first that matches counts, drop one")
+                raise ValueError(f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one")
             table[pattern] = spec
         object.__setattr__(self, "_rules", table)
         fsdp = None if units is None else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
@@ -103,7 +103,7 @@ class ShardingRules:
     # -- Read.
 
     def items(self) -> Iterator[tuple[str, PartitionSpec]]:
-        """(pattern, spec), in order."""
+        """Iterates over (pattern, spec), in order."""
         return iter(self._rules.items())
 
     def __iter__(self) -> Iterator[str]:
@@ -116,11 +116,11 @@ class ShardingRules:
         return self._rules[pattern]
 
     def match(self, path: str) -> str | None:
-        """The pattern of the first rule for a parameter's path; None where there is none."""
+        """The pattern of the first rule for a parameter's path; None without a match."""
         return next((pattern for pattern, _ in self.of_parameters() if matches(pattern, path)), None)
 
     def spec_of(self, path: str) -> PartitionSpec | None:
-        """The spec of the first rule for a parameter's path; None where there is none."""
+        """The spec of the first rule for a parameter's path; None without a match."""
         pattern = self.match(path)
         return None if pattern is None else self._rules[pattern]
 
@@ -136,7 +136,8 @@ class ShardingRules:
     # -- Edit.
 
     def put(self, pattern: Any, spec: Sequence[Any], *, before: str | None = None) -> "ShardingRules":
-        """The table with a rule more: in the place of the one with this pattern, else in front of `before`, else last.
+        """Returns the table with one more rule: it replaces the one with this pattern, else precedes `before`, else is
+        the last.
 
         >>> from spmd import P, ShardingRules
         >>> list(ShardingRules({"**": P()}).put("head.weight", P("tensor", None), before="**"))
@@ -154,7 +155,7 @@ class ShardingRules:
         return self._replaced(pairs)
 
     def without(self, pattern: str) -> "ShardingRules":
-        """The table without a rule. Raises KeyError for a pattern that is not in it."""
+        """Returns the table without a rule. Raises KeyError for a pattern that is not in it."""
         self._known(pattern)
         return self._replaced([pair for pair in self.items() if pair[0] != pattern])
 
@@ -168,20 +169,20 @@ class ShardingRules:
     # -- Apply.
 
     def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
-        """Lays a model out on a mesh: parameters and buffers now or when they reach the device, activations by hooks.
+        """Shards a model over a mesh: parameters and buffers now or when they reach the device, activations by hooks.
 
-        What is on the CPU or on `meta` is laid out when it moves (`.to("xla")`, `.to_empty(device="xla")`) or is
-        planned. With FSDP, before or after, the dim that it splits is added to what the rules say.
+        Tensors on the CPU or on `meta` are sharded when they move (`.to("xla")`, `.to_empty(device="xla")`) or are
+        planned. With FSDP, before or after, the dim that it shards is added to the rules' specs.
 
         Args:
             model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use; None:
                 that of `with mesh:` or `spmd.set_global_mesh`.
-            strict: refuse a rule that is of nothing in the model. False: a table that several models share.
-            fsdp: of a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
+            strict: raise for a rule that matches nothing in the model. False: for a table that several models share.
+            fsdp: for a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
 
-        Returns a handle whose `remove()` takes the hooks away; tensors stay as they lie.
-        Raises ValueError for an axis that is not in the mesh, a spec of another rank, a rule of nothing, and two rules
-        that say different things of one tied tensor; TypeError for what is no module or mesh.
+        Returns a handle whose `remove()` removes the hooks; tensors keep their shardings.
+        Raises ValueError for an axis that is not in the mesh, a spec of another rank, a rule that matches nothing, and
+        two rules with different specs for one tied tensor; TypeError for another type of model or mesh.
 
         >>> import torch, spmd
         >>> mesh = spmd.Mesh([0], (1,), ("tensor",))
@@ -227,8 +228,8 @@ class ShardingRules:
         return "\n".join(lines) or "no rules"
 
     def to_toml(self) -> str:
-        """The table as TOML: `from_toml` reads it back exactly."""
-        lines = ['# pattern, spec: one entry per dim; [] is whole, [a, b] is split over both, "?" is left open']
+        """Returns the table as TOML: `from_toml` reads it back exactly."""
+        lines = ['# pattern, spec: one entry per dim; [] is unsharded, [a, b] is split over both, "?" is left open']
         lines += ["rules = [", *(f"  [{_text(name)}, {_spec_text(spec)}]," for name, spec in self.items()), "]"]
         if self.checkpoint:
             lines.append(f"checkpoint = [{', '.join(map(_text, self.checkpoint))}]")
@@ -239,7 +240,7 @@ class ShardingRules:
 
     @classmethod
     def from_toml(cls, text: str) -> "ShardingRules":
-        """The table that `to_toml` wrote. Raises ValueError for what is none.
+        """Reads a table that `to_toml` wrote. Raises ValueError for another text.
 
         >>> from spmd import P, ShardingRules
         >>> rules = ShardingRules({"a.*": P(("x", "y"), None), "a:output": P(P.UNCONSTRAINED, 0)})
@@ -249,24 +250,22 @@ class ShardingRules:
         try:
             found = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"ShardingRules: this is no TOML: {error}") from None
+            raise ValueError(f"ShardingRules: expected TOML: {error}") from None
         fsdp = found.pop("fsdp", {})
         rules, checkpoint = found.pop("rules", []), found.pop("checkpoint", [])
         if found:
-            raise ValueError(
-                f"ShardingRules: expected rules, checkpoint and [fsdp], got {', '.join(found)} beside them"
-            )
+            raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(found)}")
         if unknown := fsdp.keys() - _FSDP:
             raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
         return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **({"units": ()} | fsdp if fsdp else {}))
 
     def save(self, path: str | Path) -> None:
-        """Writes the table as a TOML file, to be read, edited and kept beside the model."""
+        """Writes the table as a TOML file, to be read, edited and kept with the model."""
         Path(path).write_text(self.to_toml(), encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> "ShardingRules":
-        """The table of a file that `save` or a person wrote. Raises ValueError that names the file for what is none."""
+        """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
         try:
             found = cls.from_toml(Path(path).read_text(encoding="utf-8"))
         except (ValueError, TypeError) as error:
@@ -298,7 +297,7 @@ def _rule(pair: Any) -> tuple[str, PartitionSpec]:
     if near is not None:
         raise ValueError(f"ShardingRules: {pattern!r} names neither an input nor an output; did you mean {near!r}?")
     check(pattern if site is None else site.path)
-    # An empty tuple of axes and None say the same; a table has one spelling of it.
+    # An empty tuple of axes means None; a table always has None.
     return pattern, PartitionSpec(*(None if entry == () else entry for entry in spec))
 
 
@@ -311,13 +310,13 @@ def _patterns(name: str, given: Any) -> tuple[str, ...]:
 
 
 def _fields(units: Units) -> dict[str, Any]:
-    """What a unit is set to, but for which modules are some."""
+    """The fields of the units except `modules`, without None."""
     values = {field.name: getattr(units, field.name) for field in dataclasses.fields(units) if field.name != "modules"}
     return {name: value for name, value in values.items() if value is not None}
 
 
 _FSDP = ("units", "shard_axis", "extra_data_axis", "reshard_after_forward")
-OPEN = "?"  # in a file; no axis is called so
+OPEN = "?"  # in a file; no axis has this name
 
 
 def _text(text: str) -> str:
@@ -325,16 +324,16 @@ def _text(text: str) -> str:
 
 
 def _spec_text(spec: PartitionSpec) -> str:
-    return f"[{', '.join(map(_entry_text, spec))}]"
+    return f"[{', '.join(map(_op_text, spec))}]"
 
 
-def _entry_text(entry: Any) -> str:
+def _op_text(entry: Any) -> str:
     if entry is PartitionSpec.UNCONSTRAINED:
         return _text(OPEN)
     if entry is None:
         return "[]"
     if isinstance(entry, tuple):
-        return f"[{', '.join(map(_entry_text, entry))}]"
+        return f"[{', '.join(map(_op_text, entry))}]"
     if entry == OPEN:
         raise ValueError(f"ShardingRules: an axis called {OPEN!r} cannot be written to a file; rename it")
     return str(entry) if isinstance(entry, int) else _text(entry)
@@ -343,10 +342,10 @@ def _entry_text(entry: Any) -> str:
 def _rule_of(row: Any) -> tuple[str, PartitionSpec]:
     if not isinstance(row, list) or len(row) != 2 or not isinstance(row[1], list):
         raise ValueError(f"ShardingRules: expected a rule as [pattern, [entries]], got {row!r}")
-    return row[0], PartitionSpec(*map(_entry_of, row[1]))
+    return row[0], PartitionSpec(*map(_op_of, row[1]))
 
 
-def _entry_of(entry: Any) -> Any:
+def _op_of(entry: Any) -> Any:
     if entry == OPEN:
         return PartitionSpec.UNCONSTRAINED
     return (tuple(entry) or None) if isinstance(entry, list) else entry

@@ -1,8 +1,7 @@
-"""spmd.suggest: the sensible meshes and layouts of a step, each asked of the compiler, ranked, with the reasons."""
+"""spmd.suggest: candidate meshes and layouts of a step, compiled and ranked, with the reasons."""
 
 import contextlib
 import gc
-import importlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,35 +14,36 @@ from torch import nn
 from ..annotate import get_sharding
 from ..core.compile.lower import LoweringError
 from ..core.engine import abstract
-from ..core.engine.barrier import sync
+from ..core.engine.syncs import sync
 from ..core.ir.source import Line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt.devices import devices
 from ..core.sharding.topology import Target, all_devices, num_devices
 from ..mesh import Mesh
 from ..partition_spec import PartitionSpec
+from .candidates import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
 from .chips import CHIPS, Chip, chip_of
 from .layout import roots_of, tensors_of
-from .layouts import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
 from .names import Roles
-from .planner import Lay, bytes_of, planned
+from .planner import ApplyRules, bytes_of, planned
 from .progress import silent, stage
-from .reach import Reached
-from .report import Plan
+from .reachable import Reachable
+from .report import Plan, view
 from .rules import ShardingRules
-from .standing import kept, without_data
+from .saved_state import kept, without_data
 from .uses import Flow
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One layout that was thought of.
+    """One candidate layout.
 
     Attributes:
-        name: its mesh and what else it does. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two.
-        mesh, rules: what it is; None where the model does not go with it. plan: what the compiler says; None where it
-            was not asked. seconds: by the measure of the search; None without a plan. reason: why it is not the first.
-        expected: seconds by the simple sums that chose what to compile; None where the model does not go with it.
+        name: its mesh and options. family: "data", "fsdp", "hybrid", "tensor", "tensor + sequence", or two of these.
+        mesh, rules: of the layout; None where the model does not go with it. plan: the compiler's figures; None if it
+            was not compiled. seconds: by the measure of the search; None without a plan. reason: why it is not the
+            first. expected: seconds by the simple estimate that chose what to compile; None where the model does not go
+            with it.
     """
 
     name: str
@@ -58,11 +58,11 @@ class Trial:
 
 @dataclass(frozen=True)
 class Suggestion:
-    """What `spmd.suggest` found.
+    """The result of `spmd.suggest`.
 
     Attributes:
-        trials: those that fit, best first, then those that do not or were not asked of the compiler. measure: what
-            they are ranked by, in words. spent: seconds of the search.
+        trials: those that fit, best first, then those that do not fit or were not compiled. measure: the formula that
+            ranks them. spent: seconds of the search.
     """
 
     trials: tuple[Trial, ...]
@@ -71,7 +71,7 @@ class Suggestion:
 
     @property
     def best(self) -> Trial:
-        """The first. Raises ValueError where none fits, and says what the nearest one lacks."""
+        """The first trial. Raises ValueError where none fits, with the reason of the nearest one."""
         first = self.trials[0]
         if first.plan is None or not first.plan.fits:
             nearest = min((one for one in self.trials if one.plan), key=lambda one: one.plan.peak, default=first)  # type: ignore[union-attr]
@@ -80,7 +80,7 @@ class Suggestion:
 
     @property
     def least_memory(self) -> Trial:
-        """The one of those compiled that fit whose peak is the least: the best itself, or what it could be traded for.
+        """The compiled trial that fits with the least peak memory: the best itself, or an alternative to it.
 
         Raises ValueError where none fits.
         """
@@ -89,27 +89,27 @@ class Suggestion:
 
     @property
     def mesh(self) -> Mesh:
-        """The mesh of the best one."""
+        """The mesh of the best trial."""
         assert self.best.mesh is not None
         return self.best.mesh
 
     @property
     def rules(self) -> ShardingRules:
-        """The rules of the best one: to be read, edited, saved and applied."""
+        """The rules of the best trial, to be read, edited, saved and applied."""
         assert self.best.rules is not None
         return self.best.rules
 
     @property
     def plan(self) -> Plan:
-        """The plan of the best one."""
+        """The plan of the best trial."""
         assert self.best.plan is not None
         return self.best.plan
 
     def __rich__(self) -> Any:
-        return importlib.import_module("spmd.planning.table").ranked(self)
+        return view("table").ranked(self)
 
     def __str__(self) -> str:
-        return str(importlib.import_module("spmd.planning.table").text_of(self))
+        return str(view("table").text_of(self))
 
 
 def suggest(
@@ -123,28 +123,28 @@ def suggest(
     progress: bool = True,
     **kwargs: Any,
 ) -> Suggestion:
-    """Finds a mesh and rules for a step, by asking the compiler of the devices about the layouts that make sense.
+    """Finds a mesh and rules for a step, by compiling it for the devices with candidate layouts.
 
-    Data parallel, FSDP, both (hybrid), tensor parallel with and without residuals split along the sequence, and all of
-    these together; parameters kept or gathered again for backward; none, half or all of the blocks checkpointed. What
-    can be split over a tensor axis follows from one forward pass that is watched: products that read what others made,
-    heads, tables of embeddings, whatever they are called. Simple sums choose what is compiled first; what cannot fit is
-    not. Nothing is run or allocated, and model and optimizer are afterwards what they were.
+    The candidates are data parallel, FSDP, both (hybrid), tensor parallel with and without residuals sharded along the
+    sequence, and all of these together; parameters kept or gathered again for backward; none, half or all of the blocks
+    recomputed. The parameters that a tensor axis can shard follow from one observed forward pass: products that read
+    the results of others, heads, embedding tables, under any names. A simple estimate chooses the layouts to compile
+    first; those that cannot fit are not compiled. Nothing is run or allocated, and model and optimizer are restored.
 
-    A layout is ranked by max(cycles / clock, bytes moved / bandwidth of the links), the compiler's cycles, as the
-    compiler knows nothing of links and collectives can overlap with computation. Where there are no cycles (the CPU),
-    by max(operations / peak, bytes moved / bandwidth), with both of a v5p.
+    A layout is ranked by max(cycles / clock, bytes moved / bandwidth of the links), with the compiler's cycles, as
+    these do not include the links and collectives can overlap with computation. Where there are no cycles (the CPU), it
+    is ranked by max(operations / peak, bytes moved / bandwidth), with both of a v5p.
 
     Args:
-        step: the function as a run on one device calls it, without meshes and marks; args, kwargs: its arguments, as
-            in `spmd.plan`. target: the devices, as there; None: those here.
-        model: the module to lay out; None: the one that the step reaches.
+        step: the function as a run on one device calls it, without meshes and annotations; args, kwargs: its arguments,
+            as in `spmd.plan`. target: the devices, as in `spmd.plan`; None: those here.
+        model: the module to shard; None: the one that is reachable from the step.
         mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with.
-        budget: seconds after which nothing more is compiled; max_trials: how much is at most.
-        progress: show what is being compiled, where stderr is a terminal.
+        budget: seconds after which no further layout is compiled; max_trials: the most layouts to compile.
+        progress: show the layout being compiled, where stderr is a terminal.
 
-    Raises ValueError where the step reaches no module, or several without saying which, or one that has a layout
-    already, and what `spmd.plan` raises but for a kernel that does not compile: the reason of its layout.
+    Raises ValueError where the step reaches no module, or several and no `model` is given, or one that is sharded
+    already; and as `spmd.plan` does, except for a kernel that does not compile, which is its trial's reason.
 
     >>> import torch, spmd
     >>> layers = (torch.nn.Linear(64, 256), torch.nn.GELU(), torch.nn.Linear(256, 64))
@@ -159,7 +159,7 @@ def suggest(
         raise TypeError(f"suggest: expected a function that does a step, got {type(step).__name__}")
     count = len(devices()) if target is None else num_devices(target)
     with contextlib.nullcontext() if progress else silent(), stage("suggest"):
-        with stage("watching the model"):
+        with stage("observing the model"):
             known = _known(step, args, kwargs, model)
         search = Search(step, args, kwargs, target, count, known, mp_policy, line)
         trials = search.run(started + budget, max_trials)
@@ -168,51 +168,51 @@ def suggest(
 
 @dataclass(frozen=True)
 class Known:
-    """The module that is laid out, and what was seen of it."""
+    """The module to shard, and its properties."""
 
     module: nn.Module
     model: Model
 
 
 def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known:
-    """Watches the model in one step."""
+    """Observes the model in one step."""
     enter_thread()
-    reached = Reached(step, (args, kwargs))
-    with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, (args, kwargs)):
+    reachable = Reachable(step, (args, kwargs))
+    with abstract.recorded(abstract.Recording()), kept(reachable), without_data(reachable, (args, kwargs)):
         if module is None:
-            roots = [root for root in roots_of(reached.modules) if any(True for _ in root.parameters())]
+            roots = [root for root in roots_of(reachable.modules) if any(True for _ in root.parameters())]
             if len(roots) != 1:
                 names = ", ".join(type(root).__name__ for root in roots) or "none"
-                raise ValueError(f"suggest: expected one model in reach of the step, got {names}; say which: model=...")
+                raise ValueError(f"suggest: expected the step to reach one model, got {names}; choose one by model=...")
             module = roots[0]
-        elif module not in reached.modules:
-            raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was given as model")
-        _refuse_laid_out(module)
+        elif module not in reachable.modules:
+            raise ValueError(f"suggest: the step does not reach the {type(module).__name__} that was passed as model")
+        _refuse_sharded(module)
         flow = Flow(module)
         with flow.watching():
             result = step(*args, **kwargs)
         sync()
-        state = bytes_of(Roles(Reached(step, (args, kwargs))))
+        state = bytes_of(Roles(Reachable(step, (args, kwargs))))
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
     return Known(module, model_of(module, flow, state["parameters"] + state["optimizer state"]))
 
 
-def _refuse_laid_out(module: nn.Module) -> None:
-    """Raises ValueError for a model that has a layout already."""
+def _refuse_sharded(module: nn.Module) -> None:
+    """Raises ValueError for a model that is sharded already."""
     for path, tensor, _ in tensors_of(module):
         sharding = get_sharding(tensor)
         if sharding is not None:
             raise ValueError(
-                f"suggest: expected a model without a layout, and {path} of the {type(module).__name__} has "
-                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; give suggest the model before FSDP, rules "
-                "or marks, and apply the rules that it finds in their place"
+                f"suggest: expected a model without shardings, but {path} of the {type(module).__name__} has "
+                f"{PartitionSpec(*sharding.partition_spec(tensor.dim()))!r}; call suggest before FSDP, rules or "
+                "annotations, and apply the rules that it finds instead"
             )
 
 
 class Search:
-    """The layouts of one step, and what the compiler has said of them."""
+    """The search over the layouts of one step."""
 
     def __init__(
         self, step: Any, args: Any, kwargs: Any, target: Target, count: int, known: Known, mp_policy: Any, line: Line
@@ -225,7 +225,7 @@ class Search:
 
     @property
     def rates(self) -> Chip:
-        """Of the chip; where it is none that is known, of a v5p: what matters is how they compare."""
+        """The rates of the chip; of a v5p for an unknown one, as only their ratios matter."""
         return self.chip or CHIPS["TPU v5"]
 
     @property
@@ -233,33 +233,33 @@ class Search:
         first = (
             f"cycles / {self.rates.clock / 1e9:.3f} GHz" if self.chip else f"operations / {self.rates.peak_flops:.3g}"
         )
-        beside = "" if self.chip else ", the rates of a v5p, as the compiler gives no cycles here"
-        return f"max({first}, bytes moved / {self.rates.link_bytes:.3g} a second){beside}"
+        remark = "" if self.chip else ", the rates of a v5p, as the compiler gives no cycles here"
+        return f"max({first}, bytes moved / {self.rates.link_bytes:.3g} a second){remark}"
 
     def seconds(self, plan: Plan) -> float:
-        """The least time of a step: computation and collectives overlap at best."""
+        """The least time of a step, with computation and collectives overlapped."""
         cycles, rest = (plan.cycles, plan.kernel_flops) if self.chip else (0, plan.flops)
         compute = cycles / self.rates.clock + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
     def run(self, until: float, most: int) -> "list[tuple[Layout, Trial]]":
-        """Compiles the most promising, at first of each family one."""
-        found, open_ = self._thought_of()
+        """Compiles the most promising layouts, at first one of each family."""
+        found, open_ = self._candidates()
         memory = self.rates.memory_bytes if self.chip else None
         refused: list[Layout] = []
-        asked = 0
+        num_compiled = 0
         for layout, rules, hope in self._in_order(open_, memory):
             worse = next((other for other in refused if layout.needs_no_less_than(other)), None)
             if memory is not None and hope.state > memory:
                 text = f"does not fit: parameters and optimizer take {hope.state / 2**30:,.1f} GiB of each device"
             elif worse is not None:
                 text = f"not compiled: needs no less memory than {worse}, which does not fit"
-            elif asked and (asked >= most or time.monotonic() > until):
+            elif num_compiled and (num_compiled >= most or time.monotonic() > until):
                 text = "not compiled: the budget is spent"
             else:
-                asked += 1
-                with stage(f"{asked}, {layout}"):
-                    trial = replace(self._asked(layout, rules), expected=hope.seconds)
+                num_compiled += 1
+                with stage(f"{num_compiled}, {layout}"):
+                    trial = replace(self._compiled(layout, rules), expected=hope.seconds)
                 found.append((layout, trial))
                 if trial.plan is not None and not trial.plan.fits:
                     refused.append(layout)
@@ -268,8 +268,8 @@ class Search:
             found.append((layout, Trial(str(layout), layout.family, mesh, rules, None, None, text, hope.seconds)))
         return found
 
-    def _thought_of(self) -> "tuple[list[tuple[Layout, Trial]], list[tuple[Layout, ShardingRules]]]":
-        """Those that do not go, and those that do."""
+    def _candidates(self) -> "tuple[list[tuple[Layout, Trial]], list[tuple[Layout, ShardingRules]]]":
+        """The layouts that the model does not go with, as trials, and the others with their rules."""
         found, open_ = [], []
         for layout in layouts(self.known.model, self.count):
             try:
@@ -295,33 +295,33 @@ class Search:
             hope = one[2]
             return memory is not None and hope.state + hope.activations > memory, hope.seconds
 
-        # First the most promising, what a user would write by hand (plain data parallel) and the least memory; then the
-        # most promising of each mesh's kind, alternating with those of each family; then the others.
+        # First the most promising, plain data parallel (as written by hand) and the least memory; then the most
+        # promising of each mesh's kind, alternating with those of each family; then the others.
         ordered = sorted(hopes, key=promise)
         plain = [one for one in ordered if one[0].family == "data"][:1]
         least = min(ordered, key=lambda one: one[2].state + one[2].activations)
         kinds = _first_of(ordered, lambda layout: (layout.family, layout.tensor))
         families = _first_of(ordered, lambda layout: layout.family.rpartition(" x ")[2])
-        turns = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
-        return [*{id(one): one for one in (ordered[0], *plain, least, *turns, *ordered)}.values()]
+        alternating = [one for pair in zip_longest(kinds, families) for one in pair if one is not None]
+        return [*{id(one): one for one in (ordered[0], *plain, least, *alternating, *ordered)}.values()]
 
     def _mesh(self, layout: Layout) -> Mesh:
         return Mesh(range(self.count), tuple(layout.axes.values()), tuple(layout.axes), target=self.target)
 
-    def _asked(self, layout: Layout, rules: ShardingRules) -> Trial:
+    def _compiled(self, layout: Layout, rules: ShardingRules) -> Trial:
         mesh = self._mesh(layout)
-        lay = Lay(rules, mesh, self.how, self.known.module)
+        lay = ApplyRules(rules, mesh, self.how, self.known.module)
         try:
             plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
-        except LoweringError as error:  # a kernel with this layout's shapes: the others are still to be asked
+        except LoweringError as error:  # a kernel with this layout's shapes: the other layouts are still to be compiled
             return Trial(str(layout), layout.family, mesh, rules, None, None, f"does not compile: {error}")
         finally:
-            gc.collect()  # units of the trial before are found by their modules
+            gc.collect()  # units of the previous trial are found by their modules
         reason = "" if plan.fits else _too_much(plan)
         return Trial(str(layout), layout.family, mesh, rules, plan, self.seconds(plan), reason)
 
     def ranked(self, found: "list[tuple[Layout, Trial]]") -> Iterator[Trial]:
-        """Best first, with the reason of each but the first."""
+        """Yields the trials, best first, with the reason of each but the first."""
         trials = [trial for _, trial in found]
 
         def rank(trial: Trial) -> tuple[Any, ...]:
@@ -337,7 +337,7 @@ class Search:
 
 
 def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list[Any]:
-    """Of each key the first."""
+    """The first layout of each key."""
     found: dict[object, Any] = {}
     for one in ordered:
         found.setdefault(key(one[0]), one)
@@ -351,7 +351,7 @@ def _too_much(plan: Plan) -> str:
 
 
 def _behind(trial: Trial, best: Trial) -> Trial:
-    """The trial with what it has more of than the best one."""
+    """The trial with its reason: the figures in which it exceeds the best one."""
     one, two = trial.plan, best.plan
     assert one is not None and two is not None and trial.seconds is not None and best.seconds is not None
     slower = trial.seconds / best.seconds - 1 if best.seconds else 0.0

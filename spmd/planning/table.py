@@ -1,4 +1,4 @@
-"""A plan as a table on a terminal."""
+"""A plan as a table for a terminal."""
 
 import dataclasses
 import io
@@ -11,7 +11,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from ..core.metrics import Collective
+from ..core.counters import Collective
 from .layout import Finding, Row
 from .report import Plan
 from .search import Suggestion, Trial
@@ -30,7 +30,7 @@ def text_of(shown: Plan | Suggestion) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes for a reader."""
+    """The text of a number of bytes, with a unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":
             return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
@@ -39,21 +39,21 @@ def size(count: float) -> str:
 
 
 def headline(plan: Plan) -> str:
-    """Where, and whether it fits, in one line."""
+    """One line: the devices, and if the plan fits."""
     axes = ", ".join(f"{name}={count}" for name, count in plan.mesh.items())
     where = plan.target or f"{plan.num_devices} device(s) here"
     if plan.verdict:
-        verdict = "does not fit"
+        fits = "does not fit"
     elif plan.memory is None:
-        verdict = "the devices' memory is not known"
+        fits = "the devices' memory is not known"
     else:
-        verdict = f"{'fits' if plan.fits else 'does not fit'}: {plan.peak / plan.memory:.1%} of {size(plan.memory)}"
-    return f"{where} ({axes}): {verdict}"
+        fits = f"{'fits' if plan.fits else 'does not fit'}: {plan.peak / plan.memory:.1%} of {size(plan.memory)}"
+    return f"{where} ({axes}): {fits}"
 
 
 def parts(plan: Plan) -> list[tuple[str, int]]:
-    """What a device's memory goes to."""
-    on_host = [("on the host for it", plan.host)] if plan.host else []
+    """The parts of a device's memory, by name."""
+    on_host = [("host memory", plan.host)] if plan.host else []
     return [
         ("parameters", plan.parameters),
         ("gradients", plan.gradients),
@@ -69,7 +69,7 @@ def parts(plan: Plan) -> list[tuple[str, int]]:
 
 
 def table_of(plan: Plan) -> Any:
-    """The whole plan: memory, time, collectives, what to do."""
+    """The full plan: memory, time, collectives, findings, advice."""
     memory = Table(title=headline(plan), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     memory.add_column("per device")
     memory.add_column("", justify="right")
@@ -79,7 +79,7 @@ def table_of(plan: Plan) -> Any:
     memory.add_row("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}")
     memory.add_row("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}")
     if plan.hidden_bytes:
-        memory.add_row("of which beside other work", size(plan.hidden_bytes), f"{plan.hidden_bytes:,}")
+        memory.add_row("of which overlapped", size(plan.hidden_bytes), f"{plan.hidden_bytes:,}")
     for link in sorted({row.link for row in plan.collectives if row.link}):
         moved = sum(row.moved_bytes for row in plan.collectives if row.link == link)
         memory.add_row(f"of which over {link}", size(moved), f"{moved:,}")
@@ -100,13 +100,13 @@ def table_of(plan: Plan) -> Any:
     if plan.largest:
         said.append(Text("\n".join(["The largest values:", *(f"  {line}" for line in plan.largest)])))
     if plan.advice:
-        said.append(Text("\n".join(["What would shrink it:", *(f"  - {line}" for line in plan.advice)])))
+        said.append(Text("\n".join(["Advice:", *(f"  - {line}" for line in plan.advice)])))
     said += [Text(note, style="dim") for note in plan.notes]
     return Group(*said)
 
 
-def alike(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
-    """Rows that differ by the number of a layer alone, as one: (the first, where all are, how often, bytes moved)."""
+def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
+    """Merges rows that differ only by the number of a layer: (the first, path of all, count, bytes moved)."""
     groups: dict[Any, list[Collective]] = {}
     for row in rows:
         pattern = _NUMBER.sub("*", row.path)
@@ -129,10 +129,10 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def ranked(found: Suggestion) -> Any:
-    """The trials of a search, those that were compiled in full, and of the others how many share a reason."""
+    """The table of a search: a row for each compiled trial, and the other trials by reason."""
     table = Table(title="layouts, best first", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in ("layout", "ms", "cycles M", "moved", "peak", "why not"):
-        table.add_column(name, justify="left" if name in ("layout", "why not") else "right", overflow="fold")
+    for name in ("layout", "ms", "cycles M", "moved", "peak", "reason"):
+        table.add_column(name, justify="left" if name in ("layout", "reason") else "right", overflow="fold")
     others: dict[str, list[Trial]] = {}
     for trial in found.trials:
         plan = trial.plan
@@ -160,8 +160,8 @@ def _few(names: list[str]) -> str:
     return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def layers_alike(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
-    """Rows that differ by the number of a layer alone, as one: (their path, the first, how many, bytes of all)."""
+def equal_layers(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
+    """Merges rows that differ only by the number of a layer: (their path, the first, count, bytes of all)."""
     groups: dict[Any, list[Row]] = {}
     for row in rows:
         key = _NUMBER.sub("*", row.path), row.dtype, row.shape, row.spec, row.rule
@@ -174,18 +174,18 @@ def layers_alike(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
 
 def _layout(plan: Plan) -> Table:
     found = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in ("path", "dtype, shape", "lies", "rule"):
+    for name in ("path", "dtype, shape", "spec", "rule"):
         found.add_column(name, overflow="fold")
     found.add_column("per device", justify="right")
-    for path, row, count, total in layers_alike(plan.layout):
+    for path, row, count, total in equal_layers(plan.layout):
         times = f" x {count:,}" if count > 1 else ""
-        cells = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
-        found.add_row(*(Text(cell) for cell in cells), size(total))
+        texts = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
+        found.add_row(*(Text(text) for text in texts), size(total))
     return found
 
 
-def findings_alike(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
-    """Findings that differ by the number of a layer alone, as one: (the first, how many)."""
+def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
+    """Merges findings that differ only by the number of a layer: (the first, count)."""
     groups: dict[Any, list[Finding]] = {}
     for found in findings:
         groups.setdefault((found.kind, _NUMBER.sub("*", found.subject), found.text, found.line), []).append(found)
@@ -196,16 +196,16 @@ def findings_alike(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
 
 
 def _findings(plan: Plan) -> Text:
-    lines = [Text("\nwhat stands out", style="bold")]
-    for found, count in findings_alike(plan.findings)[:SHOWN]:
+    lines = [Text("\nfindings", style="bold")]
+    for found, count in equal_findings(plan.findings)[:SHOWN]:
         lines.append(Text(f"  {found}{f' (x {count:,})' if count > 1 else ''}"))
         lines += [Text(f"    {found.line}", style="dim")] if found.line else []
     return Text("\n").join(lines)
 
 
 def _collectives(plan: Plan) -> Text:
-    """Two lines each, so that what it came from has room on a narrow terminal, too."""
-    found = alike(plan.collectives)
+    """The table of collectives, with the module, op and line below each row, for narrow terminals."""
+    found = equal_collectives(plan.collectives)
     lines = [Text("\ncollectives", style="bold"), Text(_row("kind", "axes", "count", "bytes", "moved"), style="dim")]
     for row, path, count, moved in found[:SHOWN]:
         axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
@@ -223,5 +223,5 @@ def _row(kind: str, axes: str, count: str, each: str, moved: str) -> str:
 
 
 def kind_of(row: Collective) -> str:
-    """What a collective is called here; an asterisk: it runs beside other work."""
+    """The displayed kind of a collective; an asterisk: it is overlapped with computation."""
     return f"{row.kind}{' + slice' if row.is_sliced else ''}{'*' if row.is_async else ''}"

@@ -5,7 +5,7 @@ import torch
 
 import spmd
 from spmd.core import in_flight
-from spmd.core.sharding import rows
+from spmd.core.sharding import store_rows
 
 
 def test_rows_of_stacks_are_counted(mesh8: spmd.Mesh) -> None:
@@ -15,10 +15,10 @@ def test_rows_of_stacks_are_counted(mesh8: spmd.Mesh) -> None:
     for _ in range(8):
         x = (x @ torch.ones(512, 512, device="xla")).softmax(-1)
     spmd.sync()
-    stack, sharding = x._cell.value.placed()[0], spmd.get_sharding(row)
+    stack, sharding = x._storage.value.placed()[0], spmd.get_sharding(row)
     made = []
     for index in range(40):
-        made.append(rows.row(stack, index, sharding))
+        made.append(store_rows.row(stack, index, sharding))
         assert made[-1].is_ready() or any(one is made[-1] for one in in_flight._over_several)
         assert len(in_flight._over_several) <= 16
     np.testing.assert_array_equal(np.asarray(made[7]), x[7].cpu().numpy())

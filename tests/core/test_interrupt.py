@@ -16,7 +16,7 @@ class TestInterrupt:
             import signal
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
-            spmd.config.roll_layers = "never"  # as a loop of 150 turns it would be compiled before the alarm
+            spmd.config.scan_layers = "never"  # as a loop of 150 turns it would be compiled before the alarm
             def chain(x):
                 for i in range(150):
                     x = (x @ x).sin() + i
@@ -214,7 +214,7 @@ class TestInterrupt:
             import signal
             signal.signal(signal.SIGINT, signal.default_int_handler)
             import torch, spmd
-            from spmd.core.engine import launch as compiling
+            from spmd.core.engine import executables as compiling
             x = torch.zeros(2, device="xla")
             spmd.sync()
             run = compiling.run

@@ -10,7 +10,7 @@ import spmd
 from spmd.core.dispatch import call
 from spmd.core.interop import call_jax
 from spmd.core.ir import meta, source
-from spmd.core.lazy import annotate, reads, views
+from spmd.core.lazy import annotations, reads, views
 from spmd.core.passes import dynamic
 from spmd.core.sharding import value
 from spmd.core.tables import Bounded, Interned
@@ -67,7 +67,7 @@ class TestLongProcesses:
 
     @pytest.fixture(autouse=True)
     def small_tables(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "entry_cache_size", 256)
+        monkeypatch.setattr(spmd.config, "op_table_size", 256)
 
     def test_slices(self) -> None:
         x = torch.arange(float(MANY + 3), device="xla")
@@ -98,16 +98,16 @@ class TestLongProcesses:
 
     def test_marks_and_shardings(self, mesh8: spmd.Mesh) -> None:
         shardings = value._INTERNED
-        marks, num_shardings = annotate._MARKS.num_alive() + 1, shardings.num_alive() + 1
+        marks, num_shardings = annotations._MARKS.num_alive() + 1, shardings.num_alive() + 1
         target = mesh8.sharding(("fsdp",), 1, "test")
-        kept = annotate.mark_entry(meta.dense_meta((8,), torch.float32), target)
+        kept = annotations.mark_op(meta.dense_meta((8,), torch.float32), target)
         for size in range(1, MANY // 2):
-            annotate.mark_entry(meta.dense_meta((size,), torch.float32), target)
+            annotations.mark_op(meta.dense_meta((size,), torch.float32), target)
             value.Sharding.of((size,), (1,), (f"axis{size}",))
         gc.collect()
-        for table, others in ((annotate._MARKS, marks), (shardings, num_shardings)):
+        for table, others in ((annotations._MARKS, marks), (shardings, num_shardings)):
             assert len(table) <= table.limit and table.num_alive() <= table.limit + others
-        assert annotate.mark_entry(meta.dense_meta((8,), torch.float32), target) is kept
+        assert annotations.mark_op(meta.dense_meta((8,), torch.float32), target) is kept
         assert mesh8.sharding(("fsdp",), 1, "test") is target
 
     def test_strided_views_and_writes(self) -> None:
@@ -125,11 +125,11 @@ class TestLongProcesses:
         codes = [compile(f"x{number} = 1", f"file{number}.py", "exec") for number in range(MANY)]
         for code in codes:
             source.is_library(code)
-            dynamic._moving.table.keep(((code, 1, "aten.select"), None), True)
+            dynamic._dynamic_starts.table.keep(((code, 1, "aten.select"), None), True)
         del codes, code
         gc.collect()
         assert len(source._is_library) <= source._is_library.limit
-        assert len(dynamic._moving.table) <= dynamic._moving.table.limit
+        assert len(dynamic._dynamic_starts.table) <= dynamic._dynamic_starts.table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What a user's function has captured is freed when the table and the programs have dropped the function."""
@@ -181,8 +181,8 @@ class TestSteadyStep:
         for _ in range(3):
             step()
         compiled = spmd.metrics.counter("programs_compiled")
-        tables = [*(plan.table for plan in call.PLANS.values()), meta._METAS, annotate._MARKS, views._STRIDED]
-        tables += [views._STRIDED_WRITES, reads._GATHERS, reads._BARRIERS, value._INTERNED]
+        tables = [*(plan.table for plan in call.PLANS.values()), meta._METAS, annotations._MARKS, views._STRIDED]
+        tables += [views._STRIDED_WRITES, reads._GATHERS, reads._RENEWS, value._INTERNED]
         for table in tables:
             table.clear()
         gc.collect()

@@ -14,7 +14,7 @@ from torch import nn
 import spmd
 
 
-class Turns:
+class Iterations:
     """Two threads in a fixed order: each part runs in its thread while the other one waits."""
 
     def __init__(self) -> None:
@@ -45,10 +45,10 @@ class Turns:
 
 
 @pytest.fixture
-def other() -> Iterator[Turns]:
-    turns = Turns()
-    yield turns
-    turns.end()
+def other() -> Iterator[Iterations]:
+    iterations = Iterations()
+    yield iterations
+    iterations.end()
 
 
 def compiled(function: Callable[[], object]) -> int:
@@ -61,7 +61,7 @@ def compiled(function: Callable[[], object]) -> int:
 class TestBarriers:
     """A barrier runs what its own thread has recorded and what that needs."""
 
-    def test_the_rest_stays_recorded(self, other: Turns) -> None:
+    def test_the_rest_stays_recorded(self, other: Iterations) -> None:
         x = torch.ones(3, device="xla") + 1
         spmd.sync()
         theirs = other(lambda: x * 2)
@@ -79,7 +79,7 @@ class TestBarriers:
         spmd.sync()
         assert spmd.residence(x) == "devices"
 
-    def test_initial_values_of_another_thread(self, other: Turns) -> None:
+    def test_initial_values_of_another_thread(self, other: Iterations) -> None:
         """A model that one thread has built and another one trains is initialised once, by a program of its own."""
 
         def build() -> nn.Module:
@@ -95,7 +95,7 @@ class TestBarriers:
         assert {spmd.residence(weight) for weight in model.parameters()} == {"devices"}
 
     @pytest.mark.parametrize("is_split", [False, True], ids=["one", "mesh"])
-    def test_serving_beside_training(self, other: Turns, mesh8: Any, is_split: bool) -> None:
+    def test_serving_beside_training(self, other: Iterations, mesh8: Any, is_split: bool) -> None:
         """One thread trains, the other one asks the same model, wherever in its step the first one is. Each answer is
         that of the weights at its time, whenever it is read, and after the first round nothing is compiled."""
 
@@ -143,7 +143,7 @@ class TestBarriers:
             check(given, wanted)
         assert not any(counts[1:]), counts
 
-    def test_in_place_across_threads(self, other: Turns) -> None:
+    def test_in_place_across_threads(self, other: Iterations) -> None:
         """Threads that write into the same tensors, views of them among them, in every order of writes and barriers."""
         draw = random.Random(0)
 
@@ -168,7 +168,7 @@ class TestBarriers:
         for given, wanted in zip(made, run("cpu", [lambda function: function()] * len(order)), strict=True):
             check(given, wanted)
 
-    def test_what_another_reads_is_copied(self, other: Turns) -> None:
+    def test_what_another_reads_is_copied(self, other: Iterations) -> None:
         """The program that writes over a buffer is the same, and writes over it, whoever still reads it."""
         x = torch.ones(64, device="xla") + 0
         spmd.sync()
@@ -184,7 +184,7 @@ class TestBarriers:
         assert compiled(step) == 0 and spmd.metrics.counter("buffers_spared") == before + 1
         assert other(held.tolist) == [3.0] * 64 and x.tolist() == [8.0] * 64
 
-    def test_a_read_in_the_midst_of_anothers_step(self, other: Turns) -> None:
+    def test_a_read_in_the_midst_of_anothers_step(self, other: Iterations) -> None:
         """Reading a weight that another thread's step has written runs once what the step has written so far."""
         weights = [torch.ones(4, device="xla") + i for i in range(6)]
         spmd.sync()
@@ -196,7 +196,7 @@ class TestBarriers:
         assert [weight[0].item() for weight in weights] == [3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
         assert pending.tolist() == [4.0] * 4
 
-    def test_what_an_idle_thread_has_written(self, other: Turns) -> None:
+    def test_what_an_idle_thread_has_written(self, other: Iterations) -> None:
         """It is computed with what needs it, and runs for good when that has happened again and again."""
         weight = torch.ones(4, device="xla") + 0
         spmd.sync()
@@ -208,7 +208,7 @@ class TestBarriers:
         assert made == [[4.0] * 4] * 10
         assert found == ["pending"] * 8 + ["devices"] * 2
 
-    def test_draws(self, other: Turns) -> None:
+    def test_draws(self, other: Iterations) -> None:
         """The draws of a seed come in the order of recording, whichever thread's barrier runs them."""
 
         def drawn(calls: Sequence[Callable[[Callable[[], Any]], Any]]) -> list[Any]:

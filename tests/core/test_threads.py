@@ -11,7 +11,7 @@ from torch import nn
 
 import spmd
 from spmd import shards
-from spmd.core.engine import reads
+from spmd.core.engine import host_reads
 from spmd.core.ir import source
 from spmd.core.ir.graph import origin
 from spmd.core.ir.source import node_line
@@ -87,22 +87,22 @@ class TestLines:
     @staticmethod
     def blamed(x: torch.Tensor, y: torch.Tensor) -> str:
         y.backward()
-        return str(node_line(origin(x.grad._cell.value)))
+        return str(node_line(origin(x.grad._storage.value)))
 
     def test_same_numbers_in_two_threads(self) -> None:
-        recorded, turns = threading.Barrier(2, timeout=60), []
+        recorded, iterations = threading.Barrier(2, timeout=60), []
 
         def work(record: Callable[[], tuple[torch.Tensor, torch.Tensor]]) -> None:
             x, y = record()
             recorded.wait()
-            turns.append((record.__name__, self.blamed(x, y)))
+            iterations.append((record.__name__, self.blamed(x, y)))
 
         threads = [threading.Thread(target=work, args=(record,)) for record in (self.first, self.second)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert len(turns) == 2 and all(line.endswith(f"# recorded {name}") for name, line in turns)
+        assert len(iterations) == 2 and all(line.endswith(f"# recorded {name}") for name, line in iterations)
 
     def test_backward_in_another_thread_than_forward(self) -> None:
         def both() -> str:
@@ -135,7 +135,7 @@ class TestReadersOutsideTheLock:
             (lambda x: torch.cat([shard.data for shard in spmd.local_shards(x)]), shards, "host_tensor"),
             (lambda x: x.cpu(), transfer, "download"),
             (lambda x: pickle.loads(pickle.dumps(x)), transfer, "download"),
-            (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), reads.Lease, "placed"),
+            (lambda x: torch.from_dlpack(x.__dlpack__()).clone(), host_reads.Lease, "placed"),
         ],
         ids=["local_shards", "cpu", "pickle", "dlpack"],
     )
@@ -165,7 +165,7 @@ class TestReadersOutsideTheLock:
     def test_afterwards_the_buffer_is_donated_again(self) -> None:
         x = torch.zeros(16, device="xla") + 0
         spmd.local_shards(x)
-        before = x._cell.value
+        before = x._storage.value
         x.add_(1)
         spmd.sync()
         assert "overwritten in place" in before.gone

@@ -42,7 +42,7 @@ class TestAccumulateGradients:
     """`fsdp.accumulate_gradients(model, loss_fn, batch, num_micro_batches)`."""
 
     def test_the_big_batch(self, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """Loss, gradients and the gradients there were are those of the whole batch; one program, one part's memory."""
+        """Loss, gradients and former gradients are those of the whole batch; one program, the memory of one part."""
         plain = build()
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy=POLICY)
         taken = []
@@ -60,7 +60,7 @@ class TestAccumulateGradients:
                 assert spmd.get_sharding(one.grad).text(one.dim()) == spmd.get_sharding(one).text(one.dim())
             taken.append(last_record().temp_bytes)
         one, four, eight = taken
-        # The parts themselves, cut from the batch, grow with their number; what a part takes does not.
+        # The bytes of the parts, cut from the batch, depend on their number; those of one part's step do not.
         part = 8 * 16 * (WIDTH * 4 + 8) // 8
         assert eight - four <= 2 * 4 * part
         assert four < 2 * one
@@ -82,7 +82,7 @@ class TestAccumulateGradients:
                 if is_loop:
                     losses.append(fsdp.accumulate_gradients(model, partial(loss_of, model), batch, 2))
                 else:
-                    parts = [{name: value[turn::2] for name, value in batch.items()} for turn in range(2)]
+                    parts = [{name: value[iteration::2] for name, value in batch.items()} for iteration in range(2)]
                     each = [loss_of(model, part) / 2 for part in parts]
                     for one in each:
                         one.backward()
@@ -110,7 +110,7 @@ class TestAccumulateGradients:
         assert {name for name, one in model.named_parameters() if one.grad is not None} == {"used.weight", "used.bias"}
 
     def test_planned(self, mesh8: spmd.Mesh) -> None:
-        """What a step takes does not grow with the number of parts, but for the batch itself."""
+        """The memory of a step does not depend on the number of parts, but for the batch itself."""
         model = FSDP(build(), mesh=mesh8, auto_wrap_policy=POLICY)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 

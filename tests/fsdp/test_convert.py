@@ -1,4 +1,4 @@
-"""Consolidation of what PyTorch/XLA's FSDP saved, by files that an independent writer makes after its description."""
+"""Consolidation of PyTorch/XLA's FSDP checkpoints, with files of an independent writer after its description."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from torch import nn
 import fsdp
 import spmd
 
-MULTIPLE = 128  # what PyTorch/XLA pads a piece to
+MULTIPLE = 128  # PyTorch/XLA pads a shard to a multiple of it
 
 
 class Net(nn.Module):
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def cut(value: torch.Tensor, world: int, *, dim_0: bool) -> list[torch.Tensor]:
-    """Each rank's piece of a parameter: of rows, or of it flattened, padded with zeros to an even cut."""
+    """Each rank's shard of a parameter: of its rows, or of it flattened; padded with zeros to equal shards."""
     if dim_0 and value.dim():
         rows = -(-value.shape[0] // world)
         padded = torch.cat([value, value.new_zeros(rows * world - value.shape[0], *value.shape[1:])])
@@ -40,7 +40,7 @@ def cut(value: torch.Tensor, world: int, *, dim_0: bool) -> list[torch.Tensor]:
 
 
 def ranks(model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool, flatten: bool) -> list[Any]:
-    """What each rank saves of a model of which the root and some submodules are wrapped."""
+    """The files of all ranks for a model of which the root and some submodules are wrapped."""
     saved: list[dict[str, torch.Tensor]] = [{} for _ in range(world)]
     shard_info: dict[str, dict[str, Any]] = {}
     flatten_info: dict[str, Any] = {}
@@ -57,10 +57,10 @@ def ranks(model: nn.Module, wrapped: tuple[str, ...], world: int, *, dim_0: bool
             flatten_info[f"{dot}flat_param_0"] = (names, shapes, [value.numel() for value in parameters.values()])
             parameters = {"_fpw_module.flat_param_0": torch.cat([value.reshape(-1) for value in parameters.values()])}
         for name, value in parameters.items():
-            piece = f"_fsdp_shard.{name.replace('.', '_fsdp_sep_')}"
-            shard_info[module][piece] = {"_orig_name": name, "_orig_size": value.shape}
+            key = f"_fsdp_shard.{name.replace('.', '_fsdp_sep_')}"
+            shard_info[module][key] = {"_orig_name": name, "_orig_size": value.shape}
             for rank, part in enumerate(cut(value, world, dim_0=dim_0)):
-                saved[rank][f"{dot}{piece}"] = part
+                saved[rank][f"{dot}{key}"] = part
     for name, value in model.named_buffers():
         for state in saved:
             state[name] = value.half() if value.is_floating_point() else value
@@ -84,7 +84,7 @@ WRAPPED = (("block.0", "block"), ())
 @pytest.mark.parametrize("dim_0", (False, True), ids=("flat", "dim_0"))
 @pytest.mark.parametrize("flatten", (False, True), ids=("each", "flatten_parameters"))
 class TestStateDicts:
-    """The ranks' state dicts give the bare model's, whatever the arguments were that it was wrapped with."""
+    """The ranks' state dicts give the bare model's, whatever arguments it was wrapped with."""
 
     @pytest.mark.parametrize("world", (1, 4, 11))
     def test_same(self, wrapped: tuple[str, ...], dim_0: bool, flatten: bool, world: int) -> None:
@@ -96,7 +96,7 @@ class TestStateDicts:
 
 
 class TestNames:
-    """Of the wrappers' own modules nothing is left in a name."""
+    """Names have no trace of the wrappers' own modules."""
 
     def test_wrapped_modules(self) -> None:
         model = Net()

@@ -1,4 +1,4 @@
-"""Models that are put together in unusual ways, and trained by unusual optimizers: each against plain torch."""
+"""Models of unusual structure, and unusual optimizers: each against plain torch."""
 
 import copy
 import io
@@ -28,7 +28,7 @@ def pair() -> nn.Module:
 
 
 class TestAChildAfterItsParent:
-    """The unit above leaves its parameters to the one below."""
+    """A child that is wrapped after its parent takes its parameters over from the parent's unit."""
 
     @pytest.mark.parametrize("dtype", [None, torch.float32])
     def test_owned_once(self, dtype: torch.dtype | None, mesh8: spmd.Mesh) -> None:
@@ -58,14 +58,14 @@ class TestAChildAfterItsParent:
         fsdp.fully_shard(model, mesh=mesh8)
         same_gradients(model, plain, torch.randn(16, 16))
         _, first, second = fsdp.show(model).units
-        # Each gathers it; it is kept once.
+        # Both units gather it; it is kept once.
         assert first.gathered_bytes == second.gathered_bytes == 16 * 16 * 4
         assert (first.kept_bytes, second.kept_bytes) == (16 * 16 * 4 // 8, 0)
         assert second.parameters[0].notes == ("tied", "kept above")
 
 
 class TestLoadedByAssignment:
-    """`load_state_dict(assign=True)` puts other parameters there: they are split, gathered and trained."""
+    """`load_state_dict(assign=True)` replaces parameters: the new ones are sharded, gathered and trained."""
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     @pytest.mark.parametrize("how", ["in place", "wrapper"])
@@ -85,7 +85,7 @@ class TestLoadedByAssignment:
 
 
 class TestThawed:
-    """requires_grad_(True) after wrapping: gradients are split, scaled and reduced like those of the others."""
+    """requires_grad_(True) after wrapping: gradients are sharded, scaled and reduced like those of the others."""
 
     def test_after_a_step(self, mesh8: spmd.Mesh) -> None:
         plain = pair()
@@ -94,7 +94,7 @@ class TestThawed:
         for unit in (*model, model):
             fsdp.fully_shard(unit, mesh=mesh8)
         for unit in model:
-            unit.set_gradient_divide_factor(1.0)  # the sum over eight parts of the batch, not their mean
+            unit.set_gradient_divide_factor(1.0)  # the sum over eight shards of the batch, not their mean
         x = torch.randn(16, 16)
         model(x.to("xla")).square().mean().backward()
         assert model[0].weight.grad is None
@@ -140,7 +140,7 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 
 
 class TestOptimizersWithStateOfAnotherShape:
-    """Rows and columns, square matrices: no state lies like its parameter."""
+    """Rows and columns, square matrices: no state has the sharding of its parameter."""
 
     @pytest.mark.parametrize("name", OPTIMIZERS)
     def test_as_torch(self, name: str, mesh8: spmd.Mesh) -> None:
@@ -170,7 +170,7 @@ class TestOptimizersWithStateOfAnotherShape:
 
 
 class Adapted(nn.Module):
-    """A frozen layer beside two thin ones that are trained (LoRA, arXiv:2106.09685)."""
+    """A frozen layer and two thin ones that are trained (LoRA, arXiv:2106.09685)."""
 
     def __init__(self, base: nn.Linear, rank: int = 4) -> None:
         super().__init__()
@@ -183,7 +183,7 @@ class Adapted(nn.Module):
 
 
 class TestAdapters:
-    """LoRA over a frozen base that is split: before and after wrapping."""
+    """LoRA over a frozen sharded base: before and after wrapping."""
 
     @pytest.mark.parametrize("when", ["before", "after"])
     def test_training(self, when: str, mesh8: spmd.Mesh) -> None:
@@ -214,7 +214,7 @@ class TestAdapters:
 
 
 class TestResume:
-    """Training that is saved and goes on in a new model gives the same bits as one that never stopped."""
+    """Training that is saved and continues in a new model gives the same bits as training without a stop."""
 
     def test_bit_equal(self, mesh8: spmd.Mesh) -> None:
         def build() -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -254,7 +254,7 @@ class TestResume:
 
 
 class TestHooks:
-    """A user's hooks on a unit see what they see on any module."""
+    """A user's hooks on a unit get the same arguments as on any module."""
 
     def test_forward_and_backward(self, mesh8: spmd.Mesh) -> None:
         def watch(model: nn.Module) -> list[Any]:

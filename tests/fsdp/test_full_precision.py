@@ -1,4 +1,4 @@
-"""Modules that compute in float32 in the midst of a model that computes in less, as torch's own FSDP has them."""
+"""Modules that compute in float32 within a model of lower precision, as in torch's own FSDP."""
 
 import copy
 import warnings
@@ -28,14 +28,14 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture
 def group_of_one() -> Iterator[None]:
-    """torch's FSDP runs in a process group, if only of one."""
+    """torch's FSDP needs a process group; this one has one process."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 
 
 class Normed(nn.Module):
-    """Two norms, whose weights bfloat16 would round."""
+    """Two norms with weights that bfloat16 would round."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -66,21 +66,21 @@ class TestModuleClassesToIgnore:
         self, kinds: tuple[type[nn.Module], ...], partitioner: str, group_of_one: None, mesh8: spmd.Mesh
     ) -> None:
         plain, x = build(), torch.randn(16, 16)
-        asked = MixedPrecision(BF16, buffer_dtype=BF16, _module_classes_to_ignore=kinds)
+        requested = MixedPrecision(BF16, buffer_dtype=BF16, _module_classes_to_ignore=kinds)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's, of its older FSDP, and of one process
+            warnings.simplefilter("ignore")  # torch's warnings, about its older FSDP and about one process
             theirs = FSDPOfTorch(
-                copy.deepcopy(plain), auto_wrap_policy=ModuleWrapPolicy({Normed}), mixed_precision=asked,
+                copy.deepcopy(plain), auto_wrap_policy=ModuleWrapPolicy({Normed}), mixed_precision=requested,
                 device_id=torch.device("cpu"), use_orig_params=True,
             )  # fmt: skip
             expected = step(theirs, x)
-        ours = FSDP(plain, mesh8, auto_wrap_policy={Normed}, mixed_precision=asked)
+        ours = FSDP(plain, mesh8, auto_wrap_policy={Normed}, mixed_precision=requested)
         y = step(ours, x.to("xla"))
         assert y.dtype == expected.dtype == BF16
         assert (y.cpu() - expected).abs().max() <= 0.01 * expected.abs().max()
         for (name, one), two in zip(ours.named_parameters(), theirs.parameters(), strict=True):
             assert one.grad.dtype == two.grad.dtype == torch.float32
-            # What computing in bfloat16 costs; torch also adds up norms of bfloat16 in it.
+            # The error of computing in bfloat16; torch also sums norms of bfloat16 in it.
             assert (one.grad.cpu() - two.grad).norm() < 0.06 * two.grad.norm(), name
             if name.endswith("weight"):
                 is_kept = isinstance(plain.get_submodule(name.removesuffix(".weight")), kinds)
@@ -89,8 +89,8 @@ class TestModuleClassesToIgnore:
         assert {buffer.dtype for buffer in buffers.values() if buffer.is_floating_point()} == {torch.float32}
 
     def test_units_of_their_own(self, mesh8: spmd.Mesh) -> None:
-        asked = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
-        units = fsdp.show(FSDP(build(), mesh8, auto_wrap_policy={Normed}, mixed_precision=asked)).units
+        requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
+        units = fsdp.show(FSDP(build(), mesh8, auto_wrap_policy={Normed}, mixed_precision=requested)).units
         assert [unit.name for unit in units] == ["", "0", "0.norm", "1", "1.norm"]
         assert units[2].gathered_bytes == 2 * 16 * 4
         assert units[1].gathered_bytes == 2 * (2 * 16 * 32 + 32 + 16 + 2 * 32)
@@ -98,23 +98,23 @@ class TestModuleClassesToIgnore:
     def test_what_a_policy_gives_them_gives_way(self, mesh8: spmd.Mesh) -> None:
         model = build()
         model[0].norm._wrap_overrides = {"mp_policy": fsdp.MixedPrecisionPolicy(BF16), "min_shard_numel": 100}
-        asked = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
-        shown = fsdp.show(FSDP(model, mesh8, auto_wrap_policy=fsdp.always_wrap_policy, mixed_precision=asked))
+        requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
+        shown = fsdp.show(FSDP(model, mesh8, auto_wrap_policy=fsdp.always_wrap_policy, mixed_precision=requested))
         (norm,) = [unit for unit in shown.units if unit.name == "0.norm"]
         assert norm.gathered_bytes == 2 * 16 * 4
         assert norm.parameters[0].kept_bytes == 16 * 4
 
     def test_without_a_policy(self, mesh8: spmd.Mesh) -> None:
-        """It does nothing, as in torch, and what was not there by default is named."""
+        """It does nothing, as in torch; a warning names classes that are not the default."""
         FSDP(Net(), mesh8, mixed_precision=MixedPrecision(BF16))
-        asked = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
+        requested = MixedPrecision(BF16, _module_classes_to_ignore=(nn.LayerNorm,))
         with pytest.warns(UserWarning, match=r"_module_classes_to_ignore=LayerNorm \(as in torch, without an"):
-            model = FSDP(Net(), mesh8, mixed_precision=asked)
+            model = FSDP(Net(), mesh8, mixed_precision=requested)
         assert len(fsdp.show(model).units) == 1
 
 
 class TestFullPrecisionModules:
-    """full_precision_modules: ours, beside `mp_policy`."""
+    """full_precision_modules: our keyword, next to `mp_policy`."""
 
     def test_what_they_read_and_return(self, mesh8: spmd.Mesh) -> None:
         class Watched(nn.Module):

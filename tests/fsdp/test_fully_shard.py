@@ -27,7 +27,7 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def sharded(plain: nn.Module, mesh: spmd.Mesh | None, **how: Any) -> nn.Module:
-    """A copy whose blocks are units, and then the whole."""
+    """A copy whose blocks are units, and then the root."""
     model = copy.deepcopy(plain)
     for block in model.blocks:
         fsdp.fully_shard(block, mesh=mesh, **how)
@@ -153,7 +153,7 @@ class TestModule:
 
 
 class TestMesh:
-    """mesh, dp_mesh_dims, shard_axis, extra_data_axis: which axis holds shards, which replicas."""
+    """mesh, dp_mesh_dims, shard_axis, extra_data_axis: the axis of shards and the axis of replicas."""
 
     def test_default(self) -> None:
         assert spec(fsdp.fully_shard(nn.Linear(8, 16)).weight) == ("fsdp", None)
@@ -187,7 +187,7 @@ class TestMesh:
 
 
 class TestReshardAfterForward:
-    """reshard_after_forward: None frees in all units but the root; True and False are what they say."""
+    """reshard_after_forward: None frees in all units but the root, True in all, False in none."""
 
     def gathers_of(self, mesh: spmd.Mesh, prepare: Callable[[nn.Module], None], **how: Any) -> int:
         model = nn.Sequential(*(nn.Linear(264, 264, bias=False) for _ in range(3)))
@@ -254,7 +254,7 @@ class TestShardPlacementFn:
     @pytest.mark.parametrize(
         ("rule", "error", "said"),
         [
-            (lambda parameter: Shard(2), ValueError, r"dim 2 is none of a parameter of shape \(8, 8\)"),
+            (lambda parameter: Shard(2), ValueError, r"a parameter of shape \(8, 8\) has no dim 2"),
             (lambda parameter: "rows", TypeError, "or None, got 'rows'"),
         ],
     )
@@ -266,12 +266,12 @@ class TestShardPlacementFn:
         mesh = spmd.Mesh(range(8), (4, 2), ("fsdp", "tensor"))
         layer = nn.Linear(8, 8, bias=False).to("xla")
         spmd.mark_sharding(layer.weight, mesh, ("tensor", None))
-        with pytest.raises(ValueError, match="is split over 'tensor' already"):
+        with pytest.raises(ValueError, match="is sharded over 'tensor' already"):
             fsdp.fully_shard(layer, mesh=mesh, shard_axis="fsdp", shard_placement_fn=lambda parameter: 0)
 
 
 class TestIgnoredParams:
-    """ignored_params: neither split nor gathered."""
+    """ignored_params: neither sharded nor gathered."""
 
     def test_whole(self, mesh8: spmd.Mesh) -> None:
         plain = Net()
@@ -284,7 +284,7 @@ class TestIgnoredParams:
 
 
 class TestMinShardNumel:
-    """min_shard_numel: small parameters stay whole."""
+    """min_shard_numel: small parameters stay replicated."""
 
     def test_threshold(self, mesh8: spmd.Mesh) -> None:
         plain = Net()
@@ -295,7 +295,7 @@ class TestMinShardNumel:
 
 
 class TestOffloadPolicy:
-    """offload_policy: parameters lie in the host's memory between uses."""
+    """offload_policy: parameters are in the host's memory between uses."""
 
     def test_trains_alike(self, mesh8: spmd.Mesh) -> None:
         plain, x = Net(), torch.randn(16, 16)
@@ -313,7 +313,7 @@ class TestOffloadPolicy:
 
 
 class TestMethods:
-    """What FSDPModule adds."""
+    """The methods of FSDPModule."""
 
     def test_unshard_and_reshard(self, mesh8: spmd.Mesh) -> None:
         plain, x = Net(), torch.randn(16, 16)
@@ -330,11 +330,11 @@ class TestMethods:
 
     @pytest.mark.parametrize("method", ["set_gradient_divide_factor", "set_reduce_scatter_divide_factor"])
     def test_set_gradient_divide_factor(self, method: str, mesh8: spmd.Mesh) -> None:
-        """By default the sum over eight parts of the batch is divided by eight."""
+        """By default the sum over eight shards of the batch is divided by eight."""
         plain, x = Net(), torch.randn(16, 16)
         model = sharded(plain, mesh8)
         getattr(model, method)(2.0)
-        for _ in range(2):  # what is there already is not scaled again
+        for _ in range(2):  # a gradient that exists already is not scaled again
             model(x.to("xla")).square().mean().backward()
             plain(x).square().mean().backward()
         check(model.head.weight.grad, 4 * plain.head.weight.grad)
@@ -349,7 +349,7 @@ class TestMethods:
             model.set_modules_to_forward_prefetch([model.blocks[0]])
 
     def test_set_requires_gradient_sync(self, mesh8: spmd.Mesh) -> None:
-        """Accumulated gradients are those of the big batch, whatever a loop says about their reduction."""
+        """Accumulated gradients are those of the big batch, whatever a loop sets for their reduction."""
         plain, x = Net(), torch.randn(16, 16)
         model = sharded(plain, mesh8)
         with pytest.warns(UserWarning, match="add up exactly"):
@@ -375,7 +375,7 @@ class TestMethods:
         assert copied.encode.module is copied
         with pytest.raises(ValueError, match="has no method 'decode'"):
             fsdp.register_fsdp_forward_method(model, "decode")
-        fsdp.register_fsdp_forward_method(plain, "decode")  # of a plain module nothing changes
+        fsdp.register_fsdp_forward_method(plain, "decode")  # a plain module stays as it is
 
 
 class TestMpPolicy:
@@ -426,7 +426,7 @@ class TestTied:
 
 
 class TestElsewhere:
-    """Units in loops of the program, and over devices that are not here."""
+    """Units in loops of the program, and over devices that are not present."""
 
     def test_scanned_layers(self, mesh8: spmd.Mesh) -> None:
         class Scanned(Net):
@@ -439,7 +439,7 @@ class TestElsewhere:
         assert train(sharded(scanned, mesh8), x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
 
     def test_planned(self) -> None:
-        """As a wrapper's step is; a model on meta needs no values."""
+        """A step is planned as a wrapper's is; a model on meta needs no values."""
         far = spmd.Mesh(range(16), (16,), ("fsdp",), target="cpu:16")
         plans = []
         for how in ("wrapper", "in place"):

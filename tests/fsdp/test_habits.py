@@ -1,4 +1,4 @@
-"""What training programs do with a sharded model, each against plain torch."""
+"""Usual calls of training programs on a sharded model, each against plain torch."""
 
 import copy
 from typing import Any
@@ -93,7 +93,7 @@ class TestGradientDivideFactors:
 
 
 class TestSummonFullParams:
-    """summon_full_params: whole on each device for a while."""
+    """summon_full_params: a context with unsharded parameters."""
 
     def test_reads_and_writes(self, mesh8: spmd.Mesh) -> None:
         _, model = twins(mesh8)

@@ -8,7 +8,7 @@ import torch
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig
-from spmd.core.engine import init
+from spmd.core.engine import initialization
 
 
 def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[str, torch.Tensor], list[str]]:
@@ -27,13 +27,13 @@ def initialised(device: str, mesh: spmd.Mesh, layers: int = 12) -> tuple[dict[st
 
 @pytest.mark.parametrize("device", ["xla", "meta"])
 class TestDeep:
-    """Twelve layers are initialised by the programs of one, with the numbers that one program for all would give."""
+    """Twelve layers are initialised by the programs of one layer, with the same numbers as by one program for all."""
 
     def test_programs(self, device: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         found, names = initialised(device, mesh8)
         assert {*names} == {"init"} and len(names) <= 5
         assert initialised(device, mesh8, layers=16)[1].count("init") <= len(names)
-        monkeypatch.setattr(init, "_FEW", 10**9)
+        monkeypatch.setattr(initialization, "_FEW", 10**9)
         expected, _ = initialised(device, mesh8)
         assert all(torch.equal(value, expected[name]) for name, value in found.items())
         assert not torch.equal(found["blocks.0.mlp.up.weight"], found["blocks.1.mlp.up.weight"])
@@ -43,7 +43,8 @@ class TestDeep:
 
 
 class TestBuffers:
-    """Statistics of batch norm are born with the weights: the first step, which writes both, is the program of all."""
+    """Statistics of batch norm are initialised with the weights: the first step, which writes both, is the program of
+    all steps."""
 
     def test_programs(self, mesh8: spmd.Mesh) -> None:
         with torch.device("xla"):

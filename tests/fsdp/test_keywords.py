@@ -1,4 +1,4 @@
-"""Keywords of other FSDPs: what each becomes, one warning for those without a meaning, an error for unknown ones."""
+"""Keywords of other FSDPs: their translation, one warning for those without a meaning, an error for unknown ones."""
 
 import copy
 import warnings
@@ -62,8 +62,8 @@ class TestMixedPrecision:
     """mixed_precision: torch's own value."""
 
     def test_becomes_a_policy(self, silent: None, mesh8: spmd.Mesh) -> None:
-        asked = MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
-        model = FSDP(Net(), mesh8, mixed_precision=asked)
+        requested = MixedPrecision(torch.bfloat16, torch.bfloat16, torch.bfloat16)
+        model = FSDP(Net(), mesh8, mixed_precision=requested)
         assert model(torch.randn(16, 16).to("xla")).dtype == model.scale.dtype == torch.bfloat16
         assert model.head.weight.dtype == torch.float32
 
@@ -103,7 +103,7 @@ class TestDeviceMesh:
 
 class TestWithoutMeaning:
     """process_group, device_id, sync_module_states, forward_prefetch, backward_prefetch, limit_all_gathers,
-    use_orig_params: named in one warning where they ask for something."""
+    use_orig_params: named in one warning where they have an effect in torch."""
 
     def test_named_together(self, mesh8: spmd.Mesh) -> None:
         with pytest.warns(UserWarning) as said:
@@ -127,7 +127,7 @@ class TestWithoutMeaning:
 
 
 class TestParamInitFn:
-    """param_init_fn: initialises what was on meta."""
+    """param_init_fn: initialises modules that were on meta."""
 
     def test_called_for_each_module_on_meta(self, mesh8: spmd.Mesh) -> None:
         with torch.device("meta"):
@@ -146,7 +146,7 @@ class TestParamInitFn:
 
 
 class TestAutoWrapperCallable:
-    """auto_wrapper_callable: takes the module and keywords, gives what takes its place."""
+    """auto_wrapper_callable: takes the module and keywords, returns the module that takes its place."""
 
     @pytest.mark.parametrize("wrapper", [FSDP, XLA, SPMD])
     def test_checkpointed_units(self, wrapper: type, mesh8: spmd.Mesh) -> None:
@@ -205,7 +205,7 @@ class TestActivationCheckpointing:
         assert train(model, x.to("xla")) == pytest.approx(train(plain, x), rel=1e-5)
 
     def test_memory(self, mesh8: spmd.Mesh) -> None:
-        """What the blocks keep between forward and backward is gone."""
+        """The activations that blocks keep between forward and backward are gone."""
         width, blocks = 64, 6
         kept = self.temporaries(FSDP(Net(width, blocks), mesh8, auto_wrap_policy={Layer}), width)
         net = Net(width, blocks)

@@ -33,7 +33,7 @@ def mesh_of(name: str) -> spmd.Mesh:
 
 
 class TestPeak:
-    """A model of 400 MB, in tensors of 16, needs less than one of them beside the arrays of its devices."""
+    """A model of 400 MB, in tensors of 16, needs less than one of them in addition to its devices' arrays."""
 
     @pytest.mark.parametrize("file", ["model.safetensors", "model.pt"])
     def test_peak(self, file: str, tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ class TestPeak:
 
 
 class Config:
-    """A Hugging Face model: how it is made, what its layers are, what it is called with."""
+    """A Hugging Face model: its configuration, the class of its layers, its inputs."""
 
     def __init__(self, auto: Any, config: Any, layer: type[nn.Module], inputs: tuple[str, ...]):
         self.auto, self.config, self.layer = auto, config, layer
@@ -85,7 +85,7 @@ def on_xla(model: Config) -> Any:
 
 
 def on_meta(model: Config) -> Any:
-    """What no file has, such as the frequencies of positions, the model's own function makes."""
+    """The model's own function makes buffers that no file has, such as the frequencies of positions."""
     made = model.make("meta").to_empty(device="xla")
     made.apply(made._init_weights)
     made.tie_weights()
@@ -95,7 +95,7 @@ def on_meta(model: Config) -> Any:
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("mesh", MESHES)
 class TestHuggingFace:
-    """`save_pretrained`'s files by name into a sharded model, and from it what `from_pretrained` reads."""
+    """A sharded model loads `save_pretrained`'s files by name, and saves files that `from_pretrained` reads."""
 
     @pytest.mark.parametrize("make", [on_xla, on_meta], ids=["xla", "meta"])
     def test_there_and_back(self, make: Callable[[Config], Any], mesh: str, name: str, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ class TestHuggingFace:
 
 
 class TestBase:
-    """Files of another model's names: a body without the head that it was saved with."""
+    """Files with another model's names: a body without the head that it was saved with."""
 
     def test_rename(self, tmp_path: Path) -> None:
         model = MODELS["llama"]
@@ -148,7 +148,7 @@ class TestBase:
 
 
 class TestModulesThatLoadThemselves:
-    """`load_checkpoint` leaves to a module with its own `_load_from_state_dict` what is its."""
+    """`load_checkpoint` calls a module's own `_load_from_state_dict` for that module's entries."""
 
     def test_an_older_name_and_batch_norm(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
         class Renamed(nn.Linear):

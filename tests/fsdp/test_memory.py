@@ -1,4 +1,4 @@
-"""What each device holds of a model under FSDP, read from real buffers and from the compiled programs' own figures."""
+"""The bytes of a model under FSDP on each device, by its real buffers and by the compiled programs' own figures."""
 
 import gc
 from collections import Counter
@@ -34,7 +34,7 @@ def whole_bytes(tensors: Iterable[Tensor]) -> int:
 
 
 def bytes_per_device(tensors: Iterable[Tensor]) -> Counter[int]:
-    """Device id -> bytes, of the shards that are really there."""
+    """Device id -> bytes of the tensors' real shards."""
     held: Counter[int] = Counter()
     for tensor in tensors:
         for shard in spmd.local_shards(tensor):
@@ -43,8 +43,8 @@ def bytes_per_device(tensors: Iterable[Tensor]) -> Counter[int]:
 
 
 def live_bytes() -> Counter[int]:
-    """Device id -> bytes of every JAX buffer of this process that somebody still holds."""
-    runs.wait()  # a run that has not ended is known by one of its results
+    """Device id -> bytes of every live JAX buffer of this process."""
+    runs.wait()  # until a run has ended the library keeps one of its results
     gc.collect()
     held: Counter[int] = Counter()
     for array in jax.live_arrays():
@@ -66,7 +66,7 @@ def train_once(model: nn.Module, mesh: spmd.Mesh) -> torch.optim.Optimizer:
 
 
 class TestEachDeviceHoldsItsShare:
-    """Parameters, gradients and optimizer state each take 1/n of the whole on every device, for shapes n divides."""
+    """Parameters, gradients and optimizer state each take 1/n of their bytes on every device, for shapes n divides."""
 
     @pytest.mark.parametrize(("fixture", "ways"), [("mesh8", 8), ("mesh2x4", 4)])
     def test_after_a_step(self, fixture: str, ways: int, request: pytest.FixtureRequest) -> None:
@@ -94,7 +94,7 @@ class TestEachDeviceHoldsItsShare:
             assert share <= after[device] - before[device] <= 1.01 * share
 
     def test_momentum_of_sgd(self, mesh8: spmd.Mesh) -> None:
-        """State that an optimizer makes from a gradient, not from zeros, is split like the gradient."""
+        """State that an optimizer makes from a gradient, not from zeros, is sharded like the gradient."""
         with torch.device("xla"):
             model = gpt(width=64)
         model = sharded(model, mesh8)
@@ -111,7 +111,7 @@ class TestEachDeviceHoldsItsShare:
             assert held[device] == pytest.approx(whole_bytes(buffers) / 8, rel=0.01)
 
     def test_a_batch_that_nobody_holds_is_uploaded_in_shards(self, mesh8: spmd.Mesh) -> None:
-        """In an evaluation nothing keeps the input tensor, so that it is gone when the program that reads it runs."""
+        """In an evaluation nothing keeps the input tensor, which is freed before the program that reads it runs."""
         model = fsdp.FullyShardedDataParallel(nn.Linear(8, 8), mesh=mesh8)
         batch = torch.randn(1024, 8)
         with torch.no_grad():
@@ -134,7 +134,7 @@ class TestBornSharded:
         with torch.device("xla"):
             model = gpt(width)
         model = sharded(model, mesh8)
-        assert live_bytes() == before, "nothing is made before the first barrier"
+        assert live_bytes() == before, "nothing is made before the first sync"
         spmd.sync(wait=True)
         share = whole_bytes(model.parameters()) / 8
         (record,) = spmd.metrics.compiles()[known:]
@@ -161,7 +161,7 @@ class TestBornSharded:
         assert record.output_bytes + record.temp_bytes <= 1.1 * share
 
     def test_the_first_step_adds_no_initialisation(self, mesh8: spmd.Mesh) -> None:
-        """A barrier after a whole first step still gives birth in a program of its own, of the same size."""
+        """A sync after a complete first step still initialises in a program of its own, of the same size."""
         known = len(spmd.metrics.compiles())
         with torch.device("xla"):
             model = gpt(width=72)

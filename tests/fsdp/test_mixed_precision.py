@@ -1,4 +1,4 @@
-"""mp_policy: parameters stay float32, the units gather and compute in another dtype, gradients come back in float32."""
+"""mp_policy: parameters stay float32, the units gather and compute in another dtype, gradients arrive in float32."""
 
 import copy
 import dataclasses
@@ -39,7 +39,7 @@ class Checkpointed(Net):
 
 
 class Recomputed(Layer):
-    """Computed again from the inside, where no hook of the unit is called (as Hugging Face's layers are)."""
+    """Recompute inside of the unit, where no hook of it is called (as in Hugging Face's layers)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return checkpoint(super().forward, x, use_reentrant=False)
@@ -62,7 +62,7 @@ class Plain(Net):
 
 
 class ByHand(nn.Module):
-    """The same in torch: every parameter cast by hand, gradients through the cast."""
+    """Mixed precision in torch: every parameter cast by hand, gradients through the cast."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class ByHand(nn.Module):
 def same_gradients(plain: Net, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
     """Output and gradients of a wrapped model against torch's with casts by hand."""
     model = FSDP(copy.deepcopy(plain), mesh=mesh, mp_policy=BF16, **how)
-    # torch recomputes outside of the call that casts by hand: what is compared with keeps its activations.
+    # torch recomputes outside of the call that casts by hand: the reference keeps its activations.
     plain.__class__ = Plain
     for block in plain.blocks:
         block.__class__ = Layer
@@ -88,13 +88,13 @@ def same_gradients(plain: Net, x: Tensor, mesh: spmd.Mesh, **how: Any) -> None:
     check(y, expected)
     for (name, parameter), (_, reference) in zip(model.named_parameters(), plain.named_parameters(), strict=True):
         assert parameter.dtype == parameter.grad.dtype == torch.float32, name
-        # Computed in bfloat16: compared as such.
+        # Computed in bfloat16: compared with its tolerance.
         check(parameter.grad.to(torch.bfloat16), reference.grad.to(torch.bfloat16))
         assert spec(parameter.grad) == spec(parameter), name
 
 
 class TestGradients:
-    """Values and gradients are those of casts by hand."""
+    """Values and gradients equal those of casts by hand."""
 
     @pytest.mark.parametrize("how", [{}, {"auto_wrap_policy": POLICY}, {"auto_wrap_policy": fsdp.always_wrap_policy}])
     def test_units(self, how: dict[str, Any], partitioner: str, mesh8: spmd.Mesh) -> None:
@@ -112,7 +112,7 @@ class TestGradients:
         same_gradients(net, torch.randn(16, 16), mesh8, auto_wrap_policy=POLICY)
 
     def test_a_cell_that_lists_its_weights(self, mesh8: spmd.Mesh) -> None:
-        class Cell(nn.Module):
+        class Recurrent(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
                 self.lstm = nn.LSTM(16, 16, batch_first=True)
@@ -120,7 +120,7 @@ class TestGradients:
             def forward(self, x: Tensor) -> Tensor:
                 return self.lstm(x)[0]
 
-        plain = Cell()
+        plain = Recurrent()
         x = torch.randn(8, 3, 16)
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, mp_policy=BF16)
         y = model(x.to("xla"))
@@ -131,7 +131,7 @@ class TestGradients:
         assert model.lstm.weight_ih_l0.grad.dtype == torch.float32
 
     def test_after_a_barrier_between(self, mesh8: spmd.Mesh) -> None:
-        """What was cast in a program that has run is what backward reads."""
+        """Backward reads the casts of a program that has already run."""
         plain, x = Plain(), torch.randn(16, 16)
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, mp_policy=BF16, auto_wrap_policy=POLICY)
         loss = model(x.to("xla")).float().square().mean()
@@ -152,7 +152,7 @@ class TestGradients:
 
 
 class TestParameters:
-    """What users hold are the float32 masters, whatever forward computes with."""
+    """Users hold the float32 masters, whatever dtype forward computes in."""
 
     def test_training_moves_the_masters(self, mesh8: spmd.Mesh) -> None:
         """A step far below bfloat16's last digit is not lost."""
@@ -224,12 +224,12 @@ class TestParameters:
 
 
 class TestWhatTravels:
-    """The cast stands in front of the gather, in forward and in backward."""
+    """The cast is before the gather, in forward and in backward."""
 
     def test_gathers_of_bfloat16(
         self, partitioner: str, mesh8: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """As the partitioner leaves them: XLA's CPU backend has no collectives of bfloat16 and widens them later."""
+        """In the partitioner's output: XLA's CPU backend has no collectives of bfloat16 and widens them later."""
         dumped = f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-partitioning|shardy"
         monkeypatch.setattr(config, "compiler_options", dumped)
         model = FSDP(nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(4))), mesh=mesh8,
@@ -256,7 +256,7 @@ class TestWhatTravels:
 
 
 class TestOutputDtype:
-    """output_dtype: what each unit returns, in tuples, dicts and dataclasses, too; gradients go back through it."""
+    """output_dtype: the dtype of each unit's outputs, also in tuples, dicts, dataclasses; gradients pass through it."""
 
     def test_of_each_unit(self, mesh8: spmd.Mesh) -> None:
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, output_dtype=torch.float32)
@@ -330,7 +330,7 @@ class TestAutocast:
 
 
 class TestTensorParallel:
-    """Parameters marked over another axis stay split over it, in both dtypes."""
+    """Parameters marked over another axis stay sharded over it, in both dtypes."""
 
     @pytest.mark.parametrize("policy", [fsdp.MixedPrecisionPolicy(), BF16])
     def test_two_axes(self, policy: fsdp.MixedPrecisionPolicy, partitioner: str) -> None:
@@ -354,7 +354,7 @@ class TestTensorParallel:
 
 
 class TestPolicy:
-    """What a policy takes."""
+    """The arguments of a policy."""
 
     def test_inputs_are_left_on_request(self, mesh8: spmd.Mesh) -> None:
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=False)
@@ -376,7 +376,7 @@ def casts() -> list[jax.Array]:
 
 
 class TestNothingIsLeft:
-    """After a step no cast of a parameter is there, though the loss is held; a second backward casts anew."""
+    """After a step no cast of a parameter is alive, though the loss is held; a second backward casts again."""
 
     @pytest.mark.parametrize("make", [Plain, Checkpointed, CheckpointedInside])
     def test_after_a_step(self, mesh8: spmd.Mesh, make: Callable[[], nn.Module]) -> None:

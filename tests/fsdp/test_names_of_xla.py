@@ -1,4 +1,4 @@
-"""Words of PyTorch/XLA's FSDP that scripts use beside the wrapper."""
+"""Functions of PyTorch/XLA's FSDP that scripts use in addition to the wrapper."""
 
 from functools import partial
 
@@ -49,21 +49,21 @@ class TestRecursiveWrap:
 
 
 class TestGetShardMetadata:
-    """What is saved beside a state dict consolidates to it."""
+    """The metadata saved with a state dict consolidate to it."""
 
     def test_consolidated(self, mesh8: spmd.Mesh) -> None:
         model = FSDP(Net(), mesh=mesh8)
         state = {name: value.cpu() for name, value in model.state_dict().items()}
-        whole = fsdp.consolidate_sharded_state_dicts([state], model.get_shard_metadata())
-        assert list(whole) == list(state)
-        for name, value in whole.items():
+        full = fsdp.consolidate_sharded_state_dicts([state], model.get_shard_metadata())
+        assert list(full) == list(state)
+        for name, value in full.items():
             check(model.state_dict()[name], value)
 
 
 class TestMixedPrecisionOfTorch:
-    """`torch.distributed.fsdp.MixedPrecision`: what it says and has no meaning here is named."""
+    """`torch.distributed.fsdp.MixedPrecision`: fields without a meaning here are named."""
 
     def test_named_in_a_warning(self, mesh8: spmd.Mesh) -> None:
-        asked = MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
+        requested = MixedPrecision(torch.bfloat16, keep_low_precision_grads=True)
         with pytest.warns(UserWarning, match=r"keep_low_precision_grads \("):
-            FSDP(Net(), mesh8, mixed_precision=asked)
+            FSDP(Net(), mesh8, mixed_precision=requested)

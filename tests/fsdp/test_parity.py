@@ -1,4 +1,4 @@
-"""The same training run on one CPU in plain torch and on eight devices, however parameters and batch are split."""
+"""The same training run on one CPU in plain torch and on eight devices, however parameters and batch are sharded."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -61,7 +61,7 @@ def train(
     loss_of: Callable[..., Tensor],
     *,
     put: Callable[[Tensor], Tensor] = lambda tensor: tensor,
-    barrier: Callable[[], None] = lambda: None,
+    sync: Callable[[], None] = lambda: None,
     steps: int = STEPS,
 ) -> list[float]:
     """The losses of AdamW steps with clipping and a cosine schedule, read after each step."""
@@ -75,7 +75,7 @@ def train(
         optimizer.step()
         optimizer.zero_grad()
         cosine.step()
-        barrier()
+        sync()
         losses.append(loss.item())
     return losses
 
@@ -94,11 +94,11 @@ def under_fsdp(
     def put(tensor: Tensor) -> Tensor:
         return spmd.mark_sharding(tensor.to("xla"), mesh, (axes, None))
 
-    return train(wrapped, loss_of, put=put, barrier=spmd.sync, **how)
+    return train(wrapped, loss_of, put=put, sync=spmd.sync, **how)
 
 
 def under_data_parallel(model: nn.Module, loss_of: Callable[..., Tensor], *, mesh: spmd.Mesh) -> list[float]:
-    """Parameters whole on every device, the batch split: plain annotations, no wrapper."""
+    """Replicated parameters, the batch sharded: plain annotations, no wrapper."""
     model.to("xla")
     for tensor in (*model.parameters(), *model.buffers()):
         spmd.mark_sharding(tensor, mesh, (None,) * tensor.dim())
@@ -106,7 +106,7 @@ def under_data_parallel(model: nn.Module, loss_of: Callable[..., Tensor], *, mes
     def put(tensor: Tensor) -> Tensor:
         return spmd.mark_sharding(tensor.to("xla"), mesh, (mesh.axis_names[0], None))
 
-    return train(model, loss_of, put=put, barrier=spmd.sync)
+    return train(model, loss_of, put=put, sync=spmd.sync)
 
 
 def assert_same(losses: list[float], expected: list[float]) -> None:
@@ -126,7 +126,7 @@ MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Tensor], type]] =
 
 @pytest.fixture(scope="module", params=list(MODELS))
 def case(request: pytest.FixtureRequest) -> tuple[Callable[[], nn.Module], Callable[..., Tensor], type, list[float]]:
-    """A model that is born with the same weights each time, its loss, its layer class, and torch's own losses."""
+    """A model with the same initial weights each time, its loss, its layer class, and torch's own losses."""
     build, loss_of, layer = MODELS[request.param]
     torch.manual_seed(7)
     weights = build().state_dict()
@@ -142,7 +142,7 @@ def case(request: pytest.FixtureRequest) -> tuple[Callable[[], nn.Module], Calla
 
 
 class TestSameLossesAsPlainTorch:
-    """From the same weights, fp32, dropout off: each way of splitting gives plain torch's losses, step by step."""
+    """From the same weights, fp32, dropout off: each sharding gives plain torch's losses, step by step."""
 
     def test_fsdp(self, case: Any, mesh8: spmd.Mesh) -> None:
         build, loss_of, layer, expected = case
@@ -158,11 +158,11 @@ class TestSameLossesAsPlainTorch:
 
 
 class TestCompilesCounted:
-    """A run compiles one program for its first weights and one for the step, the first step included."""
+    """A run compiles one program for its initial weights and one for the step, the first step included."""
 
     def test_one_for_init_one_for_the_step(self, mesh8: spmd.Mesh) -> None:
         with torch.device("xla"):
-            model = gpt(width=40)  # no other test's, so that nothing of it is compiled yet
+            model = gpt(width=40)  # of no other test, so that nothing of it is compiled yet
         before = spmd.metrics.num_compiles()
         under_fsdp(model, gpt_loss, mesh=mesh8, layer=Block, steps=6)
         assert spmd.metrics.num_compiles() - before == 2, spmd.metrics.report()

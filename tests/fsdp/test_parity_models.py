@@ -28,7 +28,7 @@ EPS = 1e-4  # Adam's: with torch's own, a gradient that is rounding noise alone 
 
 @dataclass(frozen=True)
 class Model:
-    """What is trained: how it is built, the class of its units, a batch, and its loss."""
+    """A model: its constructor, the class of its units, a batch, and its loss."""
 
     build: Callable[[], nn.Module]
     unit: type[nn.Module]
@@ -93,7 +93,7 @@ def train(
 
 @cache
 def expected(name: str, kind: str) -> tuple[dict[str, Tensor], list[float], dict[str, Tensor]]:
-    """First weights, and plain torch's losses and last weights."""
+    """Initial weights, and plain torch's losses and last weights."""
     case = MODELS[name]
     torch.manual_seed(0)
     model = case.build()
@@ -116,7 +116,7 @@ def is_statistic(name: str) -> bool:
     return "running_" in name or "num_batches" in name
 
 
-# Which optimizer a model meets on which mesh: both on meshes of one and of several devices, over the models.
+# The optimizer of each model and mesh: over the models both on meshes of one and of several devices.
 CASES = [
     (name, mesh, ("sgd", "adamw")[(row + column) % 2])
     for row, name in enumerate(MODELS)

@@ -1,4 +1,4 @@
-"""The plan: which modules are units, and along which dim a parameter is split."""
+"""The plan: the modules that are units, and the dim along which a parameter is sharded."""
 
 import pytest
 from torch import nn

@@ -1,4 +1,4 @@
-"""Auto-wrap policies: which modules become units."""
+"""Auto-wrap policies: the modules that become units."""
 
 from collections.abc import Callable
 from functools import partial
@@ -105,15 +105,15 @@ class TestProtocol:
     """A policy is any callable (module, recurse, nonwrapped_numel) -> bool; torch's own fit, and choose the same."""
 
     def test_asked_before_and_after_the_children(self) -> None:
-        asked = []
+        calls = []
 
         def policy(module: nn.Module, recurse: bool, nonwrapped_numel: int) -> bool:
-            asked.append((type(module).__name__, recurse, nonwrapped_numel))
+            calls.append((type(module).__name__, recurse, nonwrapped_numel))
             return recurse or isinstance(module, nn.Linear)
 
         model = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(4))
         assert [name for name, _ in fsdp.plan_units(model, policy)] == ["0"]
-        assert asked == [
+        assert calls == [
             ("Sequential", True, 20),
             ("Linear", True, 12),
             ("Linear", False, 12),
@@ -158,7 +158,7 @@ def chosen(policy: Any, module: nn.Module | None = None, ignored: Any = ()) -> l
 
 
 class TestOrPolicy:
-    """or_policy: what any of several policies chooses, ours and torch's."""
+    """or_policy: the modules that any of several policies chooses, ours and torch's."""
 
     # Python 3.13 warns of a bare partial in a class.
     LINEAR = staticmethod(partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={nn.Linear}))
@@ -261,17 +261,17 @@ class TestFromConfig:
 
 
 class TestRecursion:
-    """As PyTorch/XLA's recursive_wrap asks: the remainder, and nothing of what is ignored."""
+    """Policies are called as in PyTorch/XLA's recursive_wrap: with the remainder, without ignored parameters."""
 
     def test_the_remainder_of_what_is_not_ignored(self) -> None:
-        net, asked = Convs(), {}
+        net, calls = Convs(), {}
 
         def policy(module: nn.Module, recurse: bool, unwrapped_params: int) -> bool:
-            asked[module, recurse] = unwrapped_params
+            calls[module, recurse] = unwrapped_params
             return recurse or isinstance(module, nn.Conv2d)
 
         assert chosen(policy, net, [net.features[0]]) == ["features.2"]
         second, head = 8 * 8 * 9 + 8, 8 * 4 + 4
-        assert asked[net, True] == second + head
-        assert asked[net.features, True] == second and asked[net.features, False] == 0
-        assert (net.features[0], True) not in asked and (net, False) not in asked
+        assert calls[net, True] == second + head
+        assert calls[net.features, True] == second and calls[net.features, False] == 0
+        assert (net.features[0], True) not in calls and (net, False) not in calls

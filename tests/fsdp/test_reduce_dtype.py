@@ -1,4 +1,4 @@
-"""reduce_dtype: gradients are summed over devices in another dtype than the one they are computed in."""
+"""reduce_dtype: gradients are summed over devices in a dtype other than the one that they are computed in."""
 
 import copy
 import re
@@ -44,13 +44,13 @@ class Every(nn.Module):
 
 
 def collectives(tmp_path: Path) -> list[str]:
-    """What gradients are reduced in, as the partitioner leaves it: XLA's CPU compiler widens collectives later."""
+    """The dtypes of gradient reductions in the partitioner's output: XLA's CPU compiler widens collectives later."""
     (text,) = [path.read_text() for path in tmp_path.glob("*after_spmd-partitioning*")]
     return re.findall(r"= (\w+)\[[\d,]+\]\S* (?:all-reduce|reduce-scatter)\(", text)
 
 
 def train_once(policy: fsdp.MixedPrecisionPolicy, mesh: spmd.Mesh, autocast: bool = False) -> tuple[Any, nn.Module]:
-    """The gradients of a wrapped model, and the same model in torch, float32, with its own."""
+    """The gradients of a wrapped model, and those of the same model in torch in float32."""
     plain = Every()
     model = FSDP(copy.deepcopy(plain), mesh=mesh, mp_policy=policy)
     tokens, weight = torch.randint(0, 64, (16, 4)), torch.randn(16, 16, 128)
@@ -72,9 +72,11 @@ def rounded(grad: Tensor) -> bool:
 
 
 class TestReduceDtype:
-    """`MixedPrecisionPolicy(reduce_dtype=)`: what travels, and what arrives."""
+    """`MixedPrecisionPolicy(reduce_dtype=)`: the dtype of the collective, and that of the gradient."""
 
-    @pytest.mark.filterwarnings("ignore:Mismatch dtype between input and weight")  # torch's, of its norm in autocast
+    @pytest.mark.filterwarnings(
+        "ignore:Mismatch dtype between input and weight"
+    )  # torch's warning about its norm in autocast
     @pytest.mark.parametrize("autocast", [False, True])
     def test_bfloat16_reduced_in_float32(
         self, autocast: bool, partitioner: str, mesh8: spmd.Mesh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -85,7 +87,7 @@ class TestReduceDtype:
         reduced = collectives(tmp_path)
         assert len(reduced) >= 7
         assert set(reduced) == {"f32"}
-        assert max(gap(model, plain).values()) < 0.06  # what computing in bfloat16 costs
+        assert max(gap(model, plain).values()) < 0.06  # the error of computing in bfloat16
         # Not rounded on the way: a product's gradient has digits that bfloat16 has not.
         assert [name for name, one in model.named_parameters() if rounded(one.grad)] == []
 
@@ -101,7 +103,7 @@ class TestReduceDtype:
         assert 1e-5 < max(gap(model, plain).values()) < 0.01
 
     def test_it_is_nearer_than_bfloat16(self, mesh8: spmd.Mesh) -> None:
-        """Sixteen partial sums that cancel: what bfloat16 loses of them, float32 keeps."""
+        """Sixteen partial sums that cancel: float32 keeps digits that bfloat16 loses."""
         x = torch.randn(16, 32).to(BF16)
         upstream = torch.randn(16, 32).to(BF16)
         exact = upstream.float().T @ x.float()
@@ -138,16 +140,16 @@ class TestReduceDtype:
         policy = fsdp.MixedPrecisionPolicy(param_dtype=BF16, reduce_dtype=F32)
         model = FSDP(Scaled(), mesh=mesh8, mp_policy=policy)
         y = model(torch.randn(8, 16, device="xla"))
-        with pytest.warns(UserWarning, match="in torch.float32, but aten.mul.Tensor makes it in torch.bfloat16"):
+        with pytest.warns(UserWarning, match="in torch.float32, but aten.mul.Tensor computes it in torch.bfloat16"):
             y.sum().backward()
         assert model.weight.grad.dtype == F32
 
     def test_create_graph(self, mesh8: spmd.Mesh) -> None:
-        """The gradient is still one that can be differentiated."""
+        """The gradient can still be differentiated."""
         model = FSDP(nn.Linear(16, 16, bias=False), mesh=mesh8, mp_policy=fsdp.MixedPrecisionPolicy(reduce_dtype=BF16))
         x = torch.randn(8, 16)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # torch's, of the cycle that create_graph makes
+            warnings.simplefilter("ignore", UserWarning)  # torch's warning about the cycle that create_graph makes
             model(x.to("xla")).square().sum().backward(create_graph=True)
         (second,) = torch.autograd.grad(model.weight.grad.sum(), model.weight)
         # The Hessian of |x w^T|^2 along ones.
@@ -155,7 +157,7 @@ class TestReduceDtype:
         assert float((second.cpu() - expected).norm() / expected.norm()) < 0.01
 
     def test_fp32_reduce_scatter(self, mesh8: spmd.Mesh) -> None:
-        """PyTorch/XLA's word for it."""
+        """PyTorch/XLA's keyword for it."""
         model = fsdp.XlaFullyShardedDataParallel(
             nn.Linear(16, 16), mesh=mesh8, compute_dtype=BF16, fp32_reduce_scatter=True
         )
@@ -163,7 +165,7 @@ class TestReduceDtype:
         assert not rounded(model.weight.grad)
 
 
-# A module, its input, how weight and input lie, and what is exchanged for the weight's gradient.
+# A module, its input, the specs of weight and input, and the collectives of the weight's gradient.
 PARTS = {
     "rows": (partial(nn.Conv2d, 4, 8, 3, padding=1), (16, 4, 6, 6), (("data", "fsdp"),), (("data", "fsdp"),), {"bf16"}),
     "strides": (partial(nn.Conv2d, 4, 8, 3, stride=2, dilation=2), (16, 4, 9, 8), (), (("data", "fsdp"),), {"bf16"}),
@@ -180,7 +182,7 @@ PARTS = {
 }
 
 
-def laid(tensor: Tensor, mesh: spmd.Mesh, spec: tuple[Any, ...]) -> Tensor:
+def resharded(tensor: Tensor, mesh: spmd.Mesh, spec: tuple[Any, ...]) -> Tensor:
     return spmd.mark_sharding(tensor, mesh, [*spec, *[None] * (tensor.dim() - len(spec))])
 
 
@@ -199,13 +201,13 @@ class TestPartsOfOneDevice:
         upstream = torch.randn_like(plain(x))
         (expected,) = torch.autograd.grad(plain(x), plain.weight, upstream)
         module = copy.deepcopy(plain).to("xla")
-        laid(module.weight, mesh2x4, weight_spec)
+        resharded(module.weight, mesh2x4, weight_spec)
         spmd.reduce_gradient_in(module.weight, BF16)
-        y = module(laid(x.to("xla"), mesh2x4, input_spec))
+        y = module(resharded(x.to("xla"), mesh2x4, input_spec))
         monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part|shardy")
         rows, *others = input_spec
         given = input_spec if of_table else (rows, None, *others[1:])  # the features of the output are others
-        (grad,) = torch.autograd.grad(y, module.weight, laid(upstream.to("xla"), mesh2x4, given))
+        (grad,) = torch.autograd.grad(y, module.weight, resharded(upstream.to("xla"), mesh2x4, given))
         del y
         spmd.sync()
         assert set(collectives(tmp_path)) == exchanged
@@ -220,9 +222,9 @@ class TestPartsOfOneDevice:
         make, shape, weight_spec, input_spec, _ = PARTS[case]
         plain = make()
         module = copy.deepcopy(plain).to("xla", BF16)
-        laid(module.weight, mesh2x4, weight_spec)
+        resharded(module.weight, mesh2x4, weight_spec)
         x = torch.randint(0, 64, shape) if case == "tokens" else torch.randn(shape, dtype=BF16)
-        y = module(laid(x.to("xla"), mesh2x4, input_spec))
+        y = module(resharded(x.to("xla"), mesh2x4, input_spec))
         upstream = torch.randn(y.shape, dtype=BF16).to("xla")
         monkeypatch.setattr(config, "compiler_options", f"xla_dump_to={tmp_path} xla_dump_hlo_pass_re=spmd-part")
         (grad,) = torch.autograd.grad(y, module.weight, upstream)
@@ -241,7 +243,7 @@ class TestReduceGradientIn:
         weight = torch.ones(4, 4, device="xla", requires_grad=True)
         with pytest.raises(TypeError, match=r"expected a floating-point torch.dtype, got torch.int8"):
             spmd.reduce_gradient_in(weight, torch.int8)
-        with pytest.raises(ValueError, match="expected a leaf that has a gradient"):
+        with pytest.raises(ValueError, match="expected a leaf tensor that requires a gradient"):
             spmd.reduce_gradient_in(weight.detach(), torch.float32)
         with pytest.raises(TypeError, match="reduce_gradient_in"):
             spmd.reduce_gradient_in(torch.ones(2, requires_grad=True), torch.float32)

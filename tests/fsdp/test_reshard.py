@@ -1,4 +1,4 @@
-"""reshard_after_forward: what a unit gathers is freed after its forward and gathered anew for its backward."""
+"""reshard_after_forward: gathered parameters are freed after a unit's forward and gathered again for its backward."""
 
 import copy
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from spmd import config
 
 
 def saved_bytes(model: nn.Module, x: Tensor) -> int:
-    """What autograd saves for backward, parameters left out, and the largest result: over all devices."""
+    """The bytes that autograd saves for backward, without parameters, and of the largest result: over all devices."""
     saved: dict[int, int] = {}
     parameters = {id(parameter) for parameter in model.parameters()}
 
@@ -32,7 +32,7 @@ def saved_bytes(model: nn.Module, x: Tensor) -> int:
 
 
 def step_of(width: int, mesh: spmd.Mesh, *, clip: bool = False, **how: Any) -> tuple[spmd.metrics.CompileRecord, int]:
-    """The ledger's line of one step of the stack, and the bytes of its activations per device."""
+    """The compile log's line of one step of the stack, and the bytes of its activations per device."""
     activations = saved_bytes(stack(width), torch.randn(16, width)) // 8
     model = FSDP(stack(width), mesh=mesh, auto_wrap_policy=fsdp.always_wrap_policy, **how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -52,7 +52,7 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 class TestMemory:
-    """Temporary bytes per device: the activations, two units' parameters and two units' gradients, all whole."""
+    """Temporary bytes per device: the activations, two units' parameters and two units' gradients, all unsharded."""
 
     @pytest.mark.parametrize("megabytes", [8, 16, 32])
     def test_a_stack_of_linear_layers(self, megabytes: int, mesh8: spmd.Mesh) -> None:
@@ -65,7 +65,7 @@ class TestMemory:
         assert record.temp_bytes <= activations + 4 * 512 * 512 * 4
 
     def test_with_clipping_the_split_gradients_once_more(self, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """The norm waits for every gradient, and is computed of what is cut already."""
+        """The norm waits for every gradient, and is computed from the sharded ones."""
         record, activations = step_of(512, mesh8, clip=True)
         assert record.temp_bytes <= activations + (4 + LAYERS / 8) * 512 * 512 * 4
 
@@ -74,7 +74,7 @@ class TestMemory:
         assert record.temp_bytes >= LAYERS * 512 * 512 * 4
 
     def test_two_backwards_before_a_step(self, mesh8: spmd.Mesh) -> None:
-        """What a first forward pass gathered is freed before the second, too."""
+        """The parameters gathered by a first forward pass are freed before the second, too."""
         width = 512
         model = FSDP(stack(width), mesh=mesh8, auto_wrap_policy=fsdp.always_wrap_policy)
         for _ in range(3):
@@ -87,7 +87,7 @@ class TestMemory:
 
 
 class TestCollectives:
-    """What the compiled program does."""
+    """The collectives of the compiled program."""
 
     def test_gathers_of_a_step(self, partitioner: str, mesh8: spmd.Mesh) -> None:
         """One per unit in forward; in backward none for the last, which has just been used, nor for the first, whose
@@ -175,7 +175,7 @@ class Outputs(nn.Module):
 
 
 class Model(nn.Module):
-    """Three layers that are units, called as a test says."""
+    """Three layers that are units, called in a test's way."""
 
     def __init__(self, forward: Callable[..., Tensor], unit: Callable[[], nn.Module] = lambda: Layer(16)) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ def squared(y: Tensor) -> None:
 def same_gradients(
     make: Callable[[], nn.Module], mesh: spmd.Mesh, backward: Callable[[Tensor], None] = squared, kind: type = Layer
 ) -> FSDP:
-    """Gradients of plain torch, of True and of False are the same; in training the first keeps no unit whole."""
+    """Gradients of plain torch, of True and of False are the same; in training the first keeps no unit unsharded."""
     plain = make()
     x = torch.randn(16, 16)
     copies = [copy.deepcopy(plain), copy.deepcopy(plain)]

@@ -1,4 +1,4 @@
-"""reshard_after_forward as a number: between forward and backward parameters lie split over some of the devices."""
+"""reshard_after_forward as a number: between forward and backward parameters are sharded over some of the devices."""
 
 import copy
 from functools import partial
@@ -26,7 +26,7 @@ def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 
 def gathers(record: spmd.metrics.CompileRecord) -> dict[int, int]:
-    """How many gathers there are, by the number of devices that take part."""
+    """The number of gathers, by the number of devices that take part."""
     found: dict[int, int] = {}
     for row in record.traffic:
         if row.kind == "all-gather":
@@ -38,7 +38,7 @@ class TestReshardAfterForward:
     """`reshard_after_forward=` a number of devices."""
 
     def test_backward_gathers_among_neighbours(self, partitioner: str, mesh8: spmd.Mesh) -> None:
-        """Memory lies between that of True and False; each kept layer takes its part."""
+        """Memory is between that of True and False; each kept layer adds its shard."""
         plain, x = stack(WIDTH), torch.randn(16, WIDTH)
         plain(x).square().mean().backward()
         temporaries = []
@@ -60,7 +60,7 @@ class TestReshardAfterForward:
             assert taken <= temporaries[0] + (LAYERS + 1) * SIZE // said
 
     def test_training_in_bfloat16(self, mesh8: spmd.Mesh) -> None:
-        """What is kept is the cast that was gathered."""
+        """The gathered cast is kept."""
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
         grads = []
         for said in (True, 2):
@@ -91,7 +91,7 @@ class TestReshardAfterForward:
             check(one.grad, two.grad)
 
     def test_hybrid(self) -> None:
-        """Of an axis beside replicas, its neighbours."""
+        """The neighbours along the axis of shards, with a second axis of replicas."""
         mesh = spmd.Mesh(range(8), (2, 4), ("data", "fsdp"))
         same_training(Net, mesh, 16, 16, auto_wrap_policy=POLICY, reshard_after_forward=2, extra_data_axis="data")
         assert 2 in gathers(last_record())
@@ -161,7 +161,7 @@ class TestACheckpointAround:
         ("said", "expected"), [(2, {8: 4, 2: 3}), (False, {8: 4}), (True, {8: 7})], ids=["two", "no", "yes"]
     )
     def test_casts(self, said: bool | int, expected: dict[int, int], partitioner: str, mesh8: spmd.Mesh) -> None:
-        """As often and among as many as without it: what runs again reads what the gradient's arrival has gathered."""
+        """Gathers in the same numbers, among as many devices: recompute reads the parameters gathered for backward."""
         plain, x = Outside(), torch.randn(16, 16)
         policy = fsdp.MixedPrecisionPolicy(param_dtype=torch.bfloat16)
         without = self.gradients(plain, x, said, expected, mesh=mesh8, mp_policy=policy)

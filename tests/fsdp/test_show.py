@@ -1,4 +1,4 @@
-"""fsdp.show: the units of a model, what each gathers and what a device keeps."""
+"""fsdp.show: the units of a model, with the bytes that each gathers and that a device keeps."""
 
 import copy
 
@@ -23,7 +23,7 @@ class Tied(nn.Module):
 
 
 class TestShow:
-    """show(model): one row a unit and one a parameter."""
+    """show(model): one row per unit and one per parameter."""
 
     def test_bytes(self, mesh8: spmd.Mesh) -> None:
         shown = fsdp.show(FSDP(Net(), mesh8, auto_wrap_policy={Layer}))
@@ -60,8 +60,8 @@ class TestShow:
         text = str(fsdp.show(FSDP(Net(), mesh8, auto_wrap_policy={Layer})))
         lines = text.splitlines()
         assert lines[1].startswith("(root): Net") and lines[1].endswith("kept after forward")
-        # Equal blocks stand once, those that differ apart; the total counts each.
-        row = ["blocks.0", "to", "blocks.1:", "Layer,", "2", "alike", "4.31", "KiB", "552", "B"]
+        # Equal blocks share a row, those that differ have their own; the total counts each.
+        row = ["blocks.0", "to", "blocks.1:", "Layer,", "2", "equal", "4.31", "KiB", "552", "B"]
         assert any(line.split() == row for line in lines)
         assert any(line.split()[:1] == ["blocks.0.up.weight"] and "P('fsdp', None)" in line for line in lines)
         assert not any("blocks.1.up" in line for line in lines) and " 9.16 KiB" in lines[-1]

@@ -16,7 +16,7 @@ import spmd
 from fsdp import state_dict as ours
 from fsdp.state_dict import StateDictOptions
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # it says so of a single process
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")  # torch warns in a single process
 
 FULL = StateDictOptions(full_state_dict=True)
 MESHES = {"8": ((8,), ("fsdp",)), "2x4": ((2, 4), ("data", "fsdp")), "4": ((4,), ("fsdp",)), "1": ((1,), ("fsdp",))}
@@ -100,7 +100,7 @@ def names_of(state: dict[str, Any]) -> list[str]:
 @functions
 @mesh_names
 class TestForms:
-    """Names are the bare model's; full is plain CPU tensors with the values that the shards have."""
+    """Names are the bare model's; a full one has plain CPU tensors with the values of the shards."""
 
     def test_sharded(self, functions: Any, name: str) -> None:
         run = Run(name)
@@ -129,7 +129,7 @@ class TestForms:
 
 
 class TestOptions:
-    """Each option means what it means in torch."""
+    """Each option has its meaning in torch."""
 
     def test_a_full_state_is_of_now(self) -> None:
         run = Run("8")
@@ -163,7 +163,9 @@ class TestOptions:
         options = StateDictOptions(full_state_dict=True, flatten_optimizer_state_dict=True)
         flat = functions.get_optimizer_state_dict(first.model, first.optimizer, options=options)
         assert "state.inner.weight.exp_avg" in flat
-        if functions is torchs:  # of a plain model, too, torch cannot load a flattened state that it is told is full
+        if (
+            functions is torchs
+        ):  # torch cannot load a flattened state with full_state_dict=True, of a plain model either
             options = StateDictOptions(flatten_optimizer_state_dict=True)
         functions.set_optimizer_state_dict(second.model, second.optimizer, dict(flat), options=options)
         moment = second.optimizer.state[second.model.inner.weight]["exp_avg"]
@@ -185,11 +187,11 @@ class TestOptions:
 
 @pytest.mark.parametrize("name", ["8", "2x4", "1"])
 class TestResume:
-    """What was saved goes on bit for bit where it was: losses, weights, moments, schedule, random numbers."""
+    """A saved run continues bit for bit: losses, weights, moments, schedule, random numbers."""
 
     @functions
     def test_sharded(self, functions: Any, name: str, tmp_path: Path) -> None:
-        """Through the shards in files; the second run compiles nothing anew."""
+        """Through the shards in files; the second run compiles nothing."""
         first = Run(name)
         first.train()
         model, optimizer = functions.get_state_dict(first.model, first.optimizer)
@@ -226,13 +228,13 @@ class TestResume:
         )  # fmt: skip
         second.take_rest(state["rest"])
         if functions is torchs:
-            spmd.sync()  # torch had the optimizer take a step of nothing, which else is one program with the next
+            spmd.sync()  # torch made the optimizer take an empty step, else in one program with the next
         assert second.train() == expected and equal(second.weights(), weights)
 
 
 @mesh_names
 class TestOtherMeshes:
-    """Saved on eight devices, loaded on any mesh: the same values bit for bit, and training that goes on alike."""
+    """Saved on eight devices, loaded on any mesh: the same values bit for bit, and training that continues equally."""
 
     def test_sharded(self, name: str, tmp_path: Path) -> None:
         first = Run("8")
@@ -254,7 +256,7 @@ class TestOtherMeshes:
 
 
 class TestPlainTorch:
-    """A full state goes into plain torch, by torch's own functions and in a process that has no trace of this library;
+    """A full state goes into plain torch, by torch's own functions and in a process without this library;
     and back."""
 
     def test_there_and_back(self) -> None:
@@ -267,7 +269,7 @@ class TestPlainTorch:
         plain.schedule.load_state_dict(first.schedule.state_dict())
         assert equal(plain.weights(), first.weights())
         assert plain.train() == pytest.approx(first.train(), rel=1e-4)
-        model, optimizer = copy.deepcopy(torchs.get_state_dict(plain.model, plain.optimizer))  # it goes on training
+        model, optimizer = copy.deepcopy(torchs.get_state_dict(plain.model, plain.optimizer))  # it continues training
         ours.set_state_dict(back.model, back.optimizer, model_state_dict=model, optim_state_dict=optimizer)
         back.schedule.load_state_dict(plain.schedule.state_dict())
         assert equal(back.weights(), plain.weights())

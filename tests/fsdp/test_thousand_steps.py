@@ -1,4 +1,4 @@
-"""A long run with what changes from step to step: a schedule, clipping, bias correction, dropout, printed losses."""
+"""A long run with values that change at each step: a schedule, clipping, bias correction, dropout, printed losses."""
 
 import gc
 import math
@@ -17,11 +17,11 @@ import spmd
 from spmd.core.pjrt import runs
 
 STEPS, EVERY, WARM = 1000, 10, 200
-GROWTH = 32 << 20  # bytes by which the process may grow in 800 steps: 40 KiB a step, less than a step's graph
+GROWTH = 32 << 20  # bytes that the process may gain in 800 steps: 40 KiB a step, less than a step's graph
 
 
 class CompileEvents:
-    """What JAX itself says that XLA's backend compiled."""
+    """JAX's own events of backend compilations."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -42,7 +42,7 @@ def resident_bytes() -> int:
 
 
 def sharded_mlp(width: int, mesh: spmd.Mesh) -> nn.Module:
-    """Each caller has a width of its own, so that each compiles programs of its own."""
+    """A sharded MLP; each caller has a width of its own, so that it compiles its own programs."""
     with torch.device("xla"):
         model = nn.Sequential(
             nn.Linear(16, width), nn.GELU(), nn.Dropout(0.1), nn.LayerNorm(width), nn.Linear(width, 8)
@@ -72,7 +72,7 @@ def steps(model: nn.Module, *, read: str) -> Iterator[float]:
 
 
 class TestPrograms:
-    """One program for the step, the first step included, its printing twin, and one for initialisation."""
+    """One program for the step, the first step included, one for a step with a printed loss, one for initialisation."""
 
     def test_read_after_the_step(self, events: CompileEvents, mesh8: spmd.Mesh) -> None:
         before, known = events.count, len(spmd.metrics.compiles())
@@ -83,7 +83,7 @@ class TestPrograms:
         assert losses[-1] < 0.5 * losses[0]
 
     def test_read_in_the_middle(self, events: CompileEvents, mesh8: spmd.Mesh) -> None:
-        """The read splits a step into two programs: what the loss needs, and the rest."""
+        """The read splits a step into two programs: the ops that the loss needs, and the rest."""
         before, known = events.count, len(spmd.metrics.compiles())
         losses = list(steps(sharded_mlp(48, mesh8), read="middle"))
         names = [record.name for record in spmd.metrics.compiles()[known:]]
@@ -115,14 +115,14 @@ class TestPrograms:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the resident size from /proc")
 class TestMemory:
-    """The process does not grow with the number of steps, and as many buffers are alive after 1000 as after 200."""
+    """The process's memory does not depend on the number of steps: as many buffers live after 1000 as after 200."""
 
     @pytest.mark.parametrize("read", ["end", "middle"])
     def test_flat(self, read: str, mesh8: spmd.Mesh) -> None:
         sizes, buffers = {}, {}
         for number, _ in enumerate(steps(sharded_mlp(64, mesh8), read=read), start=1):
             if number * EVERY in (WARM, STEPS):
-                runs.wait()  # a run that has not ended is known by one of its results
+                runs.wait()  # until a run has ended the library keeps one of its results
                 gc.collect()
                 sizes[number * EVERY] = resident_bytes()
                 buffers[number * EVERY] = len(jax.live_arrays())

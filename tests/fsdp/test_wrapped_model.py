@@ -1,4 +1,4 @@
-"""What a user does with a model that FullyShardedDataParallel has wrapped, against plain torch."""
+"""Usual calls on a model that FullyShardedDataParallel has wrapped, against plain torch."""
 
 import copy
 import gc
@@ -93,7 +93,7 @@ class TestStateDict:
         assert spec(model.head.weight) == (None, "fsdp")
 
     def test_optimizer_state(self, mesh8: spmd.Mesh) -> None:
-        """An optimizer's state dict goes on where another run stopped."""
+        """Training continues from the optimizer's state dict of another run."""
         x = torch.randn(8, 16)
         plain = Net()
         wrapped = FSDP(copy.deepcopy(plain), mesh=mesh8)
@@ -136,7 +136,7 @@ class TestTiedWeights:
 
 
 class TestTraining:
-    """What a training program does besides the plain step."""
+    """Calls of a training program in addition to the plain step."""
 
     def test_gradients_accumulate_over_two_backwards(self, mesh8: spmd.Mesh) -> None:
         plain = Net()
@@ -204,7 +204,7 @@ class TestTraining:
         assert spec(model.head.weight) == (None, "fsdp")
 
     def test_a_frozen_copy_of_the_batch_is_not_needed(self, mesh8: spmd.Mesh) -> None:
-        """A batch that the devices do not divide runs too; its last batch of an epoch, say."""
+        """A batch that the devices do not divide runs too, such as the last batch of an epoch."""
         plain = Net()
         model = FSDP(copy.deepcopy(plain), mesh=mesh8, auto_wrap_policy=POLICY)
         x = torch.randn(5, 16)
@@ -245,7 +245,7 @@ class TestConversion:
 
 
 class TestCopies:
-    """deepcopy gives a model of its own, split and gathered like the first."""
+    """deepcopy gives an independent model, sharded and gathered like the first."""
 
     def test_deepcopy(self, mesh8: spmd.Mesh) -> None:
         model = FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY)
@@ -267,7 +267,7 @@ class TestCopies:
 
 
 class TestLifetime:
-    """What nobody holds any more is freed at once, without the garbage collector."""
+    """Unreferenced tensors and modules are freed at once, without the garbage collector."""
 
     def test_the_wrapper_is_in_no_cycle(self, mesh8: spmd.Mesh) -> None:
         model = FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY)
@@ -292,15 +292,15 @@ class TestLifetime:
         gc.disable()
         try:
             model = build()
-            cells = [weakref.ref(parameter._cell) for parameter in model.parameters()]
+            storages = [weakref.ref(parameter._storage) for parameter in model.parameters()]
             del model
-            assert [cell() for cell in cells if cell() is not None] == []
+            assert [storage() for storage in storages if storage() is not None] == []
         finally:
             gc.enable()
 
 
 class TestFrozen:
-    """A parameter that was frozen when the model was wrapped and is trained later has a split gradient, too."""
+    """A parameter that was frozen when the model was wrapped and is trained later has a sharded gradient, too."""
 
     def test_thawed(self, mesh8):
         module = nn.Linear(16, 8).requires_grad_(False)

@@ -64,7 +64,7 @@ class TestModule:
         assert train(model, x.to("xla"), optimizer=optimizer) == pytest.approx(train(plain, x), rel=1e-5)
 
     def test_uneven_shapes(self, mesh8: spmd.Mesh) -> None:
-        """Linear(10, 7) on eight devices: a padded weight, a bias too small to split, a batch that does not divide."""
+        """Linear(10, 7) on eight devices: a padded weight, a bias too small to shard, a batch that does not divide."""
 
         def make() -> nn.Module:
             return nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 3))
@@ -103,7 +103,7 @@ class TestModule:
 
 
 class TestWhereTheModuleComesFrom:
-    """A module built on the CPU, under `with torch.device("xla")` or on meta ends up on the device, split."""
+    """A module built on the CPU, under `with torch.device("xla")` or on meta ends up on the device, sharded."""
 
     def test_meta_is_materialised_by_reset_parameters(self, mesh8: spmd.Mesh) -> None:
         with torch.device("meta"):
@@ -193,7 +193,7 @@ class TestMesh:
 
 
 class TestAutoWrapPolicy:
-    """auto_wrap_policy: the units' outputs are split over the batch axis; the numbers do not depend on it."""
+    """auto_wrap_policy: the units' outputs are sharded over the batch axis; the numbers do not depend on it."""
 
     def test_units_are_listed(self, mesh8: spmd.Mesh) -> None:
         assert [name for name, _ in FSDP(Net(), mesh=mesh8, auto_wrap_policy=POLICY).units] == ["blocks.0", "blocks.1"]
@@ -213,7 +213,7 @@ class TestAutoWrapPolicy:
 
 
 class TestShardOutput:
-    """shard_output(output, mesh): takes the place of splitting each unit's output along dim 0."""
+    """shard_output(output, mesh): replaces the sharding of each unit's output along dim 0."""
 
     def test_called_for_units_and_root(self, mesh8: spmd.Mesh) -> None:
         outputs = []
@@ -233,7 +233,7 @@ class TestShardOutput:
 
 
 class TestIgnoredModules:
-    """ignored_modules: neither split nor units."""
+    """ignored_modules: neither sharded nor units."""
 
     def test_whole_on_each_device(self, mesh8: spmd.Mesh) -> None:
         net = Net()

@@ -16,7 +16,7 @@ EPS = 1e-4  # Adam's: with torch's own, a gradient that is rounding noise alone 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one training step leaves, by name, and what the model answers before and, in eval mode, after it."""
+    """The tensors after one training step, by name, and the model's outputs before it and, in eval mode, after it."""
 
     outputs: dict[str, Tensor]
     gradients: dict[str, Tensor]
@@ -25,7 +25,7 @@ class Step:
 
 
 def train(case: Case, model: nn.Module, inputs: Inputs) -> Step:
-    """One backward pass and both optimizers' step from the same weights, so that one program holds all of it."""
+    """One backward pass and both optimizers' step from the same weights, all in one program."""
     loss, logits = case.loss(model.train(), inputs)
     loss.backward()
     parameters = dict(model.named_parameters())
@@ -60,12 +60,12 @@ def assert_below(figures: dict[str, float], bound: float, what: str) -> None:
 
 
 def is_key_bias(name: str) -> bool:
-    """A key's bias shifts all scores of a query alike, which softmax ignores: its gradient is zero but for rounding."""
+    """True for a key's bias: it shifts all scores of a query equally, so that its gradient is zero but for rounding."""
     return name.endswith(("k_proj.bias", "key.bias"))
 
 
 def real(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose gradient is not rounding noise alone."""
+    """The tensors with gradients that are not rounding noise alone."""
     return {name: tensor for name, tensor in tensors.items() if not is_key_bias(name)}
 
 
@@ -73,9 +73,8 @@ def assert_agrees(actual: Step, expected: Step) -> None:
     assert_below(relative(actual.outputs, expected.outputs), 1e-4, "output")
     largest = max(gradient.norm() for gradient in expected.gradients.values())
     for name, gradient in actual.gradients.items():
-        if is_key_bias(
-            name
-        ):  # CPU against itself with the batch reversed differs by 0.07: asked to be small, not equal
+        # CPU against itself with the batch reversed differs by 0.07: such a gradient must be small, not equal.
+        if is_key_bias(name):
             assert gradient.cpu().norm() < 1e-7 * largest, name
     assert_below(relative(real(actual.gradients), real(expected.gradients)), 1e-4, "gradient")
     assert_below(relative(real(actual.after_sgd), real(expected.after_sgd)), 1e-5, "weight after SGD")
@@ -93,7 +92,7 @@ def build(case: Case) -> tuple[nn.Module, Inputs]:
 
 @pytest.fixture(scope="module", params=list(ZOO))
 def case(request: pytest.FixtureRequest) -> tuple[Case, Step]:
-    """A model of the zoo and what the step leaves in plain torch."""
+    """A model of the zoo and the results of its step in plain torch."""
     chosen = ZOO[request.param]
     return chosen, train(chosen, *build(chosen))
 

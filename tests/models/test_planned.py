@@ -22,13 +22,13 @@ def shard_bytes(tensors: Any) -> int:
     held = [tensor for tensor in tensors if isinstance(tensor, Tensor) and tensor.device.type == "xla"]
     shapes = [(spmd.get_sharding(tensor), tensor) for tensor in held]
     return sum(
-        tensor.itemsize * math.prod(tensor.shape if lies is None else lies.shard_shape(tuple(tensor.shape)))
-        for lies, tensor in shapes
+        tensor.itemsize * math.prod(tensor.shape if sharding is None else sharding.shard_shape(tuple(tensor.shape)))
+        for sharding, tensor in shapes
     )
 
 
 def moved(rows: Any) -> Counter[Any]:
-    """How often each collective runs."""
+    """The number of runs of each collective."""
     counts: Counter[Any] = Counter()
     for row in rows:
         counts[row.kind, row.axes, row.devices, row.bytes, row.is_sliced] += row.count
@@ -36,7 +36,7 @@ def moved(rows: Any) -> Counter[Any]:
 
 
 def training(name: str, mesh: spmd.Mesh) -> tuple[Any, torch.optim.Optimizer, Any]:
-    """A family's model, sharded, its optimizer, and the step that a user would write."""
+    """A family's sharded model, its optimizer, and a user's step."""
     case = ZOO[name]
     torch.manual_seed(0)
     policy = partial(fsdp.size_based_auto_wrap_policy, min_num_params=5_000)
@@ -57,7 +57,7 @@ def training(name: str, mesh: spmd.Mesh) -> tuple[Any, torch.optim.Optimizer, An
 @pytest.mark.parametrize("name", ZOO)
 class TestPlanned:
     def test_as_in_a_run(self, name: str, mesh8: spmd.Mesh) -> None:
-        """On the devices here: the program that the run takes, once it has gradients."""
+        """On the present devices: the plan is the program of the run, once it has gradients."""
         model, optimizer, step = training(name, mesh8)
         inputs = ZOO[name].inputs()
         plan = spmd.plan(step, inputs)
@@ -79,7 +79,7 @@ class TestPlanned:
         assert moved(plan.collectives) == moved(ran.traffic) and plan.collectives
 
     def test_over_two_hosts(self, name: str, mesh8: spmd.Mesh) -> None:
-        """Of simulated devices, with a network between: the same program but for what links them."""
+        """Simulated devices with a network between hosts: the same program but for the links."""
         _, _, step = training(name, mesh8)
         inputs = ZOO[name].inputs()
         here, far = spmd.plan(step, inputs), spmd.plan(step, inputs, target="2xcpu:4")
@@ -87,15 +87,15 @@ class TestPlanned:
         for figure in ("parameters", "gradients", "optimizer_state", "inputs", "arguments"):
             assert getattr(here, figure) == getattr(far, figure) > 0, figure
         assert moved(far.collectives) == moved(here.collectives)
-        # Between neighbours, as where GPT-2 cuts its joined projection, an exchange may stay within a host.
+        # An exchange between neighbours, as for GPT-2's joined projection, may stay within a host.
         assert {row.link for row in far.collectives} - {"ici"} == {"dcn"}
         assert {row.link for row in here.collectives} == {""}
 
     @pytest.mark.long
     @pytest.mark.skipif(importlib.util.find_spec("libtpu") is None, reason="needs the extra tpu; without: see above")
     def test_by_the_compiler_of_a_tpu(self, name: str) -> None:
-        """A chip of one slice of two hosts has what a simulated device has, and no network is in between; its compiler
-        gathers the same parameters and sums the same gradients, cut as they are."""
+        """A chip of one slice of two hosts has the bytes of a simulated device, and no network is in between; its
+        compiler gathers the same parameters and sums the same gradients, with the same shardings."""
         run_script(
             f"""
             import warnings; warnings.simplefilter("ignore")
@@ -113,11 +113,11 @@ class TestPlanned:
 
 
 def compared(here: spmd.Plan, chips: spmd.Plan) -> None:
-    """A plan for chips against that for as many simulated devices, of which the run is known."""
+    """Compares a plan for chips with the plan for as many simulated devices, which equals the run."""
     for figure in ("parameters", "gradients", "optimizer_state", "inputs"):
         assert getattr(here, figure) == getattr(chips, figure) > 0, figure
     assert chips.arguments >= here.arguments  # a chip pads to tiles
     assert chips.fits and {row.link for row in chips.collectives} == {""}
     assert {row.axes for row in chips.collectives} == {("fsdp",)}
-    # It joins more of them, and cuts some sums otherwise (measured: 0.85 to 1.04 of the bytes).
+    # The TPU's compiler joins more of them, and shards some sums differently (measured: 0.85 to 1.04 of the bytes).
     assert 0.75 * here.moved_bytes <= chips.moved_bytes <= 1.1 * here.moved_bytes

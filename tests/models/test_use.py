@@ -1,4 +1,4 @@
-"""What people do with a model beside training: save and load, generate, adapt with LoRA, sample images, name dims."""
+"""Uses of a model other than training: save and load, generate, adapt with LoRA, sample images, name dims."""
 
 import copy
 from collections.abc import Callable
@@ -74,7 +74,7 @@ class TestGenerate:
         return model, on_xla
 
     def programs(self, model: Any, on_xla: Any, padding: int = 0, **how: Any) -> int:
-        """Compares what both make of one prompt; returns the number of programs."""
+        """Compares both models' tokens for one prompt; returns the number of programs."""
         prompt = torch.randint(3, VOCABULARY, (2, 6))
         mask = torch.ones_like(prompt)
         mask[0, :padding] = 0
@@ -104,7 +104,7 @@ class TestGenerate:
         assert counts[0] <= 16 and counts[2] == 0, (counts, spmd.metrics.report())
 
     def test_beams(self) -> None:
-        """Which reorder the cache at each token, so that it stays padded behind an index, too."""
+        """Beams reorder the cache at each token: it stays padded through an index, too."""
         model, on_xla = self.pair("llama")
         counts = [self.programs(model, on_xla, num_beams=3) for _ in range(3)]
         assert counts[0] <= 16 and counts[2] == 0, (counts, spmd.metrics.report())
@@ -124,10 +124,10 @@ class TestGenerate:
 
 
 class TestDeep:
-    """A deep encoder and decoder, unmodified: their equal layers are loops of the program, unasked."""
+    """A deep encoder and decoder, unmodified: their equal layers become loops of the program by default."""
 
     def test_t5(self) -> None:
-        """The first layers hold the relative positions: what they keep for backward is a row beside the others'."""
+        """The first layers hold the relative positions: the values that they keep for backward are a peeled row."""
         settings: dict[str, Any] = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_heads": 2, "dropout_rate": 0.0}
         depth = {"num_layers": 9, "num_decoder_layers": 9}
         model = T5ForConditionalGeneration(T5Config(vocab_size=64, decoder_start_token_id=0, **settings, **depth))
@@ -143,13 +143,13 @@ class TestDeep:
         spmd.metrics.clear()
         loss = loss_of(on_device, tokens.to("xla"))
         spmd.sync()
-        assert [turns for turns, _ in spmd.metrics.compiles()[-1].loops if turns < 16] == [8, 8, 8, 8]
+        assert [iterations for iterations, _ in spmd.metrics.compiles()[-1].loops if iterations < 16] == [8, 8, 8, 8]
         check(loss, loss_of(model, tokens))
         for one, other in zip(on_device.parameters(), model.parameters(), strict=True):
             torch.testing.assert_close(one.grad.cpu(), other.grad, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # peft's own call
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")  # in peft
 class TestLoRA:
     """peft's adapters train on a sharded batch as on CPU, and only they do."""
 
@@ -177,7 +177,7 @@ class TestLoRA:
             check(merged(inputs["input_ids"].to("xla")).logits, adapted.merge_and_unload()(inputs["input_ids"]).logits)
 
     def test_over_a_frozen_sharded_model(self, mesh8: spmd.Mesh, tmp_path: Path) -> None:
-        """Of what FSDP has split adapters alone have gradients and optimizer state; plain peft reads what is saved."""
+        """With FSDP only adapters have gradients and optimizer state; plain peft reads the saved files."""
         config = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], lora_dropout=0.0)
         case = ZOO["llama"]
         base, inputs = case.build(), case.inputs()
@@ -235,7 +235,7 @@ class TestEinops:
 
 
 class TestDiffusionPipeline:
-    """A text-to-image pipeline, unmodified, progress bar on, no barrier written by the user: CPU's latents."""
+    """A text-to-image pipeline, unmodified, progress bar on, no sync written by the user: CPU's latents."""
 
     def sample(self, model: nn.Module, scheduler: Any, device: str, steps: int) -> Tensor:
         pipeline = StableDiffusionPipeline(
@@ -257,7 +257,7 @@ class TestDiffusionPipeline:
         "DPMSolverMultistep": lambda: DPMSolverMultistepScheduler(steps_offset=1),
     }
 
-    @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")  # diffusers' own
+    @pytest.mark.filterwarnings("ignore:__array__ implementation doesn't accept:DeprecationWarning")  # in diffusers
     @pytest.mark.parametrize("name", SCHEDULERS)
     def test_latents(self, name: str) -> None:
         torch.manual_seed(0)

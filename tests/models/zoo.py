@@ -49,7 +49,7 @@ def _causal() -> Inputs:
 
 
 def _padded() -> Inputs:
-    """Sequences of unequal length, as a tokenizer pads them; what is padded has no label."""
+    """Sequences of unequal length, as a tokenizer pads them; padding has no label."""
     tokens = _tokens()
     mask = (torch.arange(SEQUENCE) < torch.randint(SEQUENCE // 2, SEQUENCE + 1, (BATCH, 1))).long()
     return {"input_ids": tokens, "attention_mask": mask, "labels": tokens.masked_fill(mask == 0, -100)}
@@ -173,7 +173,7 @@ def unet() -> nn.Module:
 
 def _contrastive_inputs() -> Inputs:
     tokens = _tokens()
-    tokens[:, -1] = 2  # what CLIP pools: the end of the text
+    tokens[:, -1] = 2  # CLIP pools the end of the text
     return {"input_ids": tokens, "pixel_values": _pixels()}
 
 

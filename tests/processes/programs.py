@@ -63,7 +63,7 @@ def stores() -> Any:
 
     def read(model: torch.nn.Module) -> None:
         weight = model.blocks[1].mlp.up.weight
-        assert weight._cell.value.store is not None
+        assert weight._storage.value.store is not None
         if spmd.process_index() == 0:
             shards = spmd.local_shards(weight)
             assert len(shards) == 4 and all(shard.data.isfinite().all() for shard in shards)
@@ -73,11 +73,11 @@ def stores() -> Any:
 
 def rolled() -> Any:
     """With layers in loops; between the steps the first process alone reads its pieces of one layer."""
-    spmd.config.roll_layers = "always"
+    spmd.config.scan_layers = "always"
 
     def read(model: torch.nn.Module) -> None:
         weight = model.blocks[1].mlp.up.weight
-        assert weight._cell.value.store is not None and len(weight._cell.value.store) == DEEPER.layers
+        assert weight._storage.value.store is not None and len(weight._storage.value.store) == DEEPER.layers
         if spmd.process_index() == 0:
             assert len(spmd.local_shards(weight)) == 4
 
@@ -184,10 +184,10 @@ def see() -> Any:
         text = raised(spmd.sync)
     assert "RecompileError" in text or "no_recompile" in text
     spmd.sync()
-    lies = spmd.get_sharding(y)
-    assert lies is not None and found[0].text == lies.text(2) and found[0].decided_by == "compiler"
+    sharding = spmd.get_sharding(y)
+    assert sharding is not None and found[0].text == sharding.text(2) and found[0].decided_by == "compiler"
     assert [shard.device for shard in spmd.local_shards(y)] == [4 * spmd.process_index() + i for i in range(4)]
-    return {"told": [one.text for one in found], "raised": "first program of this barrier" in text}
+    return {"told": [one.text for one in found], "raised": "first program of this sync" in text}
 
 
 def step(factor: float = 2) -> None:

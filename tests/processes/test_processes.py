@@ -80,8 +80,8 @@ class TestTraining:
         monkeypatch.setattr(spmd.config, "partitioner", partitioner)
         found = results(together("rolled", 0, 0, XLA_FLAGS=HASTY))
         assert found[0] == found[1]
-        assert [[turns for turns, _ in loops] for loops in found[0]["loops"]] == [[4, 4]]
-        monkeypatch.setattr(spmd.config, "roll_layers", "never")
+        assert [[iterations for iterations, _ in loops] for loops in found[0]["loops"]] == [[4, 4]]
+        monkeypatch.setattr(spmd.config, "scan_layers", "never")
         assert found[0]["losses"] == pytest.approx(losses(config=DEEPER), rel=1e-5)
 
     def test_torchrun(self) -> None:

@@ -27,10 +27,10 @@ Body = Callable[[Carry, Rows], tuple[Carry, Tensor]]
 
 @pytest.fixture(autouse=True)
 def always() -> Iterator[None]:
-    before = spmd.config.roll_layers
-    spmd.config.roll_layers = "always"
+    before = spmd.config.scan_layers
+    spmd.config.scan_layers = "always"
     yield
-    spmd.config.roll_layers = before
+    spmd.config.scan_layers = before
 
 
 def drawn_body(draw: random.Random, shared: Tensor) -> tuple[Body, int]:

@@ -1,4 +1,4 @@
-"""The benchmark's peer does the same work as our recipe: same weights, same losses, same compiled layout."""
+"""The JAX program of the benchmark does the work of our recipe: same weights, same losses, same shardings."""
 
 import math
 from collections.abc import Iterator
@@ -68,7 +68,7 @@ def test_same_weights_give_torchs_losses(devices: int, partitioner: str) -> None
 
 
 def test_state_is_cut_in_eight() -> None:
-    """Parameters and moments take an eighth per device; what eight does not divide stays whole."""
+    """Parameters and moments take an eighth per device; those that eight does not divide stay replicated."""
     shapes = {name: value.shape for name, value in GPT(CONFIG).state_dict().items()}
     program = jax_gpt.build(shapes, batch=BATCH, sequence=CONFIG.sequence, heads=CONFIG.heads, devices=8)
     state = program.initialise({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})

@@ -1,4 +1,4 @@
-"""recipes/llama.py, wrapped and split over two axes, is the plain model; so is the program by hand in JAX."""
+"""recipes/llama.py, wrapped and sharded over two axes, equals the plain model; so does the program by hand in JAX."""
 
 import copy
 
@@ -26,7 +26,7 @@ def tokens_of() -> Tensor:
 
 
 class TestLlama:
-    """FSDP x tensor parallel, residuals split along the sequence: values and gradients of one device."""
+    """FSDP x tensor parallel, residuals sharded along the sequence: values and gradients of one device."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     @pytest.mark.parametrize("shape", [(8,), (2, 4), (2, 2, 2)])
@@ -63,7 +63,7 @@ class TestByHand:
 
 
 def weights_of(model: Llama) -> dict[str, object]:
-    """The weights as the JAX program has them: [in, out], layers stacked."""
+    """The weights in the JAX program's layout: [in, out], layers stacked."""
 
     def array(weight: Tensor) -> np.ndarray:
         return weight.detach().numpy().T

@@ -1,4 +1,4 @@
-"""recipes/mixtral.py: Hugging Face's Mixtral with experts on each device's own tokens is the same model."""
+"""recipes/mixtral.py: Hugging Face's Mixtral with experts on each device's own tokens has the same results."""
 
 import copy
 import re
@@ -25,7 +25,7 @@ def tiny() -> MixtralConfig:
 
 
 class TestExperts:
-    """use_experts_per_shard: the numbers of one device, without the batch on every device."""
+    """use_experts_per_shard: the results of one device, without the whole batch on every device."""
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_training_step(self, partitioner: str, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ class TestExperts:
             check(ours.grad, theirs.grad)
         program = cache.last_program()
         assert program is not None
-        # 256 choices of tokens of width 32: nowhere are those of all devices on one.
+        # 256 choices of tokens of width 32: no device has those of all devices.
         assert not re.search(r"f32\[256,(32|48|96)\]", program.executable.as_text())
 
     def test_refused(self, mesh8: spmd.Mesh) -> None:

@@ -10,7 +10,7 @@ SMALL = ["--layers=1", "--width=16", "--sequence=16"]
 
 
 def run(folder: Path, name: str, *arguments: str) -> str:
-    """What a recipe prints; it runs in a folder and a process of its own."""
+    """A recipe's output; it runs in a folder and a process of its own."""
     command = [sys.executable, str(RECIPES / name), *SMALL, "--target", "cpu:8", *arguments]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300, env={**os.environ})
     assert done.returncode == 0, done.stderr

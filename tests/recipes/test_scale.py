@@ -1,4 +1,4 @@
-"""FSDP of a toy beside the same step written by hand in JAX: no more memory, collectives or bytes that travel."""
+"""FSDP of a toy against the same step written by hand in JAX: no more memory, collectives or moved bytes."""
 
 import dataclasses
 from typing import Any
@@ -12,7 +12,7 @@ from recipes.benchmarks import scale
 @pytest.fixture
 def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
-    monkeypatch.setattr(spmd.config, "partitioner", name)  # and puts back what the row sets
+    monkeypatch.setattr(spmd.config, "partitioner", name)  # restores the flag that the row sets
     return name
 
 
@@ -29,12 +29,12 @@ def test_a_toy_beside_jax_by_hand(checkpointed: bool, partitioner: str) -> None:
     ours, theirs = sides(checkpointed, partitioner)
     assert ours["state"] <= theirs["state"]
     assert 0 < ours["exchanges"] <= theirs["exchanges"]
-    # torch counts the targets that are not to be ignored: one number more is summed. And where activations are kept,
-    # JAX keeps what it has gathered of the norms' weights.
+    # torch counts the targets that are not ignored: one more number is summed. And where activations are kept,
+    # JAX keeps the gathered weights of the norms.
     assert 0 < theirs["moved"] <= ours["moved"] <= 1.002 * theirs["moved"]
 
 
-@pytest.mark.long  # the code generator, which goes by the processor, has a say in it
+@pytest.mark.long  # it also depends on the code generator, and so on the processor
 @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"], indirect=True)
 @pytest.mark.parametrize("checkpointed", [True, False])
 def test_temporaries(checkpointed: bool, partitioner: str) -> None:

@@ -1,4 +1,4 @@
-"""The main job as a user runs it, a few tiny steps of it."""
+"""`recipes/train_gpt.py` as a user runs it, for a few tiny steps."""
 
 import os
 import re
@@ -16,9 +16,9 @@ TINY = [f"--{name}={value}" for name, value in SIZES.items()] + ["--sample=3"]
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """What the recipe prints; it runs in a folder and a process of its own."""
+    """The recipe's output; it runs in a folder and a process of its own."""
     command = [sys.executable, str(RECIPE), *TINY, "--out", "made", *arguments]
-    # How long something compiles is the machine's affair.
+    # The time of a compilation depends on the machine.
     environment = {**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
@@ -37,15 +37,15 @@ def printed(folder: Path) -> str:
 
 
 class TestReport:
-    """It prints what lives where, loss, speed, compiles, held-out loss beside a bigram table's, and leaves loss.png."""
+    """It prints shardings, loss, speed, compiles, held-out loss and a bigram table's, and leaves loss.png."""
 
     def test_table(self, printed: str) -> None:
-        assert "What lives where: mesh fsdp=8" in printed
+        assert "Parameters and their shardings: mesh fsdp=8" in printed
         assert re.search(r"tokens\.weight +\(256, 16\) +fsdp, None +16\.0 KiB +2\.0 KiB", printed)
         assert re.search(r"blocks\.0\.attention\.qkv\.weight +\(48, 16\) +fsdp, None", printed)
         assert re.search(r"[\d,]+ parameters +[\d.]+ KiB +[\d.]+ KiB", printed)
         assert "…" not in printed.split("bytes to train on")[0], "names are shown in full"
-        assert re.search(r"optimizer state: [\d.]+ KiB whole, [\d.]+ KiB per device", printed)
+        assert re.search(r"optimizer state: [\d.]+ KiB unsharded, [\d.]+ KiB per device", printed)
 
     def test_progress(self, printed: str) -> None:
         first, last = re.findall(r"step +(\d+) +loss [\d.]+ +[\d,]+ tokens/s +(\d+) compiles", printed)
@@ -62,7 +62,7 @@ class TestReport:
 
 
 class TestMesh:
-    """--devices 1 and --mesh data=2,fsdp=4 work by changing nothing else, and give the same numbers."""
+    """--devices 1 and --mesh data=2,fsdp=4 need no other change, and give the same numbers."""
 
     def test_same_losses_everywhere(self, tmp_path: Path) -> None:
         printed = [run(tmp_path, *how.split()) for how in ("--devices 1", "--mesh data=2,fsdp=4")]

@@ -24,7 +24,7 @@ STEPS = ["--steps=6", "--warmup=1", "--eval-every=3", "--sample=3", "--save-ever
 
 
 def run(*arguments: str) -> str:
-    """What the recipe prints."""
+    """The recipe's output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         train_llama.main([*TINY, *STEPS, *arguments])
@@ -32,7 +32,7 @@ def run(*arguments: str) -> str:
 
 
 def saved(folder: Path) -> dict[str, Any]:
-    """What a checkpoint holds, on the CPU."""
+    """The contents of a checkpoint, on the CPU."""
     dcp_to_torch_save(folder, folder.parent / "whole.pt")
     return torch.load(folder.parent / "whole.pt", weights_only=False)
 
@@ -75,11 +75,11 @@ class TestReport:
 
 
 class TestResume:
-    """A checkpoint goes on bit for bit, also where the mesh has become another."""
+    """Training continues from a checkpoint bit for bit, also on another mesh."""
 
     def test_same_losses_and_weights(self, printed: str, made: Path, tmp_path: Path) -> None:
         again = run("--out", str(tmp_path / "again"), "--resume", str(made / "checkpoints" / "3"))
-        assert "goes on after step 3" in again and "step     1 " not in again
+        assert "continues after step 3" in again and "step     1 " not in again
         first, second = (saved(out / "checkpoints" / "6") for out in (made, tmp_path / "again"))
         assert first["history"] == second["history"] and len(first["history"]["heldout"]) == 3
         assert first["schedule"] == second["schedule"]
@@ -121,7 +121,7 @@ class TestTarget:
         assert "cpu:8 (fsdp=4, tensor=2)" in printed and "all-gather" in printed and "tokens/s" not in printed
         assert (tmp_path / "plan.html").read_text().startswith("<!doctype html>")
 
-    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu, which it asks for, is there")
+    @pytest.mark.skipif(importlib.util.find_spec("libtpu") is not None, reason="libtpu, which it needs, is installed")
     def test_without_libtpu(self, tmp_path: Path) -> None:
         with pytest.raises(SystemExit, match=r"target 'v5e:2x4' is not known: .*with the package libtpu installed"):
             run("--target", "v5e:2x4", "--out", str(tmp_path))

@@ -19,9 +19,9 @@ RECIPE = Path(__file__).resolve().parents[2] / "recipes" / "train_resnet.py"
 
 
 def run(folder: Path, *arguments: str) -> str:
-    """What the recipe prints; it runs in a folder and a process of its own."""
+    """The recipe's output; it runs in a folder and a process of its own."""
     command = [sys.executable, str(RECIPE), "--out", "made", *arguments]
-    # How long something compiles is the machine's affair.
+    # The time of a compilation depends on the machine.
     environment = {**os.environ, "SPMD_SLOW_COMPILE_SECONDS": "0"}
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
@@ -50,12 +50,12 @@ class TestReport:
 
 
 def steps(model: nn.Module, place: train_resnet.Placement) -> list[float]:
-    """The losses of two steps, as the recipe does them."""
+    """The losses of two steps of the recipe."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, eps=1e-4)
     data, losses = images.digits(), []
     for batch in list(images.batches(*data.train, batch=16, seed=0))[:2]:
         loss, _ = train_resnet.train_step(model, optimizer, *place.put(*batch))
-        place.barrier()
+        place.sync()
         losses.append(loss.item())
     return losses
 

@@ -14,14 +14,14 @@ from recipes import wrap_hugging_face
 SIZES = {"layers": 1, "width": 16, "heads": 4, "sequence": 16, "batch": 16}
 STEPS = {"steps": 4, "warmup": 1, "eval-every": 2, "sample": 3}
 TINY = [f"--{name}={value}" for name, value in {**SIZES, **STEPS}.items()]
-MODELS = {  # class, flags, what fsdp.show says of a unit
+MODELS = {  # class, flags, a unit's line of fsdp.show
     "llama": (LlamaForCausalLM, "--mesh=fsdp=8", r"model\.layers\.0: LlamaDecoderLayer"),
     "gpt2": (GPT2LMHeadModel, "--mesh=data=2,fsdp=4", r"transformer\.wte\.weight = lm_head\.weight .* tied"),
 }
 
 
 def run(*arguments: str) -> str:
-    """What the recipe prints."""
+    """The recipe's output."""
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         wrap_hugging_face.main([*TINY, *arguments])
@@ -29,7 +29,7 @@ def run(*arguments: str) -> str:
 
 
 class TestModels:
-    """It prints units, plan and progress; what is saved is a plain model of the same loss."""
+    """It prints units, plan and progress; the saved model is a plain one of the same loss."""
 
     @pytest.mark.parametrize("name", MODELS)
     def test_trained_saved_and_loaded(self, name: str, tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ class TestModels:
         first, last = re.findall(r"step +\d+ +loss ([\d.]+) .* (\d+) compiles", printed)
         assert float(last[0]) < float(first[0]) - 0.05
         assert int(last[1]) == int(first[1]) + 1, "evaluation is one program more; the step is one, from the first on"
-        ours, plain = re.findall(r"held-out loss ([\d.]+) nats per byte, .*; ([\d.]+) of what", printed)[0]
+        ours, plain = re.findall(r"held-out loss ([\d.]+) nats per byte, .*; ([\d.]+) of the model", printed)[0]
         assert float(plain) == pytest.approx(float(ours), abs=2e-4)
         loaded = kind.from_pretrained(tmp_path / "model")
         assert type(loaded) is kind and all(type(weight) is torch.nn.Parameter for weight in loaded.parameters())

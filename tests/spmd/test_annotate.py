@@ -58,7 +58,7 @@ class TestTakenBack:
             z = spmd.reshard(torch.ones(8, device="xla"), ("fsdp",))
             w = spmd.from_local_shards([torch.ones(1)] * 8, None, ("fsdp",))
         assert spec(x) == ("fsdp", None) and spec(y) == (None, "fsdp") and spec(z) == spec(w) == ("fsdp",)
-        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or say `with mesh:`"):
+        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`"):
             spmd.mark_sharding(torch.ones(8, device="xla"), None, ("fsdp",))
 
     def test_text_and_placements(self, mesh2x4: Mesh) -> None:
@@ -79,23 +79,23 @@ class TestTakenBack:
         assert [spmd.get_sharding(y).memory for y in (kept, near)] == ["pinned_host", "device"]
 
     def test_of_another_rank(self, mesh8: Mesh) -> None:
-        lies = mesh8.sharding((None, "fsdp"), 2)
-        with pytest.raises(ValueError, match=r"mark_sharding: Sharding\(.*\) lays out 2 dims, but the tensor has 1"):
-            spmd.mark_sharding(torch.ones(8, device="xla"), lies)
-        assert spec(spmd.mark_sharding(torch.ones(8, 8, 8, device="xla"), lies)) == (None, "fsdp", None)
+        sharding = mesh8.sharding((None, "fsdp"), 2)
+        with pytest.raises(ValueError, match=r"mark_sharding: Sharding\(.*\) is for 2 dims, but the tensor has 1"):
+            spmd.mark_sharding(torch.ones(8, device="xla"), sharding)
+        assert spec(spmd.mark_sharding(torch.ones(8, 8, 8, device="xla"), sharding)) == (None, "fsdp", None)
 
     def test_from_a_larger_machine(self) -> None:
-        lies = Sharding.of(tuple(range(16)), (16,), ("a",))
+        sharding = Sharding.of(tuple(range(16)), (16,), ("a",))
         with pytest.raises(ValueError, match=r"is over devices up to 15, and this process sees 8: ids 0 to 7"):
-            spmd.mark_sharding(torch.ones(8, device="xla"), lies)
+            spmd.mark_sharding(torch.ones(8, device="xla"), sharding)
 
     def test_kind(self, mesh8: Mesh) -> None:
         x = torch.ones(8, device="xla")
-        with pytest.raises(TypeError, match=r"expected a spmd\.Mesh, got NoneType; what spmd\.get_sharding returned"):
+        with pytest.raises(TypeError, match=r"expected a spmd\.Mesh, got NoneType; a result of spmd\.get_sharding"):
             spmd.mark_sharding(x, spmd.get_sharding(x))
-        with pytest.raises(TypeError, match=r"takes a partition_spec beside it, one entry per dim: P\(None\)"):
+        with pytest.raises(TypeError, match=r"needs a partition_spec, one entry per dim: P\(None\)"):
             spmd.mark_sharding(x, mesh8)
-        with pytest.raises(TypeError, match="a Sharding says both the mesh and the spec"):
+        with pytest.raises(TypeError, match="a Sharding holds both the mesh and the spec"):
             spmd.mark_sharding(x, mesh8.sharding(("fsdp",), 1), ("fsdp",))
         with pytest.raises(ValueError, match="expected memory_kind to be 'device' or 'pinned_host', got 'hbm'"):
             spmd.mark_sharding(x, mesh8, ("fsdp",), memory_kind="hbm")
@@ -111,7 +111,7 @@ class TestGradient:
             spmd.mark_sharding(w, mesh8, ("fsdp", None), gradient=follows)
             w.grad = None
             (w * w).sum().backward()
-            found.append(w.grad._cell.sharding is spmd.get_sharding(w))
+            found.append(w.grad._storage.sharding is spmd.get_sharding(w))
         assert found == [True, False, True] and (w.grad == 2).all()
 
     def test_of_a_computed_value(self, mesh8: Mesh) -> None:
@@ -132,7 +132,7 @@ class TestGradient:
         other = copy.deepcopy(layer)
         with spmd.use_sharding([other.weight], mesh8):
             other(torch.ones(2, 8, device="xla")).sum().backward()
-        assert other.weight.grad._cell.sharding is None and spec(other.weight) == ("fsdp", None)
+        assert other.weight.grad._storage.sharding is None and spec(other.weight) == ("fsdp", None)
 
     def test_of_what_becomes_a_parameter(self, mesh8: Mesh) -> None:
         weight = nn.Parameter(spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, (None, "fsdp")))
@@ -266,7 +266,7 @@ class TestErrors:
         [
             (P("data"), r"P\('data'\) has 1 entries, but the tensor has 2 dims"),
             (P("dta", None), r"axis 'dta' of P\('dta', None\) is not in the mesh.*\n.*\n.*did you mean 'data'\?"),
-            (P("data", "data"), r"axis 'data' stands twice in P\('data', 'data'\); a mesh axis can split one dim only"),
+            (P("data", "data"), r"axis 'data' is used twice in P\('data', 'data'\); a mesh axis can split one dim"),
             (P(2, None), r"axis 2 of P\(2, None\) is not in the mesh, which has axes 0 to 1"),
         ],
         ids=["rank", "axis", "twice", "index"],

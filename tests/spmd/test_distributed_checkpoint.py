@@ -22,7 +22,7 @@ LAYOUTS = {
 }
 
 
-def laid(tensor: torch.Tensor, name: str) -> torch.Tensor:
+def resharded(tensor: torch.Tensor, name: str) -> torch.Tensor:
     shape, axes, spec = LAYOUTS[name]
     return spmd.mark_sharding(tensor, spmd.Mesh(range(torch.Size(shape).numel()), shape, axes), spec)
 
@@ -48,10 +48,10 @@ class TestLayouts:
     def test_same(self, saved: str, loaded: str | None, tmp_path: Path) -> None:
         whole = {"even": torch.randn(16, 8), "uneven": torch.randn(10, 6)}
         before = spmd.metrics.num_compiles()
-        save({name: laid(value.to("xla"), saved) for name, value in whole.items()}, tmp_path)
+        save({name: resharded(value.to("xla"), saved) for name, value in whole.items()}, tmp_path)
         state = {name: torch.zeros_like(value) for name, value in whole.items()}
         if loaded is not None:
-            state = {name: laid(value.to("xla"), loaded) for name, value in state.items()}
+            state = {name: resharded(value.to("xla"), loaded) for name, value in state.items()}
         load(state, tmp_path)
         assert all(torch.equal(state[name].cpu(), value) for name, value in whole.items())
         assert spmd.metrics.num_compiles() == before
@@ -65,8 +65,8 @@ class TestSaved:
     def test_chunks(self, tmp_path: Path) -> None:
         """A piece that several devices hold is written once, a piece of padding alone never."""
         state = {
-            "rows": laid(torch.zeros(10, 6).to("xla"), "8"),
-            "both": laid(torch.zeros(8, 6).to("xla"), "2x4"),
+            "rows": resharded(torch.zeros(10, 6).to("xla"), "8"),
+            "both": resharded(torch.zeros(8, 6).to("xla"), "2x4"),
             "whole": spmd.mark_sharding(torch.zeros(4, device="xla"), spmd.Mesh(range(8), (8,), ("a",)), (None,)),
             "one": torch.ones((), device="xla") * 3,
         }

@@ -60,8 +60,8 @@ class TestDeviceMesh:
         flat = mesh["dp", "cp"]._flatten("batch")
         assert flat.shape == (4,) and flat.get_group() == ("dp", "cp") and mesh["batch", "tp"].shape == (4, 2)
         x = distribute_tensor(torch.ones(8, 8), mesh["batch", "tp"], [Shard(0), Shard(1)])
-        lies = spmd.get_sharding(x)
-        assert lies is not None and lies.partition_spec(2) == (("dp", "cp"), "tp")
+        sharding = spmd.get_sharding(x)
+        assert sharding is not None and sharding.partition_spec(2) == (("dp", "cp"), "tp")
 
     def test_as_context(self, mesh: DeviceMesh) -> None:
         with mesh:
@@ -115,9 +115,9 @@ class TestDistributeTensor:
         x = distribute_tensor(torch.ones(8, 8), mesh["tp"], [Shard(0)])
         assert x.placements == (Replicate(), Shard(0))
         x = distribute_tensor(x, mesh["dp"], [Shard(0)])
-        lies = spmd.get_sharding(x)
-        assert lies is not None and lies.partition_spec(2) == (("tp", "dp"), None)
-        assert placements_of(lies, 2) == x.placements and re.match(
+        sharding = spmd.get_sharding(x)
+        assert sharding is not None and sharding.partition_spec(2) == (("tp", "dp"), None)
+        assert placements_of(sharding, 2) == x.placements and re.match(
             r"_StridedShard\(dim=0, sf=4\)", repr(x.placements[0])
         )
         assert distribute_tensor(x, mesh["tp"], [Replicate()]).placements == (Shard(0), Replicate())
@@ -141,13 +141,13 @@ class TestDistributeTensor:
         assert x.is_leaf and x.requires_grad and x.placements == (Shard(0), Shard(1))
 
     def test_refused(self, mesh: DeviceMesh) -> None:
-        with pytest.raises(NotImplementedError, match="a sum over axis '1' is left to do"):
+        with pytest.raises(NotImplementedError, match="is a pending sum over axis '1'"):
             distribute_tensor(torch.ones(8), mesh, [Replicate(), Partial()])
         with pytest.raises(ValueError, match="are 1 placements, but the mesh has 2 axes"):
             distribute_tensor(torch.ones(8), mesh, [Shard(0)])
         with pytest.raises(ValueError, match=r"the tensor is on meta and has no values; build it under torch.device"):
             distribute_tensor(torch.ones(8, device="meta"), mesh, [Shard(0), Replicate()])
-        with pytest.raises(NotImplementedError, match="this process has 8 devices, each with its own piece"):
+        with pytest.raises(NotImplementedError, match="this process has 8 devices, each with its own shard"):
             ones(8, device_mesh=mesh).to_local()
 
 
@@ -219,7 +219,7 @@ class TestParallelizeModule:
         plus, minus = two(a.to("xla"), b=b.to("xla"))
         assert seen == [((Shard(1),), (Shard(1),))] and plus.placements == (Replicate(),)
         torch.testing.assert_close((plus.cpu(), minus.cpu()), (a + b, a - b))
-        with pytest.raises(ValueError, match="Two: the plan lays out 2 inputs, and there are 1"):
+        with pytest.raises(ValueError, match="Two: the plan places 2 inputs, but there are 1"):
             parallelize_module(
                 Two(), plain,
                 PrepareModuleInput(input_layouts=(Shard(0), None), desired_input_layouts=(Shard(0), None)),
@@ -240,9 +240,9 @@ class TestParallelizeModule:
         block = Block(16, 4)
         with pytest.raises(ValueError, match=r'expected a mesh of one dim, got DeviceMesh.*as in mesh\["tp"\]'):
             parallelize_module(block, mesh, SEQUENCE_PARALLEL)
-        with pytest.warns(UserWarning, match="'w4' names no submodule of Block; did you mean 'w"):
+        with pytest.warns(UserWarning, match="'w4' matches no submodule of Block; did you mean 'w"):
             parallelize_module(block, mesh["tp"], {"w4": ColwiseParallel()})
-        with pytest.warns(UserWarning, match="no parallelize_plan is given"):
+        with pytest.warns(UserWarning, match="no parallelize_plan was passed"):
             parallelize_module(block, mesh["tp"])
         with pytest.raises(
             NotImplementedError, match=r"ColwiseParallel splits nn.Linear and nn.Embedding, got RMSNorm"
@@ -266,8 +266,8 @@ class TestFsdp:
         for name, parameter in block.named_parameters():
             assert parameter.grad is not None and parameter.grad.placements == parameter.placements, name
             torch.testing.assert_close(parameter.grad.cpu(), expected.get_parameter(name).grad)
-        lies = spmd.get_sharding(block.w1.weight)
-        assert lies is not None and {"dp", "tp"} <= {axis for dim in lies.spec.dims for axis in dim.axes}
+        sharding = spmd.get_sharding(block.w1.weight)
+        assert sharding is not None and {"dp", "tp"} <= {axis for dim in sharding.spec.dims for axis in dim.axes}
 
     def test_replicas_and_shards(self) -> None:
         mesh = init_device_mesh("xla", (2, 4), mesh_dim_names=("replicate", "shard"))

@@ -54,7 +54,7 @@ class TestGlobalMesh:
             x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), spmd.P("data", None))
             assert spmd.get_sharding(x) is mesh2x4.sharding(("data", None), 2)
             assert spmd.get_sharding(spmd.reshard(x, (None, "fsdp"))) is mesh2x4.sharding((None, "fsdp"), 2)
-        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or say `with mesh:`"):
+        with pytest.raises(ValueError, match="mark_sharding: expected a mesh, got none; pass one, or use `with mesh:`"):
             spmd.mark_sharding(x, ("data", None))
 
     def test_an_error_leaves_none(self, mesh8: Mesh) -> None:

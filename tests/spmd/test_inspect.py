@@ -93,7 +93,7 @@ class TestPropagated:
         assert [one.decided_by for one in found] == ["compiler"] * 6
         assert found[0].spec == P("data", "fsdp") and found[1].spec == P("fsdp", "data") == found[2].spec
         assert [one.residence for one in found] == ["pending"] * 4 + [
-            "devices" if x._cell.value.host is None else "host",
+            "devices" if x._storage.value.host is None else "host",
             "pending",
         ]
         assert found[0].line.endswith("y = x @ w") and "x[:, :2]" in found[4].line
@@ -291,7 +291,7 @@ class TestShown:
 
 class TestErrors:
     def test_no_tensor(self) -> None:
-        with pytest.raises(TypeError, match=r"expected tensors, got list; of a list inspect\(\*tensors\)"):
+        with pytest.raises(TypeError, match=r"expected tensors, got list; for a list call inspect\(\*tensors\)"):
             spmd.inspect([torch.ones(2)])  # type: ignore[call-overload]
         with pytest.raises(TypeError, match="expected one tensor or more, got none"):
             spmd.inspect()

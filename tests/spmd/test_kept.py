@@ -116,9 +116,9 @@ class TestStateDicts:
         model(torch.ones(2, 8, device="xla")).square().sum().backward()
         optimizer.step()
         other, again = copy.deepcopy((model, optimizer))
-        (weight, *_), lies = again.param_groups[0]["params"], spmd.get_sharding(model[0].weight)
-        assert weight is other[0].weight and spmd.get_sharding(weight) is lies
-        assert spmd.get_sharding(again.state[weight]["momentum_buffer"]) is lies
+        (weight, *_), sharding = again.param_groups[0]["params"], spmd.get_sharding(model[0].weight)
+        assert weight is other[0].weight and spmd.get_sharding(weight) is sharding
+        assert spmd.get_sharding(again.state[weight]["momentum_buffer"]) is sharding
 
 
 class TestReads:

@@ -18,8 +18,8 @@ class TestEinsumLinear:
         for module in (layer, other):
             y = module(torch.tanh(x))
             spmd.sync()
-            lies = spmd.get_sharding(y)
-            assert lies is not None and lies.partition_spec(3) == ("data", "fsdp", None)
+            sharding = spmd.get_sharding(y)
+            assert sharding is not None and sharding.partition_spec(3) == ("data", "fsdp", None)
             assert not spmd.metrics.compiles()[-1].traffic
 
     def test_gradients(self, mesh2x4: spmd.Mesh) -> None:

@@ -94,7 +94,7 @@ class TestFilling:
             spmd.fill_shards(torch.ones(2), lambda index: torch.ones(2)[index])
         with pytest.raises(ValueError, match="got a view; pass its base"):
             spmd.fill_shards(x[1:], lambda index: torch.ones(3, 2)[index])
-        with pytest.raises(ValueError, match=r"expected a piece of shape \[4, 2\].*got one of shape \[3\]"):
+        with pytest.raises(ValueError, match=r"expected a shard of shape \[4, 2\].*got one of shape \[3\]"):
             spmd.fill_shards(x, lambda index: torch.ones(3))
         assert x.tolist() == [[1.0, 1.0]] * 4
 
@@ -228,7 +228,7 @@ class TestLoadCheckpoint:
         source = Net()
         torch.save({"model": source.state_dict(), "epoch": 3}, tmp_path / "run.pt")
         model = on_device(mesh8)
-        with pytest.raises(ValueError, match="got a dict of 'model', 'epoch'; say which one is meant by key='model'"):
+        with pytest.raises(ValueError, match="got a dict of 'model', 'epoch'; choose one of them, as by key='model'"):
             spmd.load_checkpoint(model, tmp_path / "run.pt")
         with pytest.raises(ValueError, match="has no 'state'; it has a dict of 'model', 'epoch'"):
             spmd.load_checkpoint(model, tmp_path / "run.pt", key="state")
@@ -332,10 +332,10 @@ class TestRefused:
         save_file(model.state_dict(), tmp_path / "cut.safetensors")
         data = (tmp_path / "cut.safetensors").read_bytes()
         (tmp_path / "cut.safetensors").write_bytes(data[:-8])
-        with pytest.raises(ValueError, match="is cut short: its header tells of"):
+        with pytest.raises(ValueError, match="is cut short: its header describes"):
             spmd.load_checkpoint(model, tmp_path / "cut.safetensors")
         torch.save(model.state_dict(), tmp_path / "old.pt", _use_new_zipfile_serialization=False)
-        with pytest.raises(ValueError, match=r"neither a safetensors file nor one that torch.save writes since"):
+        with pytest.raises(ValueError, match=r"neither a safetensors file nor a zip file of torch.save"):
             spmd.load_checkpoint(model, tmp_path / "old.pt")
         torch.save(model.state_dict(), tmp_path / "whole.pt")
         data = (tmp_path / "whole.pt").read_bytes()
@@ -347,7 +347,7 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"index.json, of 16 bytes, is cut short or damaged: it has no table"):
             spmd.load_checkpoint(model, tmp_path / "model.safetensors.index.json")
         (tmp_path / "header.safetensors").write_bytes((500).to_bytes(8, "little") + b'{"weight": {')
-        with pytest.raises(ValueError, match=r"is cut short or damaged: its header is no JSON of 500 bytes"):
+        with pytest.raises(ValueError, match=r"is cut short or damaged: its header is not JSON of 500 bytes"):
             spmd.load_checkpoint(model, tmp_path / "header.safetensors")
         torch.save([1, 2], tmp_path / "list.pt")
         with pytest.raises(ValueError, match=r"expected a state dict.*got a list"):
@@ -361,7 +361,7 @@ class TestRefused:
         index["weight_map"]["more.weight"] = "model-00001-of-00003.safetensors"
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
         with pytest.raises(
-            ValueError, match=r"says that 'more.weight' is in model-00001-of-00003.safetensors, and it is"
+            ValueError, match=r"has 'more.weight' in model-00001-of-00003.safetensors, which does not"
         ):
             spmd.load_checkpoint(on_device(mesh8), folder)
 

@@ -63,11 +63,11 @@ class TestTwoSteps:
         with pytest.raises(ValueError, match=r"expected a mesh"):
             spmd.enable_manual_sharding(x, ("model", None))
         piece = spmd.enable_manual_sharding(x, ("model", None), mesh=mesh)
-        with pytest.raises(ValueError, match=r"pieces of shape \[2, 6\] are together \[8, 6\], not \[9, 6\]"):
+        with pytest.raises(ValueError, match=r"shards of shape \[2, 6\] make a tensor of shape \[8, 6\], not \[9, 6\]"):
             spmd.disable_manual_sharding(piece, ("model", None), (9, 6))
-        with pytest.raises(ValueError, match="along 'model' have the same, but they may differ"):
+        with pytest.raises(ValueError, match="along 'model' are the same, but they may differ"):
             spmd.disable_manual_sharding(piece, (None, None), (2, 6))
-        with pytest.raises(ValueError, match="expected a piece that enable_manual_sharding gave"):
+        with pytest.raises(ValueError, match="expected a shard that enable_manual_sharding returned"):
             spmd.disable_manual_sharding(x, ("model", None), (8, 6))
         with pytest.raises(RuntimeError, match=r"join the shards with spmd.disable_manual_sharding first"):
             (piece + 1).cpu()
@@ -135,7 +135,7 @@ class TestFunctionalCollectives:
 
         with pytest.raises(ValueError, match="there is no axis 'modle' in the mesh"):
             shard(lambda x: funcol.all_reduce(x, "sum", "modle"))
-        with pytest.raises(NotImplementedError, match="pieces of several sizes"):
+        with pytest.raises(NotImplementedError, match="splits of several sizes"):
             shard(lambda x: funcol.all_to_all_single(x, [2, 0, 0, 0], [1, 1, 0, 0], "model"))
         with pytest.raises(RuntimeError, match=r"called outside spmd.shard_map"):
             funcol.all_reduce(x, "sum", (mesh, "model"))

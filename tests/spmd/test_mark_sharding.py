@@ -125,9 +125,9 @@ class TestRemark:
 
     def test_the_same_spec_moves_nothing(self, rows: torch.Tensor, mesh8: Mesh) -> None:
         spmd.local_shards(rows)
-        buffer = rows._cell.value.buffer
+        buffer = rows._storage.value.buffer
         spmd.mark_sharding(rows, mesh8, ("fsdp", None))
-        assert rows._cell.value.buffer is buffer
+        assert rows._storage.value.buffer is buffer
 
     def test_another_mesh(self, rows: torch.Tensor) -> None:
         (rows + 1).sum().item()
@@ -384,11 +384,11 @@ class TestCheck:
     """An annotation that the compiler does not follow is an error, not a slow program."""
 
     def test_of_an_intermediate_value(self, mesh8: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("spmd.core.lazy.annotate.constrain", lambda array, sharding: array)  # gets lost
+        monkeypatch.setattr("spmd.core.lazy.annotations.constrain", lambda array, sharding: array)  # gets lost
         doubled = spmd.mark_sharding(torch.ones(24, 3).to("xla"), mesh8, (None, None)) * 2
         total = spmd.mark_sharding(doubled, mesh8, ("fsdp", None)).sum()
         del doubled
-        with pytest.raises(RuntimeError, match=r"laid out the mark_sharding.* instead of"):
+        with pytest.raises(RuntimeError, match=r"sharded the mark_sharding.* instead of"):
             spmd.sync()
         spmd.config.check_shardings = False
         try:
@@ -396,7 +396,7 @@ class TestCheck:
             assert again.item() == 240
         finally:
             spmd.config.check_shardings = True
-        with pytest.raises(RuntimeError, match="laid out"):
+        with pytest.raises(RuntimeError, match="sharded the"):
             total.item()
 
 

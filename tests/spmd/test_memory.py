@@ -18,14 +18,14 @@ HOST = "pinned_host"
 def kind(tensor: Tensor) -> str:
     """The memory that the buffer itself says it is in; `get_sharding` says the same."""
     spmd.sync()
-    if tensor._cell.value.host is not None:
+    if tensor._storage.value.host is not None:
         spmd.local_shards(tensor)  # uploads
-    buffer, _ = tensor._cell.value.placed()
+    buffer, _ = tensor._storage.value.placed()
     kinds = {shard.data.sharding.memory_kind for shard in buffer.addressable_shards}
-    lies = spmd.get_sharding(tensor)
-    assert lies is not None and kinds == {lies.memory} == {buffer.sharding.memory_kind}
-    assert (HOST in repr(lies)) == (lies.memory == HOST)
-    return lies.memory
+    sharding = spmd.get_sharding(tensor)
+    assert sharding is not None and kinds == {sharding.memory} == {buffer.sharding.memory_kind}
+    assert (HOST in repr(sharding)) == (sharding.memory == HOST)
+    return sharding.memory
 
 
 @pytest.fixture(params=["gspmd", "shardy"], autouse=True)
@@ -174,8 +174,8 @@ class TestOptimizer:
                 assert kind(parameter) == "device"
                 for value in optimizer.state[parameter].values():
                     if value.dim():
-                        lies, like = spmd.get_sharding(value), spmd.get_sharding(parameter)
-                        assert lies.with_spec(lies.spec) is like
+                        sharding, like = spmd.get_sharding(value), spmd.get_sharding(parameter)
+                        assert sharding.with_spec(sharding.spec) is like
             runs.append([*(parameter.detach().cpu() for parameter in model.parameters()), *(v.cpu() for v in state)])
         for one, other in zip(*runs, strict=True):
             check(one, other)
@@ -236,7 +236,7 @@ class TestOffloadedActivations:
         spmd.sync(wait=True)
         program = cache.last_program()
         assert program is not None
-        assert [lies.memory for lies in program.results].count(HOST) == 1
+        assert [sharding.memory for sharding in program.results].count(HOST) == 1
         made.backward()
         assert kind(x.grad) == "device"
         y = data.clone().requires_grad_()

@@ -209,7 +209,7 @@ class TestSpecErrors:
         ):
             with pytest.raises(TypeError, match=re.escape(f"one entry per dim, got {spec!r}; write {wanted}")):
                 spmd.mark_sharding(x, mesh, spec)
-        with pytest.raises(TypeError, match=r"takes a partition_spec beside it, one entry per dim: P\(None, None\)"):
+        with pytest.raises(TypeError, match=r"needs a partition_spec, one entry per dim: P\(None, None\)"):
             spmd.mark_sharding(x, mesh, None)
         with pytest.raises(TypeError, match=r"use_sharding: expected a spec .* write P\('a', None\)"):
             spmd.use_sharding([x], mesh, "a")
@@ -226,12 +226,12 @@ class TestSpecErrors:
     def test_an_axis_twice(self) -> None:
         first, text, carets = self.error(("data", "data"), 2).split("\n")
         assert first == (
-            "mark_sharding: axis 'data' stands twice in P('data', 'data'); a mesh axis can split one dim only"
+            "mark_sharding: axis 'data' is used twice in P('data', 'data'); a mesh axis can split one dim only"
         )
         assert carets.index("^") == text.rindex("'data'")
-        assert "stands twice" in self.error((("data", "data"),), 1)
+        assert "is used twice" in self.error((("data", "data"),), 1)
 
     def test_an_axis_twice_by_name_and_index(self) -> None:
         first, text, carets = self.error(("model", 1), 2).split("\n")
-        assert "stands twice" in first
+        assert "is used twice" in first
         assert text[carets.index("^") : carets.rindex("^") + 1] in ("1", "'model'")

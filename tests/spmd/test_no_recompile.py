@@ -23,9 +23,9 @@ def compiles() -> int:
     return spmd.metrics.num_compiles()
 
 
-def sines(rows: int, turns: int = 1) -> torch.Tensor:
+def sines(rows: int, iterations: int = 1) -> torch.Tensor:
     x = torch.ones(rows, 3).to("xla")
-    for _ in range(turns):
+    for _ in range(iterations):
         x = x.sin()
     return x
 
@@ -112,15 +112,15 @@ class TestRaises:
         """Its finished turns run by themselves: the op at which they would says so, and nothing is recorded twice."""
         monkeypatch.setattr(spmd.config, "loop_search_ops", 32)
         spmd.sync()
-        x, turns = torch.full((2,), 0.5).to("xla"), 0
+        x, iterations = torch.full((2,), 0.5).to("xla"), 0
         with spmd.no_recompile(), pytest.raises(spmd.RecompileError, match="would be compiled"):
-            while turns < 500:
+            while iterations < 500:
                 y = x.sin().cosh()
                 x = y.cos() + x.tanh()
-                turns += 1
-        assert 3 < turns < 500
+                iterations += 1
+        assert 3 < iterations < 500
         expected = torch.full((2,), 0.5)
-        for _ in range(turns):
+        for _ in range(iterations):
             expected = expected.sin().cosh().cos() + expected.tanh()
         torch.testing.assert_close(x.cpu(), expected, rtol=2e-5, atol=2e-5)
 
@@ -173,7 +173,7 @@ class TestAllowed:
         y = sines(23)
         with spmd.no_recompile(), pytest.raises(spmd.RecompileError) as raised:
             spmd.sync()
-        assert "Why: first program of this barrier" in str(raised.value) and "allow_first=True" in str(raised.value)
+        assert "Why: first program of this sync" in str(raised.value) and "allow_first=True" in str(raised.value)
         assert y.shape == (23, 3)
 
     def test_max_programs(self) -> None:
@@ -270,7 +270,7 @@ class TestExplain:
             return inner
 
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
-        assert "none is of" in spmd.metrics.explain(step) or spmd.metrics.explain(step) == "nothing was compiled"
+        assert "none of the" in spmd.metrics.explain(step) or spmd.metrics.explain(step) == "nothing was compiled"
         y = step(x)
         spmd.sync()
         z = sines(29, 5)
@@ -297,7 +297,7 @@ class TestExplain:
     def test_none(self) -> None:
         kept = sines(2)
         spmd.sync()
-        assert "programs in the ledger none is of 'no such name'" in spmd.explain("no such name")
+        assert "programs in the compile log is of 'no such name'" in spmd.explain("no such name")
         with pytest.raises(TypeError, match="expected a function written in Python, a text or None, got 3"):
             spmd.explain(3)  # type: ignore[arg-type]
         assert kept.shape == (2, 3)

@@ -80,7 +80,7 @@ class TestText:
 
     def test_everywhere(self, mesh8: spmd.Mesh) -> None:
         shown = picture((), mesh8)
-        assert "whole on every one of 8 devices" in shown.caption
+        assert "replicated on all 8 devices" in shown.caption
         assert drawn(shown) == ["┌──────────┐", "│   0-7    │", "│ 8 copies │", "└──────────┘"]
 
     def test_grids_of_grids(self) -> None:
@@ -136,8 +136,8 @@ class TestText:
         ]
 
     def test_what_the_partitioner_chooses_and_other_memory(self, mesh8: spmd.Mesh) -> None:
-        lies = mesh8.sharding(P(P.UNCONSTRAINED, "fsdp"), 2)
-        assert "dim 0 is left to the partitioner" in spmd.show_sharding(lies, (8, 8)).caption
+        sharding = mesh8.sharding(P(P.UNCONSTRAINED, "fsdp"), 2)
+        assert "dim 0 is left to the partitioner" in spmd.show_sharding(sharding, (8, 8)).caption
         x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",), memory_kind="pinned_host")
         assert "in the memory pinned_host" in spmd.show_sharding(x).caption
 
@@ -156,13 +156,13 @@ class TestManyDevices:
         assert max(map(len, lines)) <= width and len(lines) < 120
         grid = shown._grid(16, 16)
         table = read_table(text, 1, "test")
-        counts = [cell.lines[1] if len(cell.lines) > 1 else "1 piece" for cell in grid.cells()]
+        counts = [tile.lines[1] if len(tile.lines) > 1 else "1 shard" for tile in grid.tiles()]
         assert sum(int(count.split()[0]) for count in counts) == table.size
 
     def test_which_devices(self) -> None:
         shown = spmd.pictures.Picture(read_table("{devices=[512]<=[512]}", 1, "test"), None, ())
         assert "│   0-127    │  128-255   │  256-383   │  384-511   │" in shown.text()
-        assert shown.text().count("128 pieces") == 4
+        assert shown.text().count("128 shards") == 4
         assert cells(shown)[:2] == ["0-31", "32-63"] and len(cells(shown)) == 16
 
     def test_names(self) -> None:
@@ -250,7 +250,7 @@ class TestWordsOfPytorchXla:
         printed = capsys.readouterr().out
         assert printed == shown.text(min_width=9) + "\n" and "│    0    │    1    │" in printed
         spmd.visualize_sharding("{replicated}", scale=2.0, min_width=10)
-        assert "0-7" in (printed := capsys.readouterr().out) and "whole on every one of 8 devices" in printed
+        assert "0-7" in (printed := capsys.readouterr().out) and "replicated on all 8 devices" in printed
         assert len(printed.split("\n")[2]) == 22
         spmd.visualize_sharding("")
         assert "(no annotation)" in capsys.readouterr().out
@@ -291,11 +291,11 @@ class TestWordsOfPytorchXla:
             spmd.construct_v1_sharding_str(3)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"show_sharding: expected a tensor, a spmd\.Sharding or .*got str"):
             spmd.show_sharding("{replicated}")  # type: ignore[arg-type]
-        lies = mesh8.sharding(P(None, "fsdp"), 2)
-        with pytest.raises(ValueError, match=r"give the one to draw: shape=\(8, 16\)"):
-            spmd.show_sharding(lies)
-        with pytest.raises(ValueError, match=r"is of arrays of 2 dims or more, got shape \(8,\)"):
-            spmd.show_sharding(lies, (8,))
+        sharding = mesh8.sharding(P(None, "fsdp"), 2)
+        with pytest.raises(ValueError, match=r"pass the one to draw: shape=\(8, 16\)"):
+            spmd.show_sharding(sharding)
+        with pytest.raises(ValueError, match=r"is for arrays of 2 dims or more, got shape \(8,\)"):
+            spmd.show_sharding(sharding, (8,))
         with pytest.raises(ValueError, match="a tensor has a shape of its own"):
             spmd.show_sharding(torch.ones(2), (2,))
 
@@ -305,10 +305,10 @@ class TestTables:
 
     @pytest.mark.parametrize("spec", [("data", "fsdp"), (("fsdp", "data"), None), (None, None), ("fsdp", None)])
     def test_of_text(self, spec: tuple[object, ...], mesh2x4: spmd.Mesh) -> None:
-        lies = mesh2x4.sharding(P(*spec), 2)
-        if not lies.is_replicated():
-            assert read_table(lies.text(2), 8, "t").tolist() == table_of(lies, 2).tolist()
-        assert table_of(lies, 2).shape[:2] == lies.tiles(2)
+        sharding = mesh2x4.sharding(P(*spec), 2)
+        if not sharding.is_replicated():
+            assert read_table(sharding.text(2), 8, "t").tolist() == table_of(sharding, 2).tolist()
+        assert table_of(sharding, 2).shape[:2] == sharding.tiles(2)
 
     def test_iota(self) -> None:
         text = "{devices=[4,1,2]<=[2,4]T(1,0) last_tile_dim_replicate}"

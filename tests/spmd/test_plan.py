@@ -43,7 +43,7 @@ class TestAgainstARun:
             return sorted(counts.items())
 
         assert merged(plan.collectives) == merged(ran.traffic) and plan.collectives
-        assert [turns for turns, _ in ran.loops] == ([8, 8] if layers == 8 else [])
+        assert [iterations for iterations, _ in ran.loops] == ([8, 8] if layers == 8 else [])
         total = sum(row.count for row in ran.traffic)
         assert total > sum(ran.collectives.values()) if ran.loops else total == sum(ran.collectives.values())
         numel = sum(parameter.numel() for parameter in model.parameters())
@@ -83,8 +83,8 @@ class TestAgainstARun:
             return spmd.plan(step, tokens()), sum(parameter.numel() for parameter in model.blocks.parameters())
 
         (few, fewer), (many, more) = plan_of(20), plan_of(80)
-        turns = [{row.count for row in plan.collectives} for plan in (few, many)]
-        assert 20 in turns[0] and 80 in turns[1] and 20 not in turns[1]
+        iterations = [{row.count for row in plan.collectives} for plan in (few, many)]
+        assert 20 in iterations[0] and 80 in iterations[1] and 20 not in iterations[1]
         assert len(few.collectives) == len(many.collectives)
         assert many.parameters - few.parameters == (more - fewer) * 4 // 8
         saved = 60 * 2 * 8 * (2 * 32 + 3 * 32 + 32 + 2 * 4 * 32 + 4 * 32) * 4  # two sequences' activations
@@ -226,9 +226,9 @@ class TestOneCompile:
         x = spmd.mark_sharding(torch.arange(64.0).reshape(8, 8).to("xla"), mesh8, ("fsdp", None))
         y = (x @ x.t()).relu()
         assert "ENTRY" in spmd.get_hlo() and spmd.get_sharding(y) is None
-        lies = spmd.inspect(y).spec
+        sharding = spmd.inspect(y).spec
         spmd.sync()
-        assert len(compiles) == 1 and spmd.inspect(y).spec == lies
+        assert len(compiles) == 1 and spmd.inspect(y).spec == sharding
 
     def test_another_target_is_another_program(self, mesh8: Mesh, compiles: list[str]) -> None:
         _, _, step = training(mesh8)

@@ -213,9 +213,9 @@ class TestPlan:
         _, _, step = training(mesh8, layers=8)
         told = [note for note in spmd.plan(step, tokens()).notes if "equal layers" in note]
         assert len(told) >= 2 and all("8 equal layers of blocks.* are one loop of the program" in one for one in told)
-        monkeypatch.setattr(spmd.config, "roll_layers", "never")
-        assert any("config.roll_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes)
-        monkeypatch.setattr(spmd.config, "roll_layers", "auto")
+        monkeypatch.setattr(spmd.config, "scan_layers", "never")
+        assert any("config.scan_layers is 'never'" in note for note in spmd.plan(step, tokens()).notes)
+        monkeypatch.setattr(spmd.config, "scan_layers", "auto")
         _, _, step = training(mesh8, layers=6)
         assert any("6 equal layers, and a loop is made from 8 on" in note for note in spmd.plan(step, tokens()).notes)
 

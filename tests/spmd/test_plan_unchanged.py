@@ -13,8 +13,8 @@ from torch import nn
 import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
-from spmd.core.lazy.cell import LIVE, READ, pending
-from spmd.planning.reach import Reached
+from spmd.core.lazy.storage import LIVE, READ, pending
+from spmd.planning.reachable import Reachable
 
 
 class TestNothingMoves:
@@ -24,7 +24,7 @@ class TestNothingMoves:
         first, second = Mesh(range(4), (4,), ("a",)), Mesh(range(4, 8), (4,), ("b",))
         weight = spmd.mark_sharding(torch.ones(8, 8, device="xla"), first, ("a", None))
         spmd.sync()
-        leaf = weight._cell.value
+        leaf = weight._storage.value
 
         def step(x: torch.Tensor) -> torch.Tensor:
             weight.add_(1)
@@ -32,15 +32,15 @@ class TestNothingMoves:
             return spmd.mark_sharding(h, second, ("b", None)) * 2
 
         plan = spmd.plan(step, torch.ones(8, 8))
-        assert plan.num_programs == 2 and weight._cell.value is leaf
+        assert plan.num_programs == 2 and weight._storage.value is leaf
         assert step(torch.ones(8, 8)).sum().item() == 8 * 8 * 8 * 2 * 2
 
     def test_marked_data(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(16, 8, device="xla"), mesh8, ("fsdp", None))
         spmd.sync()
-        leaf, lies = x._cell.value, spmd.get_sharding(x)
+        leaf, sharding = x._storage.value, spmd.get_sharding(x)
         spmd.plan(lambda: spmd.mark_sharding(x, mesh2x4, ("data", None)) + 1)
-        assert x._cell.value is leaf and spmd.get_sharding(x) is lies and leaf.sharding is lies
+        assert x._storage.value is leaf and spmd.get_sharding(x) is sharding and leaf.sharding is sharding
         assert x.sum().item() == 128
 
     def test_part_of_a_process(self) -> None:
@@ -58,11 +58,11 @@ class TestNothingChanges:
             torch.manual_seed(3)
             _, _, step = training(mesh8, dropout=0.1)
             found = []
-            for turn in range(4):
-                if asks and turn in (0, 2):
+            for iteration in range(4):
+                if asks and iteration in (0, 2):
                     spmd.plan(step, tokens())
                 found.append(step(tokens()))
-                if turn != 1:  # once the plan finds pending work
+                if iteration != 1:  # once the plan finds pending work
                     spmd.sync()
             losses.append([loss.item() for loss in found])
         assert losses[0] == losses[1]
@@ -75,7 +75,7 @@ class TestNothingChanges:
         spmd.sync()
         weights = {name: value.clone() for name, value in model.state_dict().items()}
         gradients = [parameter.grad for parameter in model.parameters()]
-        cells = [(parameter._cell, parameter._cell.value) for parameter in model.parameters()]
+        cells = [(parameter._storage, parameter._storage.value) for parameter in model.parameters()]
         state = copy.deepcopy(optimizer.state_dict())
         spmd.sync()
         counters = {name: spmd.metrics.counter(name) for name in spmd.metrics.counter_names()}
@@ -154,7 +154,7 @@ def step(x):
 """
         exec(code, names)
         names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
-        found = Reached(names["step"], ())
+        found = Reachable(names["step"], ())
         assert {id(module) for module in found.modules} == {id(names["outer"]), id(names["optimizer"])}
         state = found.state()
         names["written"] = 3

@@ -50,7 +50,7 @@ def no_host(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 
 def pointers(tensor: torch.Tensor) -> set[int]:
-    buffer = tensor._cell.value.buffer
+    buffer = tensor._storage.value.buffer
     return {shard.data.unsafe_buffer_pointer() for shard in buffer.addressable_shards}
 
 
@@ -67,13 +67,15 @@ class TestData:
             x = spmd.mark_sharding(source.to("xla"), MESHES[here], draw.choice(specs(MESHES[here])))
             spmd.mark_sharding(x, spmd.get_sharding(x), memory_kind=memory)
             spmd.local_shards(x)
-            before, held = pointers(x), x._cell.value.buffer
+            before, held = pointers(x), x._storage.value.buffer
             no_host.clear()
             target = MESHES[there].sharding(draw.choice(specs(MESHES[there])), 2)
             spmd.mark_sharding(x, target)
             moved = [*no_host]
             assert moved == []
-            is_same = x._cell.value.buffer is held or {*spmd.get_sharding(x).device_ids} == {*MESHES[here].device_ids}
+            is_same = x._storage.value.buffer is held or {*spmd.get_sharding(x).device_ids} == {
+                *MESHES[here].device_ids
+            }
             assert is_same or not before & pointers(x)
             assert spmd.get_sharding(x) is target and torch.equal(x.cpu(), source)
             whole = torch.full(shape, float("nan"))
@@ -104,18 +106,18 @@ class TestValues:
         one, other = MESHES[here], MESHES[there]
         source = torch.randn(8, 6)
         x = spmd.mark_sharding(source.to("xla"), one, ("a", None)).requires_grad_()
-        lies = spmd.get_sharding(x)
+        sharding = spmd.get_sharding(x)
         y = spmd.reshard(x.sin(), (None, "a"), other)
         loss = (y * y).sum()
         loss.backward()
         spmd.sync()
         assert no_host == []
-        assert spmd.get_sharding(y) is other.sharding((None, "a"), 2) and spmd.get_sharding(x) is lies
+        assert spmd.get_sharding(y) is other.sharding((None, "a"), 2) and spmd.get_sharding(x) is sharding
         twin = source.clone().requires_grad_()
         twin.sin().square().sum().backward()
         check(y, source.sin())
         check(x.grad, twin.grad)
-        assert spmd.get_sharding(x.grad).devices == lies.devices
+        assert spmd.get_sharding(x.grad).devices == sharding.devices
 
     def test_the_gradient_comes_back_as_the_tensor_lay(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh2x4, ("data", None)).requires_grad_()
@@ -160,11 +162,11 @@ class TestValues:
     def test_inside_a_loop_of_the_program(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
 
-        def turn(carry: torch.Tensor, _: object) -> tuple[torch.Tensor, torch.Tensor]:
+        def iteration(carry: torch.Tensor, _: object) -> tuple[torch.Tensor, torch.Tensor]:
             columns = spmd.reshard(carry * 2, (None, "fsdp"), mesh8)
             return spmd.reshard(columns, ("fsdp", None), mesh8), columns.sum()
 
-        last, sums = spmd.scan(turn, x, length=3)
+        last, sums = spmd.scan(iteration, x, length=3)
         assert last.sum().item() == 8 * 64 and sums.tolist() == [128, 256, 512]
 
 
@@ -172,7 +174,7 @@ class TestErrors:
     """What has no mesh, and what does not fit, says so."""
 
     def test_no_mesh(self) -> None:
-        with pytest.raises(ValueError, match=r"reshard: the tensor lies on no mesh yet.*reshard\(tensor, spec, mesh\)"):
+        with pytest.raises(ValueError, match=r"reshard: neither the tensor.*reshard\(tensor, spec, mesh\)"):
             spmd.reshard(torch.ones(8, device="xla"), ("a",))
 
     def test_spec(self, mesh8: Mesh) -> None:
@@ -183,5 +185,5 @@ class TestErrors:
             spmd.reshard(x, P("fdsp", None), mesh8)
         with pytest.raises(TypeError, match="reshard: expected a tensor on xla, got one on cpu"):
             spmd.reshard(torch.ones(2), ("fsdp",), mesh8)
-        with pytest.raises(TypeError, match="reshard: a Sharding says both the mesh and the spec"):
+        with pytest.raises(TypeError, match="reshard: a Sharding holds both the mesh and the spec"):
             spmd.reshard(x, P("fsdp", None), mesh8.sharding(("fsdp", None), 2))

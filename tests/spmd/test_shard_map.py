@@ -516,7 +516,7 @@ class TestErrors:
         self.refuses(ValueError, "did you mean 'model'?", same, x, in_specs=P("modle"), **out)
         self.refuses(ValueError, "in_specs of args[0]: P('model', None, None) has 3 entries", same, x,
                      in_specs=P("model", None, None), **out)  # fmt: skip
-        self.refuses(ValueError, "stands twice", same, x, in_specs=P("model", "model"), **out)
+        self.refuses(ValueError, "is used twice", same, x, in_specs=P("model", "model"), **out)
         self.refuses(
             ValueError, "dim 1 of args[0] has 6 elements (shape [8, 6]), which the 4 shards along 'model' (4) do not",
             same, x, in_specs=P(None, "model"), **out,
@@ -532,7 +532,7 @@ class TestErrors:
         self.refuses(ValueError, "axis_names is empty", same, x, in_specs=P(), axis_names=(), **out)
         self.refuses(
             ValueError,
-            "no tensor is laid out over one",
+            "no tensor is sharded over one",
             same,
             x,
             in_specs=P(),
@@ -565,9 +565,9 @@ class TestErrors:
     def test_bodies(self) -> None:
         x = torch.ones(4, device="xla")
         both = {"in_specs": P("model"), "out_specs": P("model")}
-        self.refuses(NotImplementedError, "writes in place into what it is given", lambda x: x.add_(1), x, **both)
+        self.refuses(NotImplementedError, "writes in place into an argument", lambda x: x.add_(1), x, **both)
         leaf = x.clone().requires_grad_()
-        self.refuses(NotImplementedError, "writes in place into what it is given", lambda x: x.add_(1), leaf, **both)
+        self.refuses(NotImplementedError, "writes in place into an argument", lambda x: x.add_(1), leaf, **both)
         self.refuses(
             NotImplementedError, ".backward() at", lambda x: (x * 1).sum().backward() or x, leaf, **both
         )  # fmt: skip

@@ -12,15 +12,15 @@ class TestShardingSpec:
     def test_apply(self, mesh2x4: spmd.Mesh) -> None:
         spec = ShardingSpec(mesh2x4, ("data", None))
         x = torch.arange(16.0).reshape(4, 4)
-        laid = spec.apply(x)
-        assert spmd.get_sharding(laid) is spec.xla_spec(x) is mesh2x4.sharding(("data", None), 2)
-        assert torch.equal(laid.cpu(), x)
-        assert spec.apply(laid) is laid  # already there: itself
+        resharded = spec.apply(x)
+        assert spmd.get_sharding(resharded) is spec.xla_spec(x) is mesh2x4.sharding(("data", None), 2)
+        assert torch.equal(resharded.cpu(), x)
+        assert spec.apply(resharded) is resharded  # already there: itself
 
     def test_minibatch(self, mesh2x4: spmd.Mesh) -> None:
         """With one process its part is the whole; over a part of the axes, which PyTorch/XLA refused."""
-        laid = ShardingSpec(mesh2x4, ("data", None), minibatch=True).apply(torch.ones(4, 4))
-        assert laid.shape == (4, 4) and spmd.get_sharding(laid) is mesh2x4.sharding(("data", None), 2)
+        resharded = ShardingSpec(mesh2x4, ("data", None), minibatch=True).apply(torch.ones(4, 4))
+        assert resharded.shape == (4, 4) and spmd.get_sharding(resharded) is mesh2x4.sharding(("data", None), 2)
 
     def test_rank(self, mesh8: spmd.Mesh) -> None:
         """A tensor of another rank has no layout by the spec, and is refused, not replicated in silence."""
@@ -33,7 +33,7 @@ class TestShardingSpec:
         assert ShardingSpec(mesh2x4, ("data",)).xla_spec(torch.ones(2)) is not None  # of a mesh of higher rank
         with pytest.raises(ValueError, match=r"ShardingSpec: axis 'dta'(.|\n)*did you mean 'data'"):
             ShardingSpec(mesh2x4, ("dta", None))
-        with pytest.raises(ValueError, match="ShardingSpec: axis 'data' stands twice"):
+        with pytest.raises(ValueError, match="ShardingSpec: axis 'data' is used twice"):
             ShardingSpec(mesh2x4, ("data", "data"))
 
 

@@ -144,11 +144,11 @@ class TestErrors:
         pieces = [torch.ones(2) for _ in range(8)]
         pieces[6] = torch.zeros(2)
         self.both(
-            x, pieces, ValueError, r"devices 4 and 6 hold the same piece, \[2:4\], but were given different numbers"
+            x, pieces, ValueError, r"devices 4 and 6 hold the same shard, \[2:4\], but were given different numbers"
         )
 
     def test_view(self, x: torch.Tensor) -> None:
-        with pytest.raises(ValueError, match="load_local_shards_: expected a whole tensor in dense order, got a view"):
+        with pytest.raises(ValueError, match="load_local_shards_: expected a dense tensor that is no view, got a view"):
             spmd.load_local_shards_(x[2:], [])
 
     def test_whole_shape(self, mesh8: Mesh) -> None:
@@ -160,7 +160,7 @@ class TestErrors:
     def test_none_and_open(self, mesh8: Mesh) -> None:
         with pytest.raises(TypeError, match="from_local_shards: expected a CPU tensor for each local device, got none"):
             spmd.from_local_shards([], mesh8, ("fsdp",))
-        with pytest.raises(ValueError, match="leaves a dim to the partitioner; shards are cut already"):
+        with pytest.raises(ValueError, match="leaves a dim to the partitioner; shards need a sharding of every dim"):
             spmd.from_local_shards([torch.ones(2)] * 8, mesh8, (spmd.P.UNCONSTRAINED,))
 
     def test_unpadded_data(self, x: torch.Tensor) -> None:

@@ -17,7 +17,7 @@ COLUMNS = ("attention.wq", "attention.wk", "attention.wv", "w1", "w3")
 ROWS = ("attention.wo", "w2")
 NORMS = ("attention_norm", "ffn_norm")
 # Where an activation lies: the sequence split between the products, whole heads and columns within them.
-SPLIT, WHOLE, INNER = P(ANY, "tp", None), P(ANY, None, None), P(ANY, None, "tp")
+SPLIT, UNSHARDED, INNER = P(ANY, "tp", None), P(ANY, None, None), P(ANY, None, "tp")
 
 
 def by_plan(block: nn.Module) -> None:
@@ -32,7 +32,7 @@ def by_rules(block: nn.Module) -> None:
             "*norm.weight": P(),
             "*norm:input": SPLIT,
             "*norm:output": SPLIT,
-            "{attention.w[qkv],w[13]}:input": WHOLE,
+            "{attention.w[qkv],w[13]}:input": UNSHARDED,
             "{attention.w[qkv],w[13]}:output": INNER,
             "{attention.wo,w2}:input": INNER,
             "{attention.wo,w2}:output": SPLIT,
@@ -44,17 +44,17 @@ def by_hand(block: nn.Module) -> None:
     def mark(name: str, weight: P, before: P, after: P) -> None:
         module = block.get_submodule(name)
         spmd.mark_sharding(module.get_parameter("weight"), MESH, weight)
-        module.register_forward_pre_hook(lambda _, inputs: laid(inputs[0], before))
-        module.register_forward_hook(lambda _, inputs, output: laid(output, after))
+        module.register_forward_pre_hook(lambda _, inputs: resharded(inputs[0], before))
+        module.register_forward_hook(lambda _, inputs, output: resharded(output, after))
 
-    def laid(x: torch.Tensor, spec: P) -> torch.Tensor:
-        lies = spmd.get_sharding(x)
-        if lies is None:
+    def resharded(x: torch.Tensor, spec: P) -> torch.Tensor:
+        sharding = spmd.get_sharding(x)
+        if sharding is None:
             return spmd.mark_sharding_with_gradients(x, MESH, spec)
-        return x if lies is MESH.sharding(spec, x.dim()) else spmd.reshard(x, spec, MESH)
+        return x if sharding is MESH.sharding(spec, x.dim()) else spmd.reshard(x, spec, MESH)
 
     for name in COLUMNS:
-        mark(name, P("tp", None), WHOLE, INNER)
+        mark(name, P("tp", None), UNSHARDED, INNER)
     for name in ROWS:
         mark(name, P(None, "tp"), INNER, SPLIT)
     for name in NORMS:

@@ -17,14 +17,14 @@ import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
 from spmd import Mesh, Sharding
 from spmd.core.compile.compiler import lower_graph
-from spmd.core.engine import launch
+from spmd.core.engine import executables
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.engine.placement import meshes_met
 from spmd.core.ir.errors import AbstractError
 from spmd.core.ir.graph import Graph, topological
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_line
-from spmd.core.lazy.cell import LIVE, pending
+from spmd.core.lazy.storage import LIVE, pending
 from spmd.core.lazy.tensor import abstract
 
 TARGET = "cpu:64"
@@ -110,7 +110,7 @@ class TestAbstract:
         made = graph()
         text = lower_graph(made).as_text()
         assert "num_partitions = 64" in text
-        compiled = launch.planned_for(made, user_line()).executable
+        compiled = executables.planned_for(made, user_line()).executable
         assert any(made.donated)
         whole = sum(parameter.numel() * 4 for parameter in model.parameters())
         assert compiled.memory_analysis().argument_size_in_bytes < whole / 4
@@ -160,10 +160,10 @@ class TestTpu:
             import warnings; warnings.simplefilter("ignore")
             import spmd
             from test_topology import train_step, graph
-            from spmd.core.engine import launch
+            from spmd.core.engine import executables
             from spmd.core.ir.source import user_line
             kept = train_step(spmd.Mesh(range(8), (1, 8), ("data", "fsdp"), target="v5e:2x4"))
-            text = launch.planned_for(graph(), user_line()).executable.as_text()
+            text = executables.planned_for(graph(), user_line()).executable.as_text()
             assert "reduce-scatter" in text and "all-gather" in text
             """,
             TPU_SKIP_MDS_QUERY="1",
@@ -194,7 +194,7 @@ class TestMemory:
         spmd.sync()
         assert more.tolist() == kept.tolist() == [1, 3, 5, 7, 9, 11, 13, 15]
         assert spmd.get_sharding(kept).memory == "pinned_host" and spmd.get_sharding(more).memory == "device"
-        assert np.asarray(kept._cell.value.buffer).sum() == 64
+        assert np.asarray(kept._storage.value.buffer).sum() == 64
 
 
 class TestBesideWhatRuns:

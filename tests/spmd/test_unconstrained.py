@@ -9,7 +9,7 @@ import torch
 
 import spmd
 from spmd import P
-from spmd.core.compile import verdict
+from spmd.core.compile import sharding_check
 
 U = P.UNCONSTRAINED
 
@@ -93,8 +93,8 @@ class TestRecorded:
         h.mul_(torch.ones(16, 8, device="xla"))
         want = h.detach().clone()
         spmd.sync()
-        lies = spmd.get_sharding(h)
-        assert lies is not None and lies.partition_spec(2)[0] == "data"
+        sharding = spmd.get_sharding(h)
+        assert sharding is not None and sharding.partition_spec(2)[0] == "data"
         torch.testing.assert_close(h.cpu(), want.cpu())
 
     def test_a_read_layout(self, mesh2x4: spmd.Mesh) -> None:
@@ -114,7 +114,7 @@ class TestRecorded:
     def test_a_choice_that_is_not_what_was_asked_is_an_error(
         self, mesh2x4: spmd.Mesh, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(verdict.Sharding, "allows", lambda self, chosen, rank: not self.is_open)
+        monkeypatch.setattr(sharding_check.Sharding, "allows", lambda self, chosen, rank: not self.is_open)
         h = spmd.mark_sharding(torch.randn(16, 8, device="xla").cos() * 2, mesh2x4, P("data", U))
         with pytest.raises(RuntimeError, match=r"instead of Sharding\(.*UNCONSTRAINED"):
             spmd.sync()
@@ -132,8 +132,8 @@ class TestData:
             x.add_(0)
             spmd.sync()
         spmd.mark_sharding(x, mesh2x4, P("data", U))
-        lies = spmd.get_sharding(x)
-        assert lies is mesh2x4.sharding(P("data", None), 2)
+        sharding = spmd.get_sharding(x)
+        assert sharding is mesh2x4.sharding(P("data", None), 2)
         assert {shard.data.shape for shard in spmd.local_shards(x)} == {torch.Size([4, 4])}
         torch.testing.assert_close(x.cpu(), torch.arange(32.0).reshape(8, 4))
 
@@ -148,8 +148,8 @@ class TestData:
     def test_a_constant(self, mesh2x4: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(8, 4, device="xla"), mesh2x4, P("data", U))
         spmd.sync()
-        lies = spmd.get_sharding(x)
-        assert lies is not None and lies.partition_spec(2) == ("data", None)
+        sharding = spmd.get_sharding(x)
+        assert sharding is not None and sharding.partition_spec(2) == ("data", None)
 
     def test_one_device_is_the_same_program(self, mesh1: spmd.Mesh) -> None:
         assert mesh1.sharding(P("fsdp", U), 2) is mesh1.sharding(P(None, None), 2)

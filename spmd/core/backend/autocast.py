@@ -1,4 +1,4 @@
-"""Autocast on the device: which ops are cast down to the autocast dtype, and which up to float32."""
+"""Autocast on the device: the ops that cast down to the autocast dtype, and those that cast up to float32."""
 
 import functools
 import threading
@@ -29,24 +29,24 @@ _FLOAT32 = (
     "nll_loss2d", "nll_loss_nd",
 )  # fmt: skip
 
-# Ops that need one dtype for all operands and get the widest of theirs.
+# Ops that need one dtype for all operands and get the widest of their operands' dtypes.
 _WIDEST = ("dot", "vdot", "linalg_cross", "index_put", "scatter_add")
 
 _libraries: list[torch.library.Library] = []
 
-# What `torch.autocast("xla")` casts to where nobody says: on TPUs, and for every user of XLA, that is bfloat16.
+# The dtype of `torch.autocast("xla")` without a dtype: on TPUs, and for every user of XLA, that is bfloat16.
 _DEFAULT = torch.bfloat16
 _chosen = threading.local()  # .here: this thread's autocast dtype is not torch's own default any more
 
 
 def _begin_thread() -> None:
-    """Makes bfloat16 the default of a thread; torch keeps autocast dtypes by thread, and begins with float16."""
+    """Makes bfloat16 the default of a thread; torch keeps autocast dtypes per thread, and begins with float16."""
     if not hasattr(_chosen, "here"):
         torch.set_autocast_dtype(NAME, _DEFAULT)
 
 
 def _join_default() -> None:
-    """Asks for it where a thread first uses the device or `torch.autocast("xla")`, unless it has chosen a dtype."""
+    """Sets the default where a thread first uses the device or `torch.autocast("xla")`, unless it has set a dtype."""
     put = torch.set_autocast_dtype
 
     @functools.wraps(put)
@@ -55,7 +55,7 @@ def _join_default() -> None:
             _chosen.here = True
         put(device_type, dtype)
 
-    # `__new__`, so that there is no frame of ours between the user's and `__init__`, which points its warnings there.
+    # `__new__` leaves no frame of ours between the user's and `__init__`, which points its warnings there.
     @functools.wraps(torch.autocast.__init__)
     def make(cls: Any, *args: Any, **kwargs: Any) -> Any:
         if NAME in (*args[:1], kwargs.get("device_type")):

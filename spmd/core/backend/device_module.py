@@ -1,6 +1,6 @@
-"""`torch.xla` and `torch.accelerator`: what programs written for torch.cuda and torch itself ask of a device's module.
+"""`torch.xla` and `torch.accelerator`: the functions that programs written for torch.cuda, and torch itself, call.
 
-There is one logical device, behind which all physical ones stand; figures are those of all of them.
+There is one logical device, which stands for all physical ones; figures are totals.
 """
 
 import types
@@ -13,42 +13,42 @@ import torch
 from .. import forking
 from .. import seed as seeds
 from ..dtypes import TORCH_TO_NUMPY
-from ..engine import barrier
+from ..engine import syncs
 from ..naming import check_index, unseen
 from ..pjrt import held
 from ..pjrt.devices import devices
 from .streams import Event, Stream, StreamContext
 
-# -- What there is ----------------------------------------------------------------------------------------------------
+# -- Devices ----------------------------------------------------------------------------------------------------------
 
 
 def is_available() -> bool:
-    """Whether xla can be used: always, where this library is imported."""
+    """Returns True: xla can be used wherever this library is imported."""
     return True
 
 
 def is_initialized() -> bool:
-    """Whether xla may be used as it is: in all but forked processes."""
+    """Returns True in all but forked processes: xla may be used without a call of `init`."""
     return not forking.is_in_bad_fork()
 
 
 def init() -> None:
-    """Starts the physical devices, which the first use does otherwise."""
+    """Starts the physical devices, as the first use does otherwise."""
     devices()
 
 
 def device_count() -> int:
-    """1: the logical device. `spmd.device_ids()` has the physical ones."""
+    """Returns 1, the logical device. `spmd.device_ids()` has the physical ones."""
     return 1
 
 
 def current_device() -> int:
-    """0."""
+    """Returns 0."""
     return 0
 
 
 def set_device(device: Any) -> None:
-    """Accepts xla:0 alone."""
+    """Accepts only xla:0."""
     check_index(device, "set_device")
 
 
@@ -74,10 +74,10 @@ class device_of(device):
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """What `get_device_properties` tells of all physical devices together.
+    """The result of `get_device_properties`, for all physical devices together.
 
     name: of one of them. platform: "cpu", "cuda" or "tpu". total_memory: in bytes. major, minor: cuda's compute
-    capability, else 0. multi_processor_count: cores of all devices, where the runtime tells, else their number.
+    capability, else 0. multi_processor_count: cores of all devices, where the runtime reports them, else their number.
     """
 
     name: str
@@ -112,38 +112,38 @@ def get_device_properties(device: Any = None) -> DeviceProperties:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Always: XLA computes bfloat16 on every device."""
+    """Returns True: XLA computes bfloat16 on every device."""
     return True
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """What autocast may cast down to."""
+    """The dtypes that autocast may cast down to."""
     return [torch.bfloat16, torch.float16]
 
 
-# -- Waiting ----------------------------------------------------------------------------------------------------------
+# -- Synchronization --------------------------------------------------------------------------------------------------
 
 
 def synchronize(device: Any = None) -> None:
-    """Runs what is pending and returns when the devices are done: `spmd.sync(wait=True)`."""
+    """Runs the pending ops and returns when the devices are done: `spmd.sync(wait=True)`."""
     check_index(device, "synchronize")
-    barrier.sync(wait=True)
+    syncs.sync(wait=True)
 
 
 @unseen
 def current_stream(device: Any = None) -> Stream:
-    """The one stream."""
+    """Returns the device's one stream."""
     check_index(device, "current_stream")
     return Stream()
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Accepts the one stream, whoever made it."""
+    """Accepts any object of the one stream."""
     StreamContext(stream)
 
 
 def is_current_stream_capturing() -> bool:
-    """False: nothing is captured (see `spmd.sync`)."""
+    """Returns False: there is no graph capture (see `spmd.sync`)."""
     return False
 
 
@@ -156,7 +156,7 @@ def manual_seed(seed: int) -> None:
 
 
 def seed() -> None:
-    """Seeds the device's stream with a number that nobody knows."""
+    """Seeds the device's stream with a random number."""
     seeds.manual_seed(torch.Generator().seed())
 
 
@@ -172,18 +172,18 @@ def get_rng_state(device: Any = None) -> torch.Tensor:
 
 
 def set_rng_state(new_state: torch.Tensor, device: Any = None) -> None:
-    """Restores what `get_rng_state` returned."""
+    """Restores the state that `get_rng_state` returned."""
     check_index(device, "set_rng_state")
     seeds.set_state(tuple(int(part) for part in new_state.tolist()))
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The state of each device: of the one."""
+    """Returns the state of each logical device, that is, of one."""
     return [get_rng_state()]
 
 
 def set_rng_state_all(new_states: Any) -> None:
-    """Restores what `get_rng_state_all` returned."""
+    """Restores the state that `get_rng_state_all` returned."""
     for state in new_states:
         set_rng_state(state)
 
@@ -208,13 +208,13 @@ _OFFERED: dict[str, Any] = {
     "reset_peak_memory_stats": held.reset_peak_memory_stats,
     "reset_accumulated_memory_stats": held.reset_accumulated_memory_stats, "empty_cache": held.empty_cache,
     "ipc_collect": held.ipc_collect, "_is_in_bad_fork": forking.is_in_bad_fork,
-    "_initialized": True,  # torch.utils.checkpoint asks before it saves the random state
+    "_initialized": True,  # torch.utils.checkpoint reads it before it saves the random state
     "_exchange_device": lambda index: 0, "_maybe_exchange_device": lambda index: 0,
 }  # fmt: skip
 
 
 def make_module() -> types.ModuleType:
-    """`torch.xla`."""
+    """Returns the module `torch.xla`."""
     module = types.ModuleType("torch.xla", __doc__)
     module.__dict__.update(_OFFERED)
     amp = types.ModuleType("torch.xla.amp", "`torch.amp` for this device.")
@@ -232,7 +232,7 @@ def _exchange(index: int) -> int:
     return check_index(index, "device_index")
 
 
-# What `torch.accelerator` is made of, in place of C++ that wants a C++ backend: by the name that it calls.
+# The functions of `torch.accelerator`, in place of C++ that needs a C++ backend, by the name that torch calls.
 _ACCELERATOR: dict[str, Any] = {
     "setDeviceIndex": set_device,
     "exchangeDevice": _exchange,
@@ -252,9 +252,9 @@ _ACCELERATOR: dict[str, Any] = {
 
 
 def join_accelerator() -> None:
-    """Makes `torch.accelerator` speak of the device; torch takes a custom device before any other accelerator."""
+    """Has `torch.accelerator` be this device; torch takes a custom device before any other accelerator."""
     for name, function in _ACCELERATOR.items():
-        if hasattr(torch._C, f"_accelerator_{name}"):  # the oldest torch has some of them
+        if hasattr(torch._C, f"_accelerator_{name}"):  # the oldest torch lacks some of them
             setattr(torch._C, f"_accelerator_{name}", function)
 
 
@@ -262,12 +262,12 @@ def join_accelerator() -> None:
 
 
 def _to_xla(self: Any, device: Any = None, non_blocking: bool = False, **kwargs: Any) -> Any:
-    """The same on xla, as `.to("xla")` makes it."""
+    """The same as `.to("xla")`."""
     return self.to(torch.device("xla", check_index(device, "xla")), non_blocking=non_blocking, **kwargs)
 
 
 def join_methods(ours: type) -> None:
-    """`tensor.xla()`, `module.xla()`, and `is_xla` of tensors of the device."""
+    """Adds `tensor.xla()`, `module.xla()`, and `is_xla` of tensors of the device."""
     for owner in (torch.Tensor, torch.nn.Module, torch.nn.utils.rnn.PackedSequence):
         owner.xla = _to_xla  # type: ignore[union-attr]
     ours.is_xla = property(lambda self: True)  # type: ignore[attr-defined]

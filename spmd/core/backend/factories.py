@@ -11,11 +11,11 @@ from ..debug.check import recorded
 from ..dispatch import fused, recurrent
 from ..dispatch.call import dispatch
 from ..dispatch.deterministic import fill_of
-from ..dispatch.infer import new_entry
+from ..dispatch.infer import new_op
 from ..dispatch.resolve import plan_of
 from ..dispatch.specials import SPECIALS
-from ..lazy.cell import LOCK
 from ..lazy.record import graph_task, record_here
+from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, tensors_of
 from ..lazy.threads import enter_thread
 from ..naming import only_device
@@ -30,22 +30,26 @@ def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: 
     plan = plan_of(overload)
     dtype = kwargs.get("dtype")
     keywords = {"dtype": dtype} if dtype is not None else {}
-    numbers = [value for value, lifted in zip(args, plan.lifted, strict=False) if lifted]
-    key = ("factory", *(_hashable(value, lifted) for value, lifted in zip(args, plan.lifted, strict=False)), dtype)
+    numbers = [value for value, scalar_args in zip(args, plan.scalar_args, strict=False) if scalar_args]
+    key = (
+        "factory",
+        *(_hashable(value, scalar_args) for value, scalar_args in zip(args, plan.scalar_args, strict=False)),
+        dtype,
+    )
     with LOCK:
-        entry = plan.entries.get(key)
-        if entry is None:
+        op = plan.entries.get(key)
+        if op is None:
             on_meta = {**keywords, "device": torch.device("meta")}
-            entry = plan.table.of(key, lambda: new_entry(plan, args, on_meta))
+            op = plan.table.of(key, lambda: new_op(plan, args, on_meta))
         if plan.draws:
             numbers.extend(seed.next_draw(kwargs.get("generator")))
-        (made,) = tensors_of(record_here(entry, (), numbers, sys._getframe(1), graph_task()))
+        (made,) = tensors_of(record_here(op, (), numbers, sys._getframe(1), graph_task()))
     recorded()
     return made
 
 
-def _hashable(value: Any, lifted: bool) -> Any:
-    if lifted:
+def _hashable(value: Any, scalar_args: bool) -> Any:
+    if scalar_args:
         return type(value)
     return tuple(value) if isinstance(value, (list, tuple)) else (type(value), value)
 
@@ -73,7 +77,7 @@ def _empty_strided(
 
 
 def _fresh(made: XlaTensor) -> XlaTensor:
-    """A tensor that nobody has written yet: zeros, or what a deterministic torch fills it with."""
+    """Returns an uninitialized tensor: zeros, or the fill of `torch.use_deterministic_algorithms`."""
     value = fill_of(made._meta.dtype)
     return made if value is None else dispatch(aten.fill_.Scalar, (), (made, value))
 
@@ -152,7 +156,7 @@ def _triangle(make: Any) -> Any:
 
 
 def _host_made(overload: Any) -> Any:
-    """A factory whose few numbers torch computes with kernels or views that the device does not see: host data."""
+    """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
 
     def make(*args: Any, dtype: Any = None, device: Any = None, **placement: Any) -> torch.Tensor:
         return overload(*args, dtype=dtype, device="cpu").to(device or "xla")
@@ -170,11 +174,11 @@ def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None,
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """A copy that torch makes with Python dispatch switched off, as `torch.tensor(data, device="xla")` does."""
+    """A copy that torch calls with Python dispatch switched off, as in `torch.tensor(data, device="xla")`."""
     return dispatch(aten.copy_.default, (), (target, source), {})
 
 
-def _whole(overload: Any, *args: Any) -> Any:
+def _dispatched(overload: Any, *args: Any) -> Any:
     """A call that torch makes with Python dispatch switched off."""
     return dispatch(overload, (), args)
 
@@ -193,7 +197,7 @@ def _attention(
     )
 
 
-# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them it asks for ours. The
+# Ops whose gradient torch composes of other ops unless the device has kernels of both; with them torch calls ours. The
 # kernels themselves are never called: a tensor of the device takes every call to `dispatch` first.
 _WITH_GRADIENT = (
     "silu", "silu_backward", "mish", "mish_backward", "_fused_rms_norm", "_fused_rms_norm_backward",
@@ -206,8 +210,8 @@ _COMPOSITE_OUT = (
 )  # fmt: skip
 
 
-def _whole_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
-    """A composite `out=` form as one call: the op without it, whose result `out` takes."""
+def _composite_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) -> Any:
+    """A composite `out=` form as one call: the functional op, whose result is written to `out`."""
     given = [value for value in (*args, out) if isinstance(value, torch.Tensor)]
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
         raise RuntimeError(
@@ -231,7 +235,7 @@ def register_factories() -> None:
     for name, function in {
         "empty.memory_format": _empty,
         "empty_strided": _empty_strided,
-        "empty_permuted": _empty_permuted,  # what empty_like of a meta tensor asks for
+        "empty_permuted": _empty_permuted,  # called by empty_like of a meta tensor
         "arange": _arange,
         "arange.start": _arange_start,
         "arange.start_step": _arange_step,
@@ -245,7 +249,7 @@ def register_factories() -> None:
         "tril_indices": _triangle(torch.tril_indices),
         "triu_indices": _triangle(torch.triu_indices),
         "_copy_from": _copy_from,
-        "_local_scalar_dense": partial(_whole, aten._local_scalar_dense.default),  # `torch.tensor([x, y])` of tensors
+        "_local_scalar_dense": partial(_dispatched, aten._local_scalar_dense.default),  # `torch.tensor([x, y])`
     }.items():
         library.impl(name, function, "PrivateUse1")
     for factory in _HOST_MADE:
@@ -254,9 +258,9 @@ def register_factories() -> None:
     for name, function in (recurrent.KERNELS | fused.KERNELS).items():
         library.impl(name, function, "AutogradPrivateUse1")
     for name in _WITH_GRADIENT:
-        library.impl(name, partial(_whole, getattr(aten, name).default), "PrivateUse1")
+        library.impl(name, partial(_dispatched, getattr(aten, name).default), "PrivateUse1")
     for name in _COMPOSITE_OUT:
         packet, _, form = name.partition(".")
         for key in ("PrivateUse1", "AutogradPrivateUse1"):
-            library.impl(name, partial(_whole_out, getattr(getattr(aten, packet), form)), key)
+            library.impl(name, partial(_composite_out, getattr(getattr(aten, packet), form)), key)
     _libraries.append(library)

@@ -1,7 +1,7 @@
-"""`torch.Generator("xla")`: seeds of its own for draws on the device; `torch.random.fork_rng` for one thread alone.
+"""`torch.Generator("xla")`: a seed of its own for draws on the device; `torch.random.fork_rng` for one thread alone.
 
-torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator that calls itself xla: where a
-draw on the device is given one, its next number is the draw's seed (see `core.seed.next_draw`).
+torch's C++ makes generators of the devices that it knows itself. Ours is a CPU generator whose device is xla: its next
+number is the seed of a draw on the device that takes it (see `core.seed.next_draw`).
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from ..naming import choosing, only_device
 
 
 class XlaGenerator(torch.Generator):
-    """What `torch.Generator(device="xla")` makes. The same seed gives the same numbers, on any mesh."""
+    """The class of `torch.Generator(device="xla")`. The same seed gives the same numbers, on any mesh."""
 
     def __new__(cls, device: Any = "xla") -> "XlaGenerator":
         only_device(torch.device(device))
@@ -61,7 +61,7 @@ def _forking(original: Any) -> Any:
         if ours and chosen["devices"] is not None:
             ours = bool(list(chosen["devices"]))
         if ours:
-            chosen["devices"] = []  # of torch's saving and restoring: the state would be that of all threads
+            chosen["devices"] = []  # torch must not save and restore: it would do so for all threads
         with original(*given.args, **given.kwargs), seed.fork() if ours else contextlib.nullcontext():
             yield
 
@@ -69,7 +69,7 @@ def _forking(original: Any) -> Any:
 
 
 def join_generators() -> None:
-    """Lets `torch.Generator` make ours, and `torch.random.fork_rng` fork our stream."""
+    """Has `torch.Generator` make generators of xla, and `torch.random.fork_rng` fork the device's stream."""
     metaclass: Any = type(torch.Generator)
     if metaclass is type:
         torch.Generator = choosing(torch.Generator, XlaGenerator, _is_ours)  # type: ignore[misc]

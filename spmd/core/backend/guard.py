@@ -1,4 +1,4 @@
-"""Exceptions and Ctrl-C in places where torch's C++ takes none: the device guard, and the run of a backward pass."""
+"""Exceptions and Ctrl-C where torch's C++ allows none: in the device guard, and during a backward pass."""
 
 import contextlib
 import itertools
@@ -15,21 +15,21 @@ from ..lazy.tensor import XlaTensor
 from ..lazy.threads import enter_thread
 
 _TYPE = torch._C._autograd.DeviceType.PrivateUse1
-_interrupted = threading.local()  # .error: what was raised in this thread's backward pass
+_interrupted = threading.local()  # .error: the exception raised in this thread's backward pass
 _probe = ().__len__  # the cheapest call that the interpreter does not specialise
 
 
 class _Guard(torch._C._acc.DeviceGuard):
-    # torch asks this several times an op, and no exception may come out: so it runs no bytecode that Ctrl-C could stop.
+    # torch calls this several times an op, and no exception may come out: it runs no bytecode that Ctrl-C could stop.
     type_ = itertools.repeat(_TYPE).__next__  # type: ignore[assignment]  # torch's stub has another type
 
 
 def _type_in_backward() -> Any:
-    """What `_Guard.type_` is during a backward pass.
+    """Replaces `_Guard.type_` during a backward pass.
 
-    The engine asks it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; to
-    leave it with that exception still set would abort the process. Python turns a call made with an exception set into
-    a SystemError caused by it: so it is found and kept, for `run_backward` to raise.
+    The engine calls it also while it unwinds from a Python exception (a hook that raised), from a C++ destructor; a
+    return with that exception still set would abort the process. Python raises a SystemError caused by it for a call
+    made with an exception set: so the exception is found and kept, and `run_backward` raises it.
     """
     try:
         _probe()
@@ -59,17 +59,17 @@ def _guarded() -> Iterator[None]:
 
 
 def _recorded_in(roots: Sequence[torch.Tensor]) -> Ring:
-    """The ring of the thread that recorded what a backward pass starts from."""
+    """The ring of the thread that recorded the roots of a backward pass."""
     for root in roots:
         if type(root) is XlaTensor and root.grad_fn is not None:
-            made: Any = root._view or origin(root._cell.value)
+            made: Any = root._view or origin(root._storage.value)
             place = None if made is None else Line(made.code, made.instruction)
             return forward_ring(root.grad_fn._sequence_nr(), place)
     return THREADS.ring
 
 
 def keep_errors_of_backward() -> None:
-    """Raises what `_type_in_backward` kept; the engine itself has forgotten it by then."""
+    """Raises the exception that `_type_in_backward` kept, which the engine itself has dropped by then."""
     engine = torch.autograd._engine_run_backward
 
     def run_backward(roots: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:

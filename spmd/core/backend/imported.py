@@ -1,8 +1,8 @@
-"""Modules that jax and torch import at the first step only, imported together with the library.
+"""Modules that jax and torch import only at the first step, imported together with the library.
 
 torch's profiler (`with_stack`, `record_shapes`) keeps pointers to the names of code objects. A module's own code is
-freed once it is imported, so an import during a profile leaves an event whose name is any bytes, and `key_averages`
-raises UnicodeDecodeError.
+freed once it is imported, so an import during a profile leaves an event with arbitrary bytes as its name, and
+`key_averages` raises UnicodeDecodeError.
 """
 
 import importlib

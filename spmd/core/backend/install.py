@@ -10,15 +10,14 @@ from torch.utils import _foreach_utils
 
 from .. import interrupt, seed
 from ..dispatch.call import dispatch
-from ..dispatch.layouts import register_refusals
+from ..dispatch.memory_formats import register_refusals
 from ..engine.placement import placed_like
 from ..forking import watch_forks
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from . import imported as imported
 from .autocast import NAME, register_autocast
-from .checkpoint import join_checkpoint
-from .checkpointing import join_checkpointing
+from .checkpoint_hooks import join_checkpointing
 from .compiled import join_control_flow
 from .device_module import join_accelerator, join_methods, make_module
 from .factories import register_factories
@@ -26,6 +25,7 @@ from .generator import join_generators
 from .guard import GUARD, keep_errors_of_backward
 from .loaders import join_loaders
 from .modules import keep_annotations, keep_identity, know_buffers
+from .recompute import join_checkpoint
 from .replicas import join_data_parallel, join_fully_shard
 from .saved_on_cpu import join_save_on_cpu
 from .saving import join_saving
@@ -43,7 +43,7 @@ OTHER_OWNERS = ("torch_xla", "torch_tpu")
 def _claim_name() -> None:
     """Renames torch's PrivateUse1 device to `xla`; only one library per process can own that name.
 
-    Another library that is installed and not imported is of no concern. Raises ImportError where one has been.
+    Another library that is installed and not imported does no harm. Raises ImportError where one is imported.
     """
     owner = next((name for name in OTHER_OWNERS if name in sys.modules), None)
     if owner is not None:
@@ -77,24 +77,24 @@ class _Hooks(torch._C._acc.PrivateUse1Hooks):
 
 
 def _join_foreach() -> None:
-    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they know types by exact class."""
+    """Lets torch.optim and clip_grad_norm_ use their list forms, as DTensor does: they compare exact classes."""
     for known in (optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types):
         if XlaTensor not in known:
             known.append(XlaTensor)
 
 
-def _split_loaded_state() -> None:
-    """Lets `Optimizer.load_state_dict` lay a parameter's state out like the parameter, on whose device it puts it,
-    whatever the mesh of the file: the tensors that it is given stay as they are."""
+def _shard_loaded_state() -> None:
+    """Has `Optimizer.load_state_dict` shard a parameter's state like the parameter, whose device torch moves it to,
+    whatever the mesh of the file: the tensors passed to it stay as they are."""
     process = optimizer.Optimizer._process_value_according_to_param_policy
 
-    def split(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    def sharded(param: torch.Tensor, value: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         made = process(param, value, *args, **kwargs)
         if type(made) is XlaTensor and type(param) is XlaTensor and param._view is None:
             return placed_like(made, param)
         return made
 
-    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(split)  # type: ignore[method-assign]
+    optimizer.Optimizer._process_value_according_to_param_policy = staticmethod(sharded)  # type: ignore[method-assign]
 
 
 def _handle_calls() -> None:
@@ -108,16 +108,16 @@ def _join_device() -> None:
 
 
 class Patch(NamedTuple):
-    """A change of the process: what changes, why, how it first asks whether a tensor of the device is inside, and what
-    puts it there."""
+    """A change of the process: its object, its reason, the check for a tensor of the device that it makes first, and
+    the function that installs it."""
 
     what: str
     why: str
-    asks: str
+    check: str
     put: Callable[[], None]
 
 
-# Nothing that a program without the device calls goes through it.
+# Programs without the device never call these.
 _OURS = "it is reached by the device's name or tensors alone"
 
 AT_IMPORT = (
@@ -125,27 +125,27 @@ AT_IMPORT = (
     Patch("`XlaTensor.__torch_dispatch__`", "calls are recorded", _OURS, _handle_calls),
     Patch("the foreach type lists", "list forms of optimizers and clipping", "a list of exact types", _join_foreach),
     Patch(
-        "`Optimizer._process_value_according_to_param_policy`", "loaded state lies like its parameter",
-        "the type of state and parameter", _split_loaded_state,
+        "`Optimizer._process_value_according_to_param_policy`", "loaded state is sharded like its parameter",
+        "the type of state and parameter", _shard_loaded_state,
     ),
-    Patch("`torch.xla`, hooks and guard of the device", "torch asks them about the device", _OURS, _join_device),
-    Patch("`torch._C._accelerator_*`", "`torch.accelerator` is this device", "the device asked for", join_accelerator),
+    Patch("`torch.xla`, hooks and guard of the device", "torch calls them", _OURS, _join_device),
+    Patch("`torch._C._accelerator_*`", "`torch.accelerator` is this device", "the device argument", join_accelerator),
     Patch("`Tensor.xla`, `Module.xla`", "methods that torch generates", _OURS, lambda: join_methods(XlaTensor)),
     Patch("`torch.Generator`, `torch.random.fork_rng`", "generators of the device", "its device", join_generators),
     Patch("`nn.DataParallel`, its distributed form", "the device is one, not many", "the module's", join_data_parallel),
     Patch("`_pin_memory` of CPU tensors, loaders' pinning", "a process that pins nothing", "the device", join_loaders),
-    Patch("jax's warning at a fork", "loaders' workers are told at their first use", "who forks", watch_forks),
+    Patch("jax's warning at a fork", "loaders' workers raise at their first use", "the caller", watch_forks),
     Patch("aten kernels of the device", "factories, composites' gradients", _OURS, register_factories),
     Patch("kernels of layouts", "sparse, nested and quantized tensors are refused", _OURS, register_refusals),
-    Patch("`torch.autocast`, its kernels", "bfloat16 where nobody names a dtype", "the device type", register_autocast),
+    Patch("`torch.autocast`, its kernels", "bfloat16 without a dtype", "the device type", register_autocast),
     Patch("pickling, copying, dlpack, `torch.load`", 'map_location="xla"', "the type of a tensor", join_saving),
     Patch("`save_on_cpu`", "saved values stay in the program", "the type of a tensor", join_save_on_cpu),
-    Patch("`torch.distributed.checkpoint`", "a chunk for each piece of a tensor", _OURS, join_checkpointing),
+    Patch("`torch.distributed.checkpoint`", "a chunk for each shard of a tensor", _OURS, join_checkpointing),
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
-    Patch("`nn.Module._load_from_state_dict`", "assigned state lies as before", "both types", keep_annotations),
+    Patch("`nn.Module._load_from_state_dict`", "assigned state keeps its sharding", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
     Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
-    Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device asked for", join_lazy_modules),
+    Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device argument", join_lazy_modules),
 )  # fmt: skip
 
 AT_THE_FIRST_USE = (
@@ -156,9 +156,9 @@ AT_THE_FIRST_USE = (
         keep_errors_of_backward,
     ),
     Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
-    Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device asked for", join_streams),
+    Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device argument", join_streams),
     Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
-    Patch("torch's own `fully_shard`", "it names ours", "the module's parameters", join_fully_shard),
+    Patch("torch's own `fully_shard`", "it names this library's", "the module's parameters", join_fully_shard),
 )
 
 IN_A_NEW_THREAD = (

@@ -1,4 +1,4 @@
-"""Loaders: pinned memory, of which the device needs none, and batches that a worker makes of the device's tensors."""
+"""Loaders: pinned memory, which the device does not need, and batches that a worker stacks of the device's tensors."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def _stack(batch: list[torch.Tensor], *, collate_fn_map: Any = None) -> torch.Te
 
 
 def join_loaders() -> None:
-    """Gives torch the pinning that it asks an accelerator for: loaders and `pin_memory()` of CPU tensors need it."""
+    """Replaces torch's pinning, which needs an accelerator: loaders and `pin_memory()` of CPU tensors call it."""
     pin_memory.pin_memory = _pin_batch
     collate.default_collate_fn_map[XlaTensor] = _stack
     library = torch.library.Library("aten", "IMPL")

@@ -1,7 +1,8 @@
-"""Modules on the move: `.to`, `.cpu()` and `.half()` change what a parameter holds, never which object it is.
+"""Moves of modules: `.to`, `.cpu()` and `.half()` change a parameter's data, never the object.
 
-So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's attributes and the layout
-stay; also while a forward graph lives, whose backward pass then gives its gradients to the parameters as they are now.
+So tied weights stay tied, an optimizer made before goes on, and hooks, gradients, the user's attributes and the
+sharding stay; also while a forward graph lives, whose backward pass then gives its gradients to the parameters as they
+are now.
 """
 
 import warnings
@@ -14,25 +15,25 @@ from torch import nn
 from torch.nn.modules.module import register_module_buffer_registration_hook
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 
-from ..dispatch.layouts import UnsupportedLayout, refuse_tensor
+from ..dispatch.memory_formats import UnsupportedLayout, refuse_tensor
 from ..ir.source import user_line
-from ..lazy import gradients
-from ..lazy.annotate import annotate
+from ..lazy import grad_shardings
+from ..lazy.annotations import annotate
 from ..lazy.tensor import XlaTensor
 from ..sharding.value import Sharding
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
 Function = Callable[[torch.Tensor], torch.Tensor]
-ARRIVED = "_spmd_arrived"  # where a module keeps what is called with it whenever its own tensors have moved
-# What may be called so one day: each tells how the tensors of its module that are elsewhere will lie (`to_come`).
+ARRIVED = "_spmd_arrived"  # the attribute of a module that is called with it whenever its own tensors have moved
+# The callables that may be called so later; each reports the future sharding of its module's tensors (`to_come`).
 WAITING: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
 def to_come(tensor: torch.Tensor) -> Sharding | None:
-    """How a tensor that is on another device will lie once its module moves here; None where nobody has said."""
-    told = (one.to_come(tensor) for one in list(WAITING))
-    return next((lies for lies in told if lies is not None), None)
+    """Returns the sharding that a tensor on another device will have once its module moves here; None where unknown."""
+    found = (one.to_come(tensor) for one in list(WAITING))
+    return next((sharding for sharding in found if sharding is not None), None)
 
 
 def _is_ours(tensor: Any) -> bool:
@@ -40,9 +41,9 @@ def _is_ours(tensor: Any) -> bool:
 
 
 def _replace(tensor: Any, made: Any) -> Any:
-    """What stands in a module for a leaf tensor of which `made` was made: the same object, as far as torch lets it be.
+    """Returns the module's tensor after a move, from `made`: the same object, as far as torch lets it be.
 
-    `torch.__future__.set_overwrite_module_params_on_conversion` asks for another one.
+    `torch.__future__.set_overwrite_module_params_on_conversion` requires another one.
     """
     overwrites = torch.__future__.get_overwrite_module_params_on_conversion()
     if made is tensor and not overwrites:
@@ -75,7 +76,7 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
     with torch.no_grad():
         made = fn(parameter)
         made_gradient = None if gradient is None else fn(gradient)
-    parameter.grad = None  # its place is in what the parameter holds
+    parameter.grad = None  # the swap exchanges it with the data
     try:
         module._parameters[name] = moved = _replace(parameter, made)
     except (RuntimeError, TypeError) as error:
@@ -86,7 +87,7 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
 
 
 def _move(module: nn.Module, fn: Function) -> None:
-    """`Module._apply` for what a module itself holds, where something of it is on the device or goes there."""
+    """`Module._apply` for a module's own tensors, where one of them is on the device or goes there."""
     for name, parameter in module._parameters.items():
         if parameter is not None:
             _move_parameter(module, name, fn)
@@ -99,14 +100,14 @@ def _move(module: nn.Module, fn: Function) -> None:
 
 
 def _warn(text: str) -> None:
-    """A warning of the user's line, which stands at any depth of modules above."""
+    """Warns at the user's line, whatever the depth of modules above."""
     line = user_line()
     assert line.code is not None
     warnings.warn_explicit(text, UserWarning, line.code.co_filename, line.number)
 
 
 def _keeping(module: nn.Module, fn: Function) -> Function:
-    """`fn`, but a buffer that the device cannot hold stays where it is, with a warning that names it."""
+    """Returns `fn` that leaves a buffer that the device cannot hold where it is, with a warning that names it."""
 
     def kept(tensor: torch.Tensor) -> torch.Tensor:
         try:
@@ -129,14 +130,14 @@ def _keeping(module: nn.Module, fn: Function) -> Function:
 
 
 def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any]) -> None:
-    """torch's own `_apply`, unless something of ours is inside, or what becomes of the first tensor is of ours."""
+    """Calls torch's own `_apply`, unless a tensor is on the device, or the function takes the first one there."""
     parameters = [tensor for tensor in module._parameters.values() if tensor is not None]
     held = [*parameters, *(tensor for tensor in module._buffers.values() if tensor is not None)]
     fn = _keeping(module, fn)
     if not held or any(_is_ours(tensor) for tensor in held):
         _move(module, fn)
         return
-    first = held[0]  # what torch, too, asks the function about first
+    first = held[0]  # torch, too, calls the function with it first
     with torch.set_grad_enabled(torch.is_grad_enabled() and not parameters):
         known = [fn(first)]
 
@@ -150,13 +151,13 @@ def _apply_to_own(module: nn.Module, fn: Function, original: Callable[..., Any])
 
 
 def _hold(module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
-    """Tells a cell that it is a module's buffer; a parameter's is told by `nn.Parameter`."""
+    """Marks a storage as a module's buffer; `nn.Parameter` marks parameters."""
     if type(buffer) is XlaTensor:
-        buffer._cell.is_state = True
+        buffer._storage.is_state = True
 
 
 def know_buffers() -> None:
-    """Has every buffer be known as state from its registration on: its initial value is no part of the first step."""
+    """Marks every buffer as state from its registration on: its initial value is no part of the first step."""
     register_module_buffer_registration_hook(_hold)
 
 
@@ -165,7 +166,7 @@ def keep_identity() -> None:
     original = nn.Module._apply
 
     def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
-        if torch.__future__.get_swap_module_params_on_conversion():  # then everything is torch's: the user asks for it
+        if torch.__future__.get_swap_module_params_on_conversion():  # the user requires torch's own way
             return original(self, fn, recurse)
         if recurse:
             for module in self.children():
@@ -180,34 +181,34 @@ def keep_identity() -> None:
 
 
 def keep_annotations() -> None:
-    """Wraps `Module._load_from_state_dict`: what `load_state_dict(assign=True)` puts on the device in the place of a
-    tensor with a layout, here or to come, takes that layout, whatever the file says."""
+    """Wraps `Module._load_from_state_dict`: a tensor that `load_state_dict(assign=True)` puts on the device in place of
+    one with a sharding, now or later, takes that sharding, whatever the file says."""
     original = nn.Module._load_from_state_dict
 
     def _load_from_state_dict(self: nn.Module, state_dict: Any, prefix: str, local_metadata: Any, *args: Any) -> None:
-        before = _layouts(self) if local_metadata.get("assign_to_params_buffers") else {}
+        before = _own_shardings(self) if local_metadata.get("assign_to_params_buffers") else {}
         original(self, state_dict, prefix, local_metadata, *args)
         for name, sharding in before.items():
             new = _own(self).get(name)
             if type(new) is XlaTensor and new._view is None and new.dim() >= len(sharding.spec.dims):
-                if new._cell.sharding is not sharding:
+                if new._storage.sharding is not sharding:
                     annotate(new, sharding)
-                gradients.follow(new)
+                grad_shardings.follow(new)
 
     nn.Module._load_from_state_dict = _load_from_state_dict  # type: ignore[method-assign,assignment]
 
 
 def _own(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    """The parameters and buffers that a module itself holds."""
+    """The parameters and buffers of a module itself, without its submodules."""
     return {**module._parameters, **module._buffers}
 
 
-def _layouts(module: nn.Module) -> dict[str, Sharding]:
-    """How a module's own tensors lie, or will once they are on the device; none of those without an annotation."""
+def _own_shardings(module: nn.Module) -> dict[str, Sharding]:
+    """The shardings of a module's own tensors, also future ones, without those of tensors that have no annotation."""
     found = {}
     for name, tensor in _own(module).items():
         if type(tensor) is XlaTensor and tensor._view is None:
-            found[name] = tensor._cell.sharding
+            found[name] = tensor._storage.sharding
         elif tensor is not None and not _is_ours(tensor):
             found[name] = to_come(tensor)
     return {name: sharding for name, sharding in found.items() if sharding is not None}

@@ -1,7 +1,7 @@
 """`nn.DataParallel`: there is one logical device, so the module runs as it is, on the device or on the CPU.
-`DistributedDataParallel` and torch's own `fully_shard` are refused with what to do instead.
+`DistributedDataParallel` and torch's own `fully_shard` are refused with an error that names the alternative.
 
-torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with kernels that are cuda's.
+torch would move every wrapped module to the device, CPU programs' too, and scatter inputs with cuda kernels.
 """
 
 import sys
@@ -16,13 +16,13 @@ from .when_imported import patch_when_imported
 
 
 def _other_device_type() -> str | None:
-    """The accelerator that torch would spread replicas over, if it is not ours."""
+    """The accelerator over which torch would spread replicas, unless it is ours."""
     found = torch._utils._get_available_device_type()
     return None if found == "xla" else found
 
 
 def _moving_inputs(forward: Any) -> Any:
-    """`DataParallel.forward`, which takes inputs from anywhere to where the module is."""
+    """`DataParallel.forward` that first moves inputs to the module's device."""
 
     def moving(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if type(next(self.module.parameters(), None)) is XlaTensor:
@@ -33,8 +33,8 @@ def _moving_inputs(forward: Any) -> Any:
 
 
 def join_data_parallel() -> None:
-    """Keeps `nn.DataParallel` from taking our device for one of many."""
-    # Its name in the package is that of a function.
+    """Prevents `nn.DataParallel` from taking our device for one of many."""
+    # Its name in the package is the name of a function.
     module: Any = sys.modules[DataParallel.__module__]
     module._get_available_device_type = _other_device_type
     DataParallel.forward = _moving_inputs(DataParallel.forward)  # type: ignore[method-assign]
@@ -42,7 +42,7 @@ def join_data_parallel() -> None:
 
 
 def join_fully_shard() -> None:
-    """Has torch's `fully_shard` refuse a module on the device, when it is imported."""
+    """Has torch's `fully_shard`, when it is imported, refuse a module on the device."""
     patch_when_imported("torch.distributed.fsdp._fully_shard._fully_shard", _refuse_in_fully_shard)
 
 
@@ -51,14 +51,14 @@ def _is_ours(module: torch.nn.Module) -> bool:
 
 
 def _refusing(init: Any) -> Any:
-    """`DistributedDataParallel.__init__`, which asks for a process group first."""
+    """`DistributedDataParallel.__init__`, which otherwise requires a process group first."""
 
     def checked(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         if _is_ours(module):
             raise NotImplementedError(
-                "DistributedDataParallel: a module on xla needs no process group; split its batch over a mesh, "
+                "DistributedDataParallel: a module on xla needs no process group; shard its batch over a mesh, "
                 "spmd.mark_sharding(x, mesh, (axis, ...)), and gradients are summed over all devices. "
-                "fsdp.fully_shard(module, mesh) splits the parameters, too"
+                "fsdp.fully_shard(module, mesh) shards the parameters, too"
             )
         init(self, module, *args, **kwargs)
 
@@ -66,7 +66,7 @@ def _refusing(init: Any) -> Any:
 
 
 def _refuse_in_fully_shard(fully_shard: Any) -> None:
-    """Patches `_validate_module`, which torch calls before it asks for a process group."""
+    """Patches `_validate_module`, which torch calls before it requires a process group."""
     validate = fully_shard._validate_module
 
     def checked(module: Any, name: str) -> None:

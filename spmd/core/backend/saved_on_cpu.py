@@ -1,4 +1,4 @@
-"""`torch.autograd.graph.save_on_cpu`: what backward reads waits in the host's memory, inside the program.
+"""`torch.autograd.graph.save_on_cpu`: saved tensors stay in the host's memory until backward, inside the program.
 
 torch would read each saved value to the CPU, which ends a program at each op of the forward pass.
 """
@@ -25,7 +25,7 @@ class _Held(NamedTuple):
 
 
 def _pack(tensor: XlaTensor) -> _OnHost | _Held:
-    if tensor._cell.is_state:
+    if tensor._storage.is_state:
         return _Held(tensor, tensor._version)
     with torch.no_grad():
         return _OnHost(TO_HOST(tensor))
@@ -45,7 +45,7 @@ def _unpack(packed: _OnHost | _Held) -> torch.Tensor:
 
 
 def _placing(init: Any) -> Any:
-    """`save_on_cpu.__init__`, whose hooks let tensors of the device be placed by the program."""
+    """`save_on_cpu.__init__` with hooks that let the program place tensors of the device."""
 
     @functools.wraps(init)
     def placing(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -64,5 +64,5 @@ def _placing(init: Any) -> Any:
 
 
 def join_save_on_cpu() -> None:
-    """Has `save_on_cpu` place what is saved of the device's tensors in the host's memory, and back."""
+    """Has `save_on_cpu` place saved tensors of the device in the host's memory, and back."""
     save_on_cpu.__init__ = _placing(save_on_cpu.__init__)  # type: ignore[method-assign]

@@ -1,8 +1,8 @@
 """Pickling, copying, dlpack, `torch.save` and `torch.load`: a file holds plain CPU tensors, which any torch can read.
 
-Each is marked as one of the device, among what torch keeps of a tensor beside its values and ignores where it does not
-know it. So they come back onto the device where this library is imported, as they do with cuda, unless `map_location`
-says otherwise, and onto the CPU where it is not. What was on the CPU goes to the device by `map_location="xla"`.
+Each is marked as a tensor of the device, in the metadata that torch keeps with its values and ignores where the mark is
+unknown. So they load onto the device where this library is imported, as with cuda, unless `map_location` names another
+place, and onto the CPU where it is not. CPU tensors load onto the device by `map_location="xla"`.
 """
 
 import json
@@ -19,27 +19,27 @@ from torch.storage import TypedStorage
 
 from .. import forking
 from ..dispatch.copies import changes_values, host_copy
-from ..engine.reads import leased
+from ..engine.host_reads import leased
 from ..ir.meta import dense_meta
 from ..ir.source import user_line
-from ..lazy import gradients
-from ..lazy.annotate import annotate
-from ..lazy.cell import LOCK, Cell
+from ..lazy import grad_shardings
+from ..lazy.annotations import annotate
+from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import OURS, XlaTensor, no_bytes, wrap
 from ..naming import only_device
 from ..pjrt import devices
 from ..sharding.spec import OPEN, Dim, Spec
 from ..sharding.value import Sharding
 
-_MARK = "xla"  # among a saved tensor's metadata, which torch takes as names that are true or false
-_LIES = "xla_sharding: "  # begins the name that says how the tensor lies
+_MARK = "xla"  # in a saved tensor's metadata, which torch takes as names that are true or false
+_SHARDINGS = "xla_sharding: "  # prefix of the name that holds the tensor's sharding
 
 # Host storages made for tensors that are being saved, so that views and tied weights share one, as they do here.
-_saved: "WeakKeyDictionary[Cell, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
+_saved: "WeakKeyDictionary[Storage, tuple[int, StorageWeakRef]]" = WeakKeyDictionary()
 
 
 def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
-    """How pickle and torch.save write a tensor: as the CPU tensor or parameter of its values, with its attributes."""
+    """The reduction for pickle and torch.save: the CPU tensor or parameter of the values, with the attributes."""
     state = {name: value for name, value in tensor.__dict__.items() if name not in OURS}
     host = shared_host_copy(tensor).requires_grad_(tensor.requires_grad and not tensor._is_param)
     starting: Any = get_spawning_popen()
@@ -48,11 +48,11 @@ def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
     function, arguments = host._reduce_ex_internal(protocol)[:2]
     if function is torch._utils._rebuild_tensor_v3:
         # Dtypes without a storage class of their own. torch writes their bare storage, which its loader of plain
-        # pickles cannot read; told that it holds bytes, it can.
+        # pickles cannot read; declared as bytes, it can.
         arguments = (TypedStorage(wrap_storage=arguments[0], dtype=torch.uint8, _internal=True), *arguments[1:])
-    lies = tensor._cell.sharding if tensor._view is None else None
-    layout = {} if lies is None else {_LIES + _written(lies): True}
-    arguments = (*arguments, {_MARK: True} | layout)  # a copy on the host has no metadata of its own
+    sharding = tensor._storage.sharding if tensor._view is None else None
+    marks = {_MARK: True} if sharding is None else {_MARK: True, _SHARDINGS + _written(sharding): True}
+    arguments = (*arguments, marks)  # a copy on the host has no metadata of its own
     if not tensor._is_param:
         if state:
             return torch._tensor._rebuild_from_type_v2, (function, torch.Tensor, arguments, state)
@@ -63,31 +63,31 @@ def _reduce(tensor: XlaTensor, protocol: Any) -> Any:
     return torch._utils._rebuild_parameter, arguments
 
 
-def _written(lies: Sharding) -> str:
-    dims = [None if dim.is_open else list(dim.axes) for dim in lies.spec.dims]
-    return json.dumps([lies.device_ids, lies.mesh_shape, lies.axis_names, dims, lies.memory])
+def _written(sharding: Sharding) -> str:
+    dims = [None if dim.is_open else list(dim.axes) for dim in sharding.spec.dims]
+    return json.dumps([sharding.device_ids, sharding.mesh_shape, sharding.axis_names, dims, sharding.memory])
 
 
 def _annotated(tensor: XlaTensor, written: str) -> None:
-    """Lays a tensor that was loaded out as the file says, where the devices are here."""
+    """Annotates a loaded tensor with the sharding in the file, where its devices are here."""
     ids, shape, axes, dims, memory = json.loads(written)
     spec = Spec(tuple(OPEN if dim is None else Dim(tuple(dim)) for dim in dims))
-    lies = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
+    sharding = Sharding.of(tuple(ids), tuple(shape), tuple(axes), spec, memory)
     count = len(devices.devices())
     if max(ids) < count:
-        annotate(tensor, lies)
+        annotate(tensor, sharding)
         return
     line = user_line()
     text = (
-        f"a tensor was saved as {lies!r}, over devices up to {max(ids)}, and this process sees {count}: it is loaded "
-        "without an annotation; mark it for the devices that are here"
+        f"a tensor was saved as {sharding!r}, over devices up to {max(ids)}, and this process sees {count}: it is "
+        "loaded without an annotation; mark it for the devices that are here"
     )
     filename = line.code.co_filename if line.code is not None else "?"
     warnings.warn_explicit(text, UserWarning, filename, line.number)
 
 
 class _Reduced:
-    """Stands for a value in what is pickled, by the call that makes it."""
+    """Represents a value in a pickle by the call that makes it."""
 
     def __init__(self, function: Any, arguments: Any):
         self.call = function, arguments
@@ -97,23 +97,23 @@ class _Reduced:
 
 
 def shared_host_copy(tensor: XlaTensor) -> torch.Tensor:
-    """The tensor on the CPU; while another one over the same cell is being saved, on the same storage."""
-    cell, meta = tensor._cell, tensor._meta
-    base = cell.meta
+    """Returns the tensor on the CPU, on the same CPU storage as others over its storage that are being saved."""
+    storage, meta = tensor._storage, tensor._meta
+    base = storage.meta
     if base is not dense_meta(base.shape, base.dtype) or meta.dtype is not base.dtype or changes_values(tensor._view):
         return host_copy(tensor, "saving")
-    storage = _known(cell)
-    if storage is None:
-        storage = host_copy(wrap(base, cell), "saving").contiguous().untyped_storage()
-        _saved[cell] = (cell.stamp, StorageWeakRef(storage))
-    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(storage, meta.offset, meta.shape, meta.strides)
+    on_cpu = _known(storage)
+    if on_cpu is None:
+        on_cpu = host_copy(wrap(base, storage), "saving").contiguous().untyped_storage()
+        _saved[storage] = (storage.stamp, StorageWeakRef(on_cpu))
+    return torch.empty(0, dtype=meta.dtype, device="cpu").set_(on_cpu, meta.offset, meta.shape, meta.strides)
 
 
-def _known(cell: Cell) -> torch.UntypedStorage | None:
-    stamp, storage = _saved.get(cell, (None, None))
-    if stamp != cell.stamp or storage is None or storage.expired():
+def _known(storage: Storage) -> torch.UntypedStorage | None:
+    stamp, on_cpu = _saved.get(storage, (None, None))
+    if stamp != storage.stamp or on_cpu is None or on_cpu.expired():
         return None
-    return torch.UntypedStorage._new_with_weak_ptr(storage.cdata)
+    return torch.UntypedStorage._new_with_weak_ptr(on_cpu.cdata)
 
 
 def _copy(tensor: XlaTensor) -> XlaTensor:
@@ -126,9 +126,9 @@ def _copy(tensor: XlaTensor) -> XlaTensor:
 
 
 def _dlpack(tensor: XlaTensor, **kwargs: Any) -> Any:
-    """The tensor's buffer for another library, without a copy where one device has the whole; then never donated."""
+    """Exports the buffer without a copy where one device has the full value; it is then never donated."""
     if tensor.requires_grad:
-        raise BufferError("dlpack: the tensor requires gradients, which do not cross; call .detach() first")
+        raise BufferError("dlpack: the tensor requires gradients, which cannot be exported; call .detach() first")
     return _exchange(tensor).__dlpack__(**kwargs)
 
 
@@ -139,20 +139,20 @@ def _dlpack_device(tensor: XlaTensor) -> Any:
 def _exchange(tensor: Any) -> Any:
     """A jax array of the tensor's value; a CPU tensor where its memory is not one dense block of one device."""
     forking.check()
-    cell, meta = tensor._cell, tensor._meta
+    storage, meta = tensor._storage, tensor._meta
     if tensor._view is not None or meta is not dense_meta(meta.shape, meta.dtype):
         return _exchange(torch.empty(meta.shape, dtype=meta.dtype, device="xla").copy_(tensor.detach()))
-    with leased(cell, "dlpack", on_device=True) as lease:
-        buffer, lies = lease.placed()
-        if len(lies.device_ids) > 1 or meta.dtype is torch.bool:
+    with leased(storage, "dlpack", on_device=True) as lease:
+        buffer, sharding = lease.placed()
+        if len(sharding.device_ids) > 1 or meta.dtype is torch.bool:
             return host_copy(tensor.detach(), "dlpack")
         with LOCK:
-            lease.leaf.shared += 1  # for good: nobody says when the other library is done with it
+            lease.device_data.shared += 1  # for good: the other library does not report when it is done with it
         return buffer
 
 
 def _keep_for_device(storage: Any, location: str) -> Any:
-    """Where a storage of a file is asked for on xla, it stays on the host, marked so: tensors move, not storages."""
+    """Keeps a file's storage for xla on the host, marked: tensors move to the device, not storages."""
     if not location.startswith("xla"):
         return None
     only_device(torch.device(location))
@@ -164,26 +164,26 @@ def _untyped(storage: Any) -> Any:
     return storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
 
 
-def _goes_where_it_was(map_location: Any) -> bool:
-    """Whether a load leaves what was saved from the device there."""
+def _restores_device(map_location: Any) -> bool:
+    """True if a load puts tensors that were saved from the device back there."""
     if not isinstance(map_location, dict):
         return map_location is None
     named = [str(map_location[name]) for name in ("xla:0", "xla", "cpu") if name in map_location]
     return not named or named[0].startswith("xla")
 
 
-def _heed_marks() -> None:
-    """Lets a marked tensor go to the device, where its storage comes from a load that leaves all where it was."""
+def _restore_marked() -> None:
+    """Has a marked tensor go to the device where the load restores devices."""
     restoring, set_metadata = torch.serialization._get_restore_location, torch._utils.set_tensor_metadata
 
     def get_restore_location(map_location: Any) -> Any:
         restore = restoring(map_location)
-        if not _goes_where_it_was(map_location):
+        if not _restores_device(map_location):
             return restore
 
         def as_saved(storage: Any, location: Any) -> Any:
             restored = restore(storage, location)
-            _untyped(restored)._goes_where_it_was = True
+            _untyped(restored)._restores_device = True
             return restored
 
         return as_saved
@@ -191,10 +191,12 @@ def _heed_marks() -> None:
     def set_tensor_metadata(tensor: torch.Tensor, metadata: Any) -> None:
         if _MARK in metadata:
             storage: Any = tensor.untyped_storage()
-            if hasattr(storage, "_goes_where_it_was") and not hasattr(storage, "_tensors_on_xla"):
+            if hasattr(storage, "_restores_device") and not hasattr(storage, "_tensors_on_xla"):
                 storage._tensors_on_xla = {}
-            tensor.__dict__[_LIES] = next((name for name in metadata if name.startswith(_LIES)), None)
-            metadata = {name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_LIES)}
+            tensor.__dict__[_SHARDINGS] = next((name for name in metadata if name.startswith(_SHARDINGS)), None)
+            metadata = {
+                name: value for name, value in metadata.items() if name != _MARK and not name.startswith(_SHARDINGS)
+            }
         set_metadata(tensor, metadata)
 
     torch.serialization._get_restore_location = get_restore_location
@@ -202,7 +204,7 @@ def _heed_marks() -> None:
 
 
 def _within(tensor: torch.Tensor, there: dict[Any, torch.Tensor]) -> torch.Tensor | None:
-    """The tensor as a view of one that was loaded from the same storage before, where that holds all its memory."""
+    """Returns a view of a tensor loaded before from the same storage, where that one holds all of this one's memory."""
     begin = tensor.storage_offset()
     end = begin + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     for (dtype, shape, strides, offset), loaded in there.items():
@@ -222,11 +224,11 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def _move_loaded() -> None:
-    """Moves a rebuilt tensor to the device where its storage was to go there; tensors of one storage still share it."""
+    """Moves a rebuilt tensor to the device where its storage is for xla; tensors of one storage still share it."""
     finish = torch._utils._restore_device_fake_mode
 
     def restore(tensor: torch.Tensor) -> torch.Tensor:
-        lies = tensor.__dict__.pop(_LIES, None)
+        sharding = tensor.__dict__.pop(_SHARDINGS, None)
         tensor = finish(tensor)
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             return tensor
@@ -237,20 +239,20 @@ def _move_loaded() -> None:
         if key not in there:
             shared = _within(tensor, there) if tensor.numel() else None
             there[key] = tensor.detach().to("xla") if shared is None else shared
-            if lies is not None and shared is None:
-                _annotated(there[key], lies.removeprefix(_LIES))
+            if sharding is not None and shared is None:
+                _annotated(there[key], sharding.removeprefix(_SHARDINGS))
             if _late.tensors is not None and shared is None:
                 _late.tensors.append((there[key], tensor.detach()))
         made = there[key].detach().requires_grad_(tensor.requires_grad)
-        if lies is not None:
-            gradients.follow(made)
+        if sharding is not None:
+            grad_shardings.follow(made)
         return made
 
     torch._utils._restore_device_fake_mode = restore
 
 
 class _Late(threading.local):
-    """Of this thread's load, where it reads the bytes after the tensors: those it moved before, and their sources."""
+    """The tensors that this thread's load has moved before it reads their bytes, with their sources."""
 
     tensors: list[tuple[torch.Tensor, torch.Tensor]] | None = None
 
@@ -259,7 +261,7 @@ _late = _Late()
 
 
 def _fill_late() -> None:
-    """Old files hold the bytes behind the tensors: what was moved before they were read is written again at the end."""
+    """Writes moved tensors again at the end of a load: old files hold the bytes behind the tensors."""
     load = torch.serialization._legacy_load
 
     def legacy_load(*args: Any, **kwargs: Any) -> Any:
@@ -277,7 +279,7 @@ def _fill_late() -> None:
 
 
 def _refuse_storages() -> None:
-    """torch would look for the device's allocator, which is not there, and end the process."""
+    """Refuses storages on xla: torch would look for the device's allocator, which does not exist, and abort."""
     make = torch.UntypedStorage.__new__
 
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:
@@ -290,13 +292,13 @@ def _refuse_storages() -> None:
 
 
 def join_saving() -> None:
-    """Teaches pickle, copy and torch's (de)serialisation about the device."""
+    """Adds the device to pickle, copy and torch's (de)serialization."""
     XlaTensor.__reduce_ex__ = _reduce  # type: ignore[method-assign,assignment]
     XlaTensor.__copy__ = _copy  # type: ignore[attr-defined]
     XlaTensor.__dlpack__ = _dlpack  # type: ignore[method-assign,assignment]
     XlaTensor.__dlpack_device__ = _dlpack_device  # type: ignore[method-assign,assignment]
     torch.serialization.register_package(5, lambda storage: None, _keep_for_device)
-    _heed_marks()
+    _restore_marked()
     _move_loaded()
     _fill_late()
     _refuse_storages()

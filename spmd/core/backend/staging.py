@@ -1,7 +1,7 @@
-"""`torch.distributed.checkpoint.async_save`: how it copies state to the host before it writes in the background.
+"""`torch.distributed.checkpoint.async_save`: the copy of state to the host before it is written in the background.
 
-It copies storages, which our tensors do not have. The module that does so takes seconds to import, so it is patched
-when the program imports it.
+torch copies storages, which our tensors do not have. Its module for this takes seconds to import, so it is patched when
+the program imports it.
 """
 
 from typing import Any

@@ -5,31 +5,31 @@ from typing import Any
 
 import torch
 
-from ..engine import barrier
+from ..engine import syncs
 from ..naming import check_index, choosing
 
 
 class Stream(torch.Stream):
-    """The device's only stream, whoever makes one: work is recorded, run at a barrier, and done in order."""
+    """The device's only stream, of which all objects are equal: ops are recorded, run at a sync, and done in order."""
 
     def __new__(cls, device: Any = None, priority: int = 0, **kwargs: Any) -> "Stream":
         check_index(device, "Stream")
         return super().__new__(cls, device=torch.device("xla", 0))
 
     def synchronize(self) -> None:
-        """Runs what is pending and returns when the devices are done, as `torch.xla.synchronize` does."""
-        barrier.sync(wait=True)
+        """Runs the pending ops and returns when the devices are done, as `torch.xla.synchronize` does."""
+        syncs.sync(wait=True)
 
     def query(self) -> bool:
-        """Whether all is done; it is, because asking waits for it."""
-        barrier.sync(wait=True)
+        """True, always: the call waits until all work is done."""
+        syncs.sync(wait=True)
         return True
 
     def wait_stream(self, stream: torch.Stream) -> None:
         """Does nothing: there is no other stream to wait for."""
 
     def wait_event(self, event: torch.Event) -> None:
-        """Does nothing: what was recorded before an event is done before what is recorded after it."""
+        """Does nothing: work recorded before an event is done before work recorded after it."""
 
     def record_event(self, event: Any = None) -> "Event":
         """Records `event`, or a new one, and returns it."""
@@ -45,7 +45,7 @@ class Stream(torch.Stream):
 
 
 class Event(torch.Event):
-    """A place in the stream. One that measures time waits for the devices where it is recorded, others do not."""
+    """A place in the stream. An event that measures time waits for the devices where it is recorded; others do not."""
 
     def __new__(cls, device: Any = None, *, enable_timing: bool = False, **kwargs: Any) -> "Event":
         check_index(device, "Event")
@@ -58,23 +58,23 @@ class Event(torch.Event):
     moment: float | None
 
     def record(self, stream: Any = None) -> None:
-        """Marks this place; with `enable_timing` it runs what is pending, waits for it and notes the time."""
+        """Marks this place; with `enable_timing` runs the pending ops, waits for them and notes the time."""
         if self.enable_timing:
-            barrier.sync(wait=True)
+            syncs.sync(wait=True)
         self.moment = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """Does nothing: what is recorded after it runs after it."""
+        """Does nothing: work recorded after it runs after it."""
 
     def query(self) -> bool:
-        """Whether all work before it is done; it is, because asking waits for it."""
+        """True, always: the call waits until all work before the event is done."""
         self.synchronize()
         return True
 
     def synchronize(self) -> None:
         """Returns when all work before it is done."""
         if self.moment is not None:
-            barrier.sync(wait=True)
+            syncs.sync(wait=True)
 
     def elapsed_time(self, end_event: Any) -> float:
         """Milliseconds from this event to `end_event`; both must have been made with `enable_timing=True`."""
@@ -102,14 +102,14 @@ class StreamContext:
 
 
 def _is_ours(*args: Any, **kwargs: Any) -> bool:
-    """Whether torch would make a stream or an event of our device; without a name it takes the accelerator's."""
-    if len(args) > 2 or "stream_id" in kwargs:  # torch's own numbers of one that it has made
+    """True if torch would make a stream or an event of our device; without a name it takes the accelerator's."""
+    if len(args) > 2 or "stream_id" in kwargs:  # torch's own numbers of a stream that it has made
         return False
     device = args[0] if args else kwargs.get("device")
     return device is None or isinstance(device, int) or torch.device(device).type == "xla"
 
 
 def join_streams() -> None:
-    """Lets `torch.Stream` and `torch.Event` of the device wait and measure, for which torch asks a C++ backend."""
+    """Lets `torch.Stream` and `torch.Event` of the device wait and measure, which torch leaves to a C++ backend."""
     torch.Stream = choosing(torch.Stream, Stream, _is_ours)  # type: ignore[misc]
     torch.Event = choosing(torch.Event, Event, _is_ours)  # type: ignore[misc]

@@ -1,41 +1,41 @@
-"""One tensor object takes what another holds, on whichever device: what the moves of modules are made of."""
+"""The exchange of the data of two tensor objects, on whichever device: the moves of modules consist of it."""
 
 from collections import OrderedDict
 from typing import Any
 
 import torch
 
-from ..lazy.annotate import annotate
-from ..lazy.cell import LOCK
+from ..lazy.annotations import annotate
+from ..lazy.storage import LOCK
 from ..lazy.tensor import OURS, XlaTensor
 
-# Of a tensor's attributes, those that say what it holds; the others are its user's, and the hook that its mark left.
+# The attributes of a tensor that belong to its data; the others are its user's, and the hook of its annotation.
 _HELD = {*OURS} - {"_pins_grad"}
 
 
 def swap(tensor: torch.Tensor, made: torch.Tensor) -> None:
-    """Gives a tensor what another one holds, on whichever device, and keeps what makes it itself to others.
+    """Gives a tensor the data of another one, on whichever device, and keeps its identity, attributes and hooks.
 
     torch's own `swap_tensors` refuses tensors that a graph or a weak reference holds, and takes hooks and attributes
-    away. What was held goes on in `made`; a graph that has it gives its gradient to `tensor`.
+    away. The old data continues in `made`; a graph that holds it gives its gradient to `tensor`.
     """
     requires_grad = tensor.requires_grad
-    cell: Any = tensor._cell if type(tensor) is XlaTensor and tensor._view is None else None
-    before = None if cell is None else cell.sharding
+    storage: Any = tensor._storage if type(tensor) is XlaTensor and tensor._view is None else None
+    before = None if storage is None else storage.sharding
     exchange(tensor, made)
     if type(tensor) is not XlaTensor:
         _unpin(tensor)
-    elif before is not None and tensor._cell.sharding is None:
+    elif before is not None and tensor._storage.sharding is None:
         annotate(tensor, before)
-    if cell is not None and cell.reads is not None and type(tensor) is XlaTensor:
-        cell.reads.move(cell, tensor._cell)
-    _tell_hooks(tensor)
+    if storage is not None and storage.reads is not None and type(tensor) is XlaTensor:
+        storage.reads.move(storage, tensor._storage)
+    _renew_hooks(tensor)
     if requires_grad and made._use_count() > 1:  # type: ignore[attr-defined]
         made._post_accumulate_grad_hooks = OrderedDict({0: _Forward(tensor)})
 
 
 def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
-    """Has two tensors hold what the other one held; once more, and all is as before."""
+    """Exchanges the data of two tensors; a second call restores them."""
     with LOCK:
         torch._C._swap_tensor_impl(tensor, made)
         tensor.__class__, made.__class__ = made.__class__, tensor.__class__
@@ -44,8 +44,8 @@ def exchange(tensor: torch.Tensor, made: torch.Tensor) -> None:
         made.__dict__ = {name: taken[name] for name in _HELD & {*taken}}
 
 
-def _tell_hooks(tensor: torch.Tensor) -> None:
-    """The hooks are the Python object's; the autograd of what it now holds has yet to learn of them."""
+def _renew_hooks(tensor: torch.Tensor) -> None:
+    """Registers the hooks of the Python object with the autograd of its new data."""
     if tensor._backward_hooks is not None:
         tensor._backward_hooks = tensor._backward_hooks
     if hooks_after(tensor) is not None:
@@ -53,12 +53,12 @@ def _tell_hooks(tensor: torch.Tensor) -> None:
 
 
 def hooks_after(tensor: Any) -> Any:
-    """The hooks that run when a gradient has arrived."""
+    """The hooks that run after a gradient has been accumulated."""
     return tensor._post_accumulate_grad_hooks
 
 
 def _unpin(tensor: torch.Tensor) -> None:
-    """Off the device no mesh lays a gradient out."""
+    """Removes the hook that shards gradients: off the device there is no mesh for them."""
     pin = tensor.__dict__.pop("_pins_grad", None)
     if pin:
         hooks = hooks_after(tensor)
@@ -67,7 +67,7 @@ def _unpin(tensor: torch.Tensor) -> None:
 
 
 class _Forward:
-    """The hook of a tensor that only an old graph has: its gradient is one of the parameter that it was."""
+    """The hook of a tensor that only an old graph holds: it adds the gradient to that of the parameter it was."""
 
     def __init__(self, tensor: torch.Tensor):
         self.tensor = tensor

@@ -1,7 +1,7 @@
 """Parameters and buffers of lazy modules (`nn.LazyLinear`) on the device: they hold no data until the first forward.
 
-torch changes such a tensor's class and data in place, which a wrapper cannot follow. Until its shape is known it stands
-as torch's own uninitialised tensor on the CPU, of a class that remembers the device; then the two are swapped.
+torch changes such a tensor's class and data in place, which a wrapper cannot follow. Until its shape is known it is
+torch's own uninitialized tensor on the CPU, of a class that remembers the device; then the two are swapped.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from .swap import swap
 
 
 class _OnDevice:
-    """Says that it is on xla; becomes a tensor of xla when its shape is known."""
+    """A tensor whose `device` is xla; becomes a tensor of xla when its shape is known."""
 
     @property
     def device(self) -> torch.device:
@@ -29,7 +29,7 @@ class _OnDevice:
 
     def __reduce_ex__(self: Any, protocol: Any) -> Any:
         kind = next(kind for kind in _KINDS if isinstance(self, kind))
-        return kind, (self.requires_grad,)  # as of every tensor of the device, a file holds it as one of the CPU
+        return kind, (self.requires_grad,)  # as for every tensor of the device, a file holds a CPU tensor
 
 
 class UninitializedParameter(_OnDevice, torch_parameter.UninitializedParameter):  # type: ignore[override]
@@ -57,7 +57,7 @@ _KINDS: dict[Any, Any] = {
 
 
 def _join(kind: Any, ours: Any, new: Callable[..., Any]) -> None:
-    """Lets torch's class make ours where the device asked for, or the default one, is xla."""
+    """Has torch's class make ours where the device argument, or the default device, is xla."""
 
     def made(cls: Any, *args: Any, **kwargs: Any) -> Any:
         device = args[1] if len(args) > 1 else kwargs.get("device")
@@ -68,12 +68,12 @@ def _join(kind: Any, ours: Any, new: Callable[..., Any]) -> None:
 
 
 def is_on_device(tensor: Any) -> bool:
-    """Whether it is an uninitialised tensor of the device."""
+    """True for an uninitialized tensor of the device."""
     return isinstance(tensor, _OnDevice)
 
 
 def move_uninitialized(tensor: Any, fn: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    """Lets an uninitialised tensor say that it is where `fn` would move it; it stays the same object."""
+    """Gives an uninitialized tensor the device to which `fn` would move it; it stays the same object."""
     target = fn(torch.empty(0, dtype=tensor.dtype, device=tensor.device))
     kind = next(kind for kind in _KINDS if isinstance(tensor, kind))
     tensor.__class__ = _KINDS[kind] if target.device.type == "xla" else kind
@@ -81,6 +81,6 @@ def move_uninitialized(tensor: Any, fn: Callable[[torch.Tensor], torch.Tensor]) 
 
 
 def join_lazy_modules() -> None:
-    """Teaches torch's uninitialised parameters and buffers that there is the device."""
+    """Adds the device to torch's uninitialized parameters and buffers."""
     _join(torch_parameter.UninitializedParameter, UninitializedParameter, _new_parameter)
     _join(torch_parameter.UninitializedBuffer, UninitializedBuffer, _new_buffer)

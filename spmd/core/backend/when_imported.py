@@ -1,4 +1,4 @@
-"""Patches of modules of torch that take long to import: they are put when the program imports the module itself."""
+"""Patches of modules of torch that take long to import: applied when the program imports the module itself."""
 
 import importlib.machinery
 import sys
@@ -10,7 +10,7 @@ _patches: dict[str, Callable[[Any], None]] = {}
 
 
 class _Finder:
-    """Finds a module as Python does, and has it patched once it has run."""
+    """Finds a module as Python does, and patches it once it has run."""
 
     @staticmethod
     def find_spec(

@@ -1,1 +1,1 @@
-"""From a graph to an executable: lowering, the compiler, the cache, and the words for why."""
+"""From a graph to an executable: lowering, the compiler, the cache of programs, and the causes of compilations."""

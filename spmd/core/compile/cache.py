@@ -1,4 +1,4 @@
-"""Graph key -> executable, and the words for why a program was compiled."""
+"""Maps graph keys to executables, and states why a program was compiled."""
 
 import gc
 import itertools
@@ -10,61 +10,61 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from .. import metrics
+from .. import counters
 from ..config import config
 from ..ir.graph import Graph
-from ..ir.op import Entry
+from ..ir.op import OpSpec
 from ..ir.source import Line
-from ..ir.store import Family, whole_stores
+from ..ir.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import copies, families, memory_maps, notice, recompile, stored
+from . import loop_copies, memory_maps, recompile, slow_compiles, stack_groups, stored
+from .compile_log import taken
 from .compiler import agree_on, compile_graph
-from .difference import Asked, changed_input, difference
-from .families import Form
+from .difference import Requested, changed_input, difference
 from .garbage import collected_later
-from .ledger import taken
 from .program import MANY, Program
+from .stack_groups import Form
 
 
 @dataclass(slots=True)
 class _Known:
-    """The programs of one graph as it is recorded. They differ in which of its leaves are taken as whole stores, as
-    they happen to be that: those of a model that was trained are, not those of its average, which runs the same graph.
+    """The programs of one recorded graph. They differ in the inputs that are taken as all rows of a store: those of a
+    trained model are, those of its average, which runs the same graph, are not.
 
-    programs: by the places of the leaves that are no rows of a stack otherwise, and by these whole stores; some may be
-    compiled for a plan and not needed by a run yet. is_given_up: XLA would copy the stacks of one of them, so that no
-    further one is rolled.
+    programs: by the places of the inputs that are in no other stack group, and by the stores among these; some may have
+    been compiled for a plan and not be needed by a run yet. is_given_up: XLA would copy the stacks of one of them, so
+    that no further one is scanned.
     """
 
-    programs: dict[tuple[int, ...], dict[tuple[Family, ...], Program]] = field(default_factory=dict)
+    programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(default_factory=dict)
     is_given_up: bool = False
 
     def program_of(self, graph: Graph) -> Program | None:
-        """The program for a graph whose leaves lie as they do."""
+        """Returns the program for the stores that the inputs of a graph are in now; None where there is none."""
         for single, programs in self.programs.items():
-            found = programs.get(whole_stores(graph.leaves, single))
+            found = programs.get(full_stores(graph.inputs, single))
             if found is not None:
                 return found
         return None
 
     def all_programs(self) -> list[Program]:
-        """Every one of them that a run has needed."""
+        """Returns the programs that a run has needed."""
         found = [program for programs in self.programs.values() for program in programs.values()]
         return [program for program in found if not program.is_planned]
 
 
-_MOVED = "the same ops, on data that lies in other stores"
+_MOVED = "the same ops, on data in other stores"
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _count = itertools.count(1)
-_ASKED_EVERY = 8  # programs after which the memory maps are counted: some 30 ms where there are many
+_MAPS_COUNTED_EVERY = 8  # programs between two counts of the memory maps: some 30 ms if there are many
 _lock = threading.RLock()
 _last: Program | None = None
 
 
 def find(graph: Graph) -> Program | None:
-    """The program of a graph, where the cache has it and a run has needed it before."""
+    """Returns the program of a graph if the cache has it and a run has needed it before; else None."""
     global _last
-    started = metrics.now()
+    started = counters.now()
     key = graph.key()
     with _lock:
         known = _programs.get(key)
@@ -74,16 +74,16 @@ def find(graph: Graph) -> Program | None:
         if found is not None:
             _programs.move_to_end(key)
             _last = found
-    metrics.add_time("key", metrics.now() - started)
+    counters.add_time("key", counters.now() - started)
     return found
 
 
 @collected_later()
-def program_for(graph: Graph, name: str, line: Line, form: Form = families.none, why_not: str = "") -> Program:
-    """The compiled program of a graph: from the cache, from the disk, or made now.
+def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.none, why_not: str = "") -> Program:
+    """Returns the compiled program of a graph: from the cache, from the disk, or compiled now.
 
-    form: before the graph is compiled, puts leaves and results together that are to be rows of a stack. why_not: why a
-    length that differs has a program of its own (see `passes.lengths`), for the ledger.
+    form: called before the compilation; groups inputs and results into stacks. why_not: for the compile log, why a
+    length that differs has a program of its own (see `passes.lengths`).
     """
     global _last
     found = find(graph)
@@ -95,52 +95,53 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = families.none,
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
     recompile.refuse(graph, name, line, cause, is_first=is_first)
-    program = None if known is None else known.program_of(graph)  # no run has needed it, or `find` had found it
+    program = None if known is None else known.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
-        with notice.while_compiling(graph.nodes, line, cause):
+        with slow_compiles.while_compiling(graph.nodes, line, cause):
             program = _formed_and_made(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
         taken(program, graph, name, f"compiled by the plan at {program.line}; {cause}", line)
-    program.asked = Asked(graph, recompile.num_runs)
+    program.requested = Requested(graph, recompile.num_runs)
     with _lock:
         _last = program
     return program
 
 
 @collected_later()
-def planned_for(graph: Graph, line: Line, form: Form = families.none) -> Program:
-    """The program that a run of a graph has, or would have: compiled where the cache and the disk do not have it, and
-    kept for that run. No counter, and not the ledger, knows of it until then. The mesh need not be here.
+def planned_for(graph: Graph, line: Line, form: Form = stack_groups.none) -> Program:
+    """Returns the program that a run of a graph has or would have: compiled if neither the cache nor the disk has it,
+    and kept for that run. No counter and no line of the compile log mentions it until then. The mesh need not be on
+    this machine.
 
-    Raises what a run would: `torch.OutOfMemoryError`, LoweringError.
+    Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
     """
     with _lock:
         known = _programs.get(graph.key())
         found = None if known is None else known.program_of(graph)
     if found is None:
-        with metrics.silent():
+        with counters.silent():
             found = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
     return found
 
 
-# So many programs that no run has needed are kept: the layouts that one script asks for are many, and large.
+# The programs of plans that are kept without a run: one script may request many layouts, and they are large.
 _PLANNED = 16
 
 
 def _formed_and_made(
     graph: Graph, name: str, line: Line, form: Form, cause: str, *, is_planned: bool = False
 ) -> Program:
-    """A program that the cache does not have, rolled where that costs no copies; the cache keeps it."""
+    """Compiles or loads a program that the cache does not have, its layers scanned unless that costs copies."""
     key = graph.key()
-    is_given_up = _programs[key].is_given_up if key in _programs else _is_rolled_in_vain(graph, line)
-    formed, single, stores = families.formed(graph, form, may_roll=not is_given_up)
-    program = _made(formed, name, line, cause + families.told(formed), is_planned=is_planned)
-    if config.roll_layers == "auto" and copies.costs_more(program.executable, formed):
-        metrics.add("loops_given_up")
+    is_given_up = _programs[key].is_given_up if key in _programs else _is_scanned_in_vain(graph, line)
+    formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
+    program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
+    if config.scan_layers == "auto" and loop_copies.costs_more(program.executable, formed):
+        counters.add("loops_given_up")
         is_given_up = True
-        formed, single, stores = families.formed(graph, form, may_roll=False)
-        cause = f"{cause}; its layers are not rolled, as XLA would copy their stacks"
+        formed, single, stores = stack_groups.formed(graph, form, may_scan=False)
+        cause = f"{cause}; its layers are not scanned, as XLA would copy their stacks"
         program = _made(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
@@ -151,7 +152,7 @@ def _formed_and_made(
         for key in planned[:-_PLANNED]:
             del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
-        if next(_count) % _ASKED_EVERY == 0 and memory_maps.are_scarce():
+        if next(_count) % _MAPS_COUNTED_EVERY == 0 and memory_maps.are_scarce():
             _drop(len(_programs) // 2)
             gc.collect()
             if memory_maps.are_scarce():
@@ -160,25 +161,25 @@ def _formed_and_made(
 
 
 def _drop(count: int) -> None:
-    """Forgets so many programs, the least recently used first."""
+    """Removes `count` programs, the least recently used first."""
     for _ in range(count):
         _programs.popitem(last=False)
-        metrics.add("programs_evicted")
+        counters.add("programs_evicted")
 
 
 def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) -> Program:
-    """The program of a graph: from the disk, or compiled."""
+    """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
-        metrics.add("programs_compiled")
+        counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
     return program
 
 
-def _is_rolled_in_vain(graph: Graph, line: Line) -> bool:
-    """Whether XLA would copy the stacks of the program of this barrier that has most ops in common with a graph, and at
-    least half: a layer more or less changes nothing there."""
+def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
+    """True if XLA would copy the stacks of the most similar program of this sync, provided that the two have at least
+    half of their ops in common: a layer more or less changes nothing about the copies."""
     here = [(known, program) for known in _programs.values() for program in known.all_programs() if program.is_at(line)]
     before = _nearest(graph, [program for _, program in here]) if here else None
     return (
@@ -189,84 +190,86 @@ def _is_rolled_in_vain(graph: Graph, line: Line) -> bool:
 
 
 def cause(graph: Graph, line: Line) -> str:
-    """The difference of a graph from the programs that its barrier has run, in words."""
+    """Returns the difference between a graph and the programs that its sync has run, in words."""
     return _cause(graph, "step", line)[0]
 
 
 def _all_programs() -> Iterator[Program]:
-    """Those that a run has needed."""
+    """Yields the programs that a run has needed."""
     return (program for known in _programs.values() for program in known.all_programs())
 
 
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
-    """Why a graph has no program, and whether it is among the first of its barrier."""
-    earlier = [p for p in _all_programs() if p.name == name and p.asked.run != recompile.num_runs]
+    """Returns why a graph has no program, and whether its sync has run no program before."""
+    earlier = [p for p in _all_programs() if p.name == name and p.requested.run != recompile.num_runs]
     here = [program for program in earlier if program.is_at(line)]
     if not here:
-        return f"first program of this barrier{_elsewhere(graph, earlier[-_LATEST:])}", True
+        return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
     before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
     if count == MANY:
         _hint(line, graph, before)
-    return difference(before.asked, graph, num_alike=count), False
+    return difference(before.requested, graph, num_equal=count), False
 
 
-_LATEST = 32  # so many programs of other barriers are looked at
+_LATEST = 32  # the newest programs of other syncs that are compared
 
 
 def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
-    """What differs from the most alike of the programs of other barriers, where that has most of the ops."""
+    """Returns the difference from the most similar of the programs of other syncs, if the two have most of the ops in
+    common; else ""."""
     before = _nearest(graph, programs) if programs else None
     if before is None or 2 * _common(before, _ops(graph)) < max(len(before.entries), len(graph.nodes)):
         return ""
-    return f"; from the nearest, of {before.line}, it differs so: {difference(before.asked, graph)}"
+    return f"; compared with the nearest program, of {before.line}: {difference(before.requested, graph)}"
 
 
 def _nearest(graph: Graph, programs: Sequence[Program]) -> Program:
-    """Of some programs the one that shares most ops with a graph; of equals the newest."""
+    """Returns the program that shares most ops with a graph; of equals the newest."""
     ops = _ops(graph)
     return max(reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)))
 
 
-def _ops(graph: Graph) -> Counter[Entry]:
-    return Counter(node.entry for node in graph.nodes)
+def _ops(graph: Graph) -> Counter[OpSpec]:
+    return Counter(node.op for node in graph.nodes)
 
 
-def _common(program: Program, ops: Counter[Entry]) -> int:
-    """How many of these ops a program has, wherever they stand."""
+def _common(program: Program, ops: Counter[OpSpec]) -> int:
+    """Counts the ops that a program has in common with these, in any order."""
     return (Counter(program.entries) & ops).total()
 
 
 def _has_names(program: Program, graph: Graph) -> bool:
-    """Whether a program has the same ops, on whatever operands."""
+    """True if a program has the same ops in the same order, on any operands."""
     return len(program.entries) == len(graph.nodes) and all(
-        old.name == node.entry.name for old, node in zip(program.entries, graph.nodes, strict=True)
+        old.name == node.op.name for old, node in zip(program.entries, graph.nodes, strict=True)
     )
 
 
 def _hint(line: Line, graph: Graph, before: Program) -> None:
-    """Says once, of a barrier whose programs differ by their shapes alone, that they are many."""
-    changed = changed_input(before.asked, graph)
+    """Prints a hint, once, for a sync whose many programs differ by their shapes alone."""
+    changed = changed_input(before.requested, graph)
     if changed is not None:
-        notice.say(
+        slow_compiles.say(
             f"{MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
             "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size. "
             "`spmd.metrics.report()` lists all programs and why each was compiled."
         )
 
 
-def most_alike(graph: Graph, line: Line) -> Program | None:
-    """Of the programs that this barrier has run, the one that shares most ops with a graph; of equals the newest."""
+def most_similar(graph: Graph, line: Line) -> Program | None:
+    """Returns the program of this sync that shares most ops with a graph, of equals the newest; None if there is
+    none."""
     here = [program for program in _all_programs() if program.is_at(line)]
     return _nearest(graph, here) if here else None
 
 
-def num_alike(graph: Graph, line: Line) -> int:
-    """How many programs of this barrier have a graph's ops, on whatever operands."""
+def num_equal(graph: Graph, line: Line) -> int:
+    """Counts the programs of this sync that have the ops of a graph, on any operands."""
     return sum(program.is_at(line) and _has_names(program, graph) for program in _all_programs())
 
 
 def clear_cache() -> None:
-    """Forgets every compiled program."""
+    """Removes every compiled program from the cache."""
     global _last
     with _lock:
         _programs.clear()
@@ -279,10 +282,10 @@ def last_program() -> Program | None:
 
 
 def trivial_dispatch_seconds(repeats: int = 21) -> float:
-    """Median seconds of dispatching a trivial program with the last step's signature: same arguments, same donation.
+    """Median seconds of the dispatch of a trivial program with the last step's signature (arguments and donation).
 
-    On CPU the dispatch of a real step contains device work, so the host's own cost is timed on a program that only
-    adds one.
+    On CPU the dispatch of a real step contains device work: the host's own cost is timed on a program that only adds
+    one.
     """
     program = _last
     if program is None:
@@ -299,14 +302,14 @@ def trivial_dispatch_seconds(repeats: int = 21) -> float:
             donate_argnums=donated,
             keep_unused=True,
         )
-        size = sum(len(entry.numbers) for entry in program.entries)
+        size = sum(len(op.numbers) for op in program.entries)
         executable = bump.lower(*arguments, jax.ShapeDtypeStruct((size,), np.float64)).compile()
         state = tuple(jax.device_put(np.zeros(a.shape, a.dtype), a.sharding) for a in arguments)
         seconds = []
         for _ in range(repeats):
             jax.block_until_ready(state)
-            started = metrics.now()
+            started = counters.now()
             state = executable(*state, np.ones(size))
-            seconds.append(metrics.now() - started)
+            seconds.append(counters.now() - started)
         jax.block_until_ready(state)
     return sorted(seconds)[repeats // 2]

@@ -1,4 +1,4 @@
-"""What XLA must not know: that a complex array is one number."""
+"""Hides from XLA that a complex array is filled with one number."""
 
 from typing import Any
 
@@ -7,13 +7,15 @@ from ..jax_private import hlo, ir
 
 
 def hide_complex_constants(graph: Graph, module: Any) -> None:
-    """Puts optimization barriers into a program over several devices where XLA could find a complex array to be one
-    number.
+    """Puts optimization barriers into a program over devices where XLA could find that one number fills a complex
+    array.
 
-    XLA replaces the sum over devices of an array of one number by that of another; of a complex one it makes that
+    XLA replaces the sum over devices of an array of one number by an array of another; for a complex one it makes that
     number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
     """
-    metas = [leaf.meta for leaf in graph.leaves] + [meta for node in walk(graph.nodes) for meta in node.entry.metas]
+    metas = [device_data.meta for device_data in graph.inputs] + [
+        meta for node in walk(graph.nodes) for meta in node.op.metas
+    ]
     if len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas):
         _hide(module)
 
@@ -33,13 +35,14 @@ def _hide(module: Any) -> None:
         for made in op.results:
             if not _is_complex(made) or not made.type.rank:
                 constants.add(made)
-            elif op.name == "stablehlo.broadcast_in_dim":  # a barrier behind it would have the array made in memory
+            elif op.name == "stablehlo.broadcast_in_dim":
+                # An optimization barrier behind it would put the array into memory.
                 with op.location, ir.InsertionPoint(op):
                     op.operands[0] = hlo.OptimizationBarrierOp([op.operands[0]]).results[0]
             else:
                 with op.location, ir.InsertionPoint.after(op):
-                    barrier = hlo.OptimizationBarrierOp([made])
-                made.replace_all_uses_except(barrier.results[0], barrier.operation)
+                    hidden = hlo.OptimizationBarrierOp([made])
+                made.replace_all_uses_except(hidden.results[0], hidden.operation)
 
 
 def _is_complex(value: Any) -> bool:
@@ -47,6 +50,6 @@ def _is_complex(value: Any) -> bool:
 
 
 def _may_be_known(value: Any) -> bool:
-    """Whether XLA may know what is no constant here: an integer, as x - x is 0, or an array without elements."""
+    """True if XLA may know a value that is no constant here: an integer (x - x is 0), or an array without elements."""
     kind = value.type
     return isinstance(kind, ir.RankedTensorType) and (isinstance(kind.element_type, ir.IntegerType) or 0 in kind.shape)

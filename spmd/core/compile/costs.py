@@ -1,4 +1,4 @@
-"""What an optimised program costs: the cycles that the TPU compiler estimates, operations in loops."""
+"""The costs of an optimised program: the cycles that the TPU compiler estimates, the operations in loops."""
 
 import math
 import re
@@ -11,7 +11,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 
 
 def cycles(module: Module) -> tuple[int, int]:
-    """The estimated cycles of a run, and the same with each loop's body once; 0 where there are no estimates."""
+    """Returns the estimated cycles of a run, and the same with each loop's body once; 0 if there are no estimates."""
     total = once = 0
     for computation in module.computations.values():
         if computation.is_inner or not computation.count:
@@ -22,13 +22,13 @@ def cycles(module: Module) -> tuple[int, int]:
     return total, once
 
 
-# What the author of a kernel says that it takes (Pallas' `CostEstimate`).
+# The operations that the author of a kernel states (Pallas' `CostEstimate`).
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{[^}]*"flops":"?(\d+)')
 
 
 def repeated_flops(module: Module) -> int:
-    """The floating-point operations of matrix products, convolutions and kernels that tell theirs in the turns of loops
-    behind the first, which XLA's own count leaves out."""
+    """The floating-point operations of matrix products, convolutions and kernels with a cost estimate, in the
+    iterations of loops after the first, which XLA's own count omits."""
     return sum(
         (computation.count - 1) * _line_flops(computation, line)
         for computation in module.computations.values()
@@ -38,16 +38,16 @@ def repeated_flops(module: Module) -> int:
 
 
 def kernels(module: Module) -> tuple[int, int]:
-    """Of the kernels (Pallas) in a run, of which the TPU compiler estimates no cycles: the operations of those that
-    tell theirs, and how often others run."""
-    told = untold = 0
+    """Of the kernels (Pallas) of a run, for which the TPU compiler estimates no cycles: the operations of those with a
+    cost estimate, and the number of calls of the others."""
+    stated = unknown = 0
     for computation in module.computations.values():
         for line in computation.lines:
             if _KERNEL in line.rest and not _CYCLES.search(line.rest):
                 flops = _line_flops(computation, line)
-                told += computation.count * flops
-                untold += computation.count * (not flops)
-    return told, untold
+                stated += computation.count * flops
+                unknown += computation.count * (not flops)
+    return stated, unknown
 
 
 _KERNEL = 'custom_call_target="tpu_custom_call"'
@@ -83,7 +83,7 @@ def _dims(line: Instruction, name: str) -> list[int]:
 
 
 def _window(line: Instruction, rank: int) -> list[dict[str, tuple[int, ...]]]:
-    """Of each dim of a window its size, stride, padding and dilations."""
+    """Returns for each dim of a window its size, stride, padding and dilations."""
     found = re.search(r"window=\{([^}]*)\}", line.rest)
     fields = dict(part.split("=") for part in found[1].split()) if found is not None else {}
     windows: list[dict[str, tuple[int, ...]]] = [{} for _ in range(rank)]
@@ -94,7 +94,7 @@ def _window(line: Instruction, rank: int) -> list[dict[str, tuple[int, ...]]]:
 
 
 def _pairs(length: int, made: int, window: dict[str, tuple[int, ...]]) -> int:
-    """How many (result, window place) pairs along one dim meet an element, and not padding or a gap of a dilation."""
+    """Counts the (result, window place) pairs along one dim that meet an element, not padding or a dilation's gap."""
     (size,), (stride,) = window.get("size", (1,)), window.get("stride", (1,))
     low = window.get("pad", (0, 0))[0]
     (gaps,), (spread,) = window.get("lhs_dilate", (1,)), window.get("rhs_dilate", (1,))

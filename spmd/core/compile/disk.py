@@ -1,7 +1,7 @@
-"""Files of compiled programs in the user's cache folder: who may read and write them, how much they may take.
+"""Files of compiled programs in the user's cache folder: their permissions, their format and their total size.
 
-What such a file holds is run. So the folder and its files are used only where they belong to this process's user and
-nobody else may enter, and nothing of a file is looked into before its header fits and its checksum holds.
+The content of such a file is executed. So the folder and its files are used only if they belong to this process's user
+and no other user has access, and the content is not parsed before its header fits and its checksum holds.
 """
 
 import contextlib
@@ -14,23 +14,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import forking, metrics
+from .. import counters, forking
 from ..config import config
-from . import notice
+from . import slow_compiles
 
 # The first line of a file; a new layout of what follows is a new number.
 MAGIC = b"spmd program 2\n"
 
 _SUFFIX = ".program"
 _UNFINISHED = "."
-_PATIENCE = 3600  # seconds after which whoever began a file is taken to be dead
+_PATIENCE = 3600  # seconds after which the writer of an unfinished file is taken to be dead
 _lock = forking.survives_fork(threading.Lock())
-_refused: set[str] = set()  # the folders of which was said why they are not used
+_refused: set[str] = set()  # the folders for which the reason was printed
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """The body kept under a digest, or None: where there is none, and where its header is another or its bytes are
-    not those that were written; such a file is removed."""
+    """Returns the body stored under a digest; None if there is none, or if its header differs or its bytes are not the
+    written ones: such a file is removed."""
     with _folder() as folder:
         if folder is None:
             return None
@@ -38,7 +38,7 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
             content = _content(digest + _SUFFIX, folder)
         except FileNotFoundError:
             return None
-        except OSError:  # a link or a folder in its place, a disk that fails
+        except OSError:  # a link or a folder in its place, or a disk that fails
             content = b""
     body = _checked(content, {"digest": digest, **header})
     if body is None:
@@ -47,13 +47,13 @@ def read(digest: str, header: dict[str, str]) -> bytes | None:
 
 
 def _content(name: str, folder: int) -> bytes:
-    """What a file holds that is the user's alone, else nothing; it was used just now."""
+    """Returns the content of a private regular file, else b""; marks the file as used now."""
     file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode) or not _is_private(status):
             return b""
-        with contextlib.suppress(OSError):  # a disk for reading alone
+        with contextlib.suppress(OSError):  # a read-only disk
             os.utime(file)
         with open(file, "rb", closefd=False) as opened:
             return opened.read()
@@ -62,7 +62,7 @@ def _content(name: str, folder: int) -> bytes:
 
 
 def _checked(content: bytes, header: dict[str, str]) -> bytes | None:
-    """The body of a file whose header is this one and whose checksum holds."""
+    """Returns the body of a file if its header is this one and its checksum holds; else None."""
     start, line, body = content[: len(MAGIC)], *(*content[len(MAGIC) :].split(b"\n", 1), b"")[:2]
     return body if start == MAGIC and line == _line(header, body) else None
 
@@ -72,9 +72,9 @@ def _line(header: dict[str, str], body: bytes) -> bytes:
 
 
 def write(digest: str, header: dict[str, str], body: bytes) -> bool:
-    """Keeps a body under a digest, where there is room for it; what was used least of late gives way to it.
+    """Stores a body under a digest if it fits into `config.program_cache_bytes`; removes the least recently used files.
 
-    Several processes may write at once: a file appears whole or not at all. False where it was not written.
+    Several processes may write at once: a file appears complete or not at all. Returns False if it was not written.
     """
     content = b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
     with _folder() as folder:
@@ -96,11 +96,11 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
 
 
 def discard(digest: str) -> None:
-    """Removes what is kept under a digest."""
-    metrics.add("programs_unreadable")
+    """Removes the file of a digest."""
+    counters.add("programs_unreadable")
     with _folder() as folder:
         if folder is not None:
-            with contextlib.suppress(OSError):  # another process was quicker, or it is a folder
+            with contextlib.suppress(OSError):  # another process was faster, or it is a folder
                 os.unlink(digest + _SUFFIX, dir_fd=folder)
 
 
@@ -108,7 +108,7 @@ def _make_room(folder: int, size: int) -> None:
     """Removes files, the least recently used first, until one of this size fits."""
     found = []
     for name in os.listdir(folder):
-        with contextlib.suppress(FileNotFoundError):  # another process was quicker
+        with contextlib.suppress(FileNotFoundError):  # another process was faster
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             is_being_written = name.startswith(_UNFINISHED) and time.time() - status.st_mtime < _PATIENCE
             if stat.S_ISREG(status.st_mode) and not is_being_written:
@@ -119,13 +119,13 @@ def _make_room(folder: int, size: int) -> None:
             return
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder)
-            metrics.add("programs_removed")
+            counters.add("programs_removed")
         left -= taken
 
 
 @contextlib.contextmanager
 def _folder() -> Iterator[int | None]:
-    """The open cache folder, made where it is missing; None where there is none to be used, which is said once."""
+    """Yields the open cache folder, created if it is missing; None, with one message, if it cannot be used."""
     if not is_on():
         yield None
         return
@@ -133,7 +133,7 @@ def _folder() -> Iterator[int | None]:
         path = Path(config.program_cache_dir).expanduser()
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except (OSError, RuntimeError) as error:  # the latter of a user who has no home
+    except (OSError, RuntimeError) as error:  # RuntimeError: a user without a home folder
         refuse(str(error))
         yield None
         return
@@ -148,19 +148,21 @@ def _folder() -> Iterator[int | None]:
 
 
 def is_on() -> bool:
-    """Whether programs are kept. Where the system knows no owners of files, none are."""
+    """True if programs are stored. On a system without owners of files none are."""
     return bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether this user owns it and nobody else may touch it."""
+    """True if this user owns the file and no other user has access to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o077
 
 
 def refuse(why: str) -> None:
-    """Says why programs are not kept, once for each folder."""
+    """Prints why programs are not stored, once for each folder."""
     with _lock:
         known = config.program_cache_dir in _refused
         _refused.add(config.program_cache_dir)
     if not known:
-        notice.say(f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 says nothing.)")
+        slow_compiles.say(
+            f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
+        )

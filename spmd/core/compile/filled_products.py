@@ -1,14 +1,14 @@
-"""Programs in which XLA's CPU compiler computes a product with a filled matrix wrongly, found in their optimised HLO.
+"""Finds programs in which XLA's CPU compiler computes a product with a filled matrix wrongly, in their optimised HLO.
 
-Where one number fills an operand of a product (`x @ torch.ones(n, n)`, the gradient of a sum) and YNNPACK fuses that
-with what reads the product, its packing reads behind the number: the results are any numbers, or the process ends
-(jaxlib 0.10.2; `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` alone shows it). Without these fusions it is right.
+If one number fills an operand of a product (`x @ torch.ones(n, n)`, the gradient of a sum) and YNNPACK fuses the
+product with its reader, its packing reads beyond that number: the results are arbitrary, or the process ends (jaxlib
+0.10.2; `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` alone shows it). Without these fusions the results are right.
 """
 
 import re
 from typing import Any
 
-# Of all fusions by YNNPACK; XLA knows the option wherever it makes one.
+# Turns off all fusions by YNNPACK; every XLA that makes them knows the option.
 WITHOUT_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
 _FUSIONS = re.compile(r"calls=%([\w.-]+),.*__ynn_fusion")

@@ -1,4 +1,4 @@
-"""Python's cyclic collector, kept out of what makes very many objects at once."""
+"""Turns Python's cyclic collector off during work that makes very many objects at once."""
 
 import contextlib
 import gc
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def collected_later() -> Iterator[None]:
-    """Nothing is collected meanwhile, in any thread: of what compiling a graph makes little is garbage, and a full
-    collection looks at the whole of a model each time. Does nothing where the collector is off already."""
+    """Turns collection off inside, in all threads: compiling a graph makes little garbage, and a full collection scans
+    all objects of a model each time. Has no effect if the collector is off already."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""The optimised program as text: its computations, and how often each of them runs."""
+"""The optimised program as text: its computations, and the number of times that each of them runs."""
 
 import functools
 import re
@@ -18,7 +18,7 @@ class Instruction:
 
     @functools.cached_property
     def arguments(self) -> str:
-        """What stands between the parentheses."""
+        """The text between the parentheses."""
         return self.rest[: _closing(self.rest)]
 
     @property
@@ -28,13 +28,13 @@ class Instruction:
 
     @property
     def scope(self) -> str:
-        """Where jax traced it: the names around it, or ""."""
+        """The `op_name`: the name scopes in which jax traced the line, or ""."""
         found = _OP_NAME.search(self.rest)
         return "" if found is None else found[1]
 
     @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
-        """The computations that it calls, each with the name of the attribute."""
+        """The computations that the line calls, each with the name of the attribute."""
         found = []
         for match in _CALLED.finditer(self.rest):
             rest = self.rest[match.end() :]
@@ -51,14 +51,14 @@ _END = re.compile(r"[,\s]")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z\d]*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"\d+")
 
-# What calls a computation as lines of its own, not once for each element or inside a fusion.
+# Opcodes that call a computation as lines of its own, not once for each element or inside a fusion.
 _PLAIN_CALLS = {"while", "conditional", "call", "async-start"}
 
 
 @dataclass
 class Computation:
-    """A function of the program. count: how often a run calls it; is_inner: it is part of one instruction; caller: the
-    first that calls it, with the line."""
+    """A function of the program. count: the number of calls in a run; is_inner: it is part of one instruction; caller:
+    the first computation that calls it, with the line."""
 
     name: str
     lines: list[Instruction] = field(default_factory=list)
@@ -84,14 +84,14 @@ class Module:
     """An optimised program, parsed from its text.
 
     Attributes:
-        computations: by name; the entry among them, under `entry`.
-        untold: the loops whose number of turns neither the compiler nor their own counter tells; counted as one turn.
+        computations: by name; the entry computation is under `entry`.
+        unknown: the loops whose trip count neither the compiler nor their own counter gives; counted as one iteration.
     """
 
     def __init__(self, text: str):
         self.computations: dict[str, Computation] = {}
         self.entry = ""
-        self.untold: list[str] = []
+        self.unknown: list[str] = []
         current: Computation | None = None
         for line in text.splitlines():
             if current is None:
@@ -101,7 +101,7 @@ class Module:
                     self.computations[current.name] = current
                     if line.startswith("ENTRY"):
                         self.entry = current.name
-            elif _CLOSED.fullmatch(line):  # a kernel's own configuration has lines that begin so
+            elif _CLOSED.fullmatch(line):  # a full match, as lines of a kernel's configuration begin so
                 current = None
             else:
                 instruction = _instruction(line)
@@ -110,23 +110,23 @@ class Module:
         self._count()
 
     def _count(self) -> None:
-        """Follows the calls from the entry; what a loop calls is counted once for each of its turns."""
+        """Follows the calls from the entry computation; the body of a loop is counted once for each iteration."""
         order = self._callers_first()
         self.computations[self.entry].count = 1
         self.computations[self.entry].is_inner = False
         for computation in order:
             for line in computation.lines:
                 if not line.called or line.opcode.endswith(("-done", "-update")):
-                    continue  # those belong to what their start has called
-                turns = self._turns(computation, line) if line.opcode == "while" else 1
+                    continue  # counted with their start
+                iterations = self._iterations(computation, line) if line.opcode == "while" else 1
                 for kind, name in line.called:
                     called = self.computations[name]
-                    called.count += computation.count * (turns + (kind == "condition"))
+                    called.count += computation.count * (iterations + (kind == "condition"))
                     called.caller = called.caller or (computation, line)
                     called.is_inner &= computation.is_inner or line.opcode not in _PLAIN_CALLS
 
     def _callers_first(self) -> list[Computation]:
-        """Every computation that the entry leads to, callers before what they call."""
+        """Returns every computation that the entry reaches, callers before those that they call."""
         done: dict[str, None] = {}
         stack: list[tuple[str, bool]] = [(self.entry, False)]
         while stack:
@@ -138,18 +138,18 @@ class Module:
                 stack += [(other, False) for line in self.computations[name].lines for _, other in line.called]
         return [self.computations[name] for name in reversed(done)]
 
-    def _turns(self, computation: Computation, loop: Instruction) -> int:
-        said = _TRIPS.search(loop.rest)
-        if said is not None:
-            return int(said[1])
-        counted = scalars.turns(self, computation, loop)
+    def _iterations(self, computation: Computation, loop: Instruction) -> int:
+        known = _TRIPS.search(loop.rest)
+        if known is not None:
+            return int(known[1])
+        counted = scalars.iterations(self, computation, loop)
         if counted is None:
-            self.untold.append(loop.name)
+            self.unknown.append(loop.name)
         return 1 if counted is None else counted
 
 
 def _closing(text: str) -> int:
-    """Where the parenthesis ends that stands open before a text."""
+    """Returns the position of the parenthesis that closes one opened before the text."""
     depth = 1
     for found in _PARENTHESIS.finditer(text):
         depth += 1 if found[0] == "(" else -1
@@ -159,7 +159,7 @@ def _closing(text: str) -> int:
 
 
 _PARENTHESIS = re.compile(r"[()]")
-# The last line of a computation; one that runs on a TPU's other cores says so there.
+# The last line of a computation; it names the thread of one that runs on a TPU's other cores.
 _CLOSED = re.compile(r"\}(?:, execution_thread=\"\w+\")?\s*")
 
 
@@ -178,7 +178,7 @@ def _instruction(line: str) -> Instruction | None:
 
 @functools.lru_cache(4096)
 def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
-    """Each array of a result: dtype, dims, bytes."""
+    """Returns dtype, dims and bytes of each array of a result."""
     found = []
     for dtype, text in _ARRAY.findall(shape):
         dims = tuple(int(dim.lstrip("<=")) for dim in text.split(",") if dim)

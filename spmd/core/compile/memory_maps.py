@@ -1,7 +1,7 @@
-"""The memory maps of this process, of which Linux allows so many (`vm.max_map_count`, 65,530 unless set).
+"""The memory maps of this process, the number of which Linux limits (`vm.max_map_count`, 65,530 by default).
 
-XLA's CPU compiler takes some fifty for each program, more for a large one, and ends the process by SIGSEGV where it
-gets none; they are free again when the program is dropped.
+XLA's CPU compiler takes some fifty for each program, more for a large one, and ends the process by SIGSEGV if it gets
+none; they are free again when the program is dropped.
 """
 
 from pathlib import Path
@@ -11,7 +11,7 @@ _SHARE = 0.75
 
 
 def are_scarce() -> bool:
-    """True where three quarters of the maps that this process may have are taken; never outside of Linux."""
+    """True if three quarters of the maps that this process may have are taken; never outside of Linux."""
     if not (_MAPS.exists() and _LIMIT.exists()):
         return False
     return _MAPS.read_bytes().count(b"\n") > _SHARE * int(_LIMIT.read_text())

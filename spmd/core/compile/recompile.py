@@ -1,4 +1,4 @@
-"""Compiling as an error: the context in which a graph that has no program raises before XLA sees it."""
+"""`no_recompile`: the context in which a graph that has no program raises before XLA compiles it."""
 
 import contextlib
 import threading
@@ -10,9 +10,9 @@ from ..ir.source import Line
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_thread = threading.local()  # .guards: those that this thread is in, the innermost last
+_thread = threading.local()  # .guards: the contexts that this thread is in, the innermost last
 
-num_runs = 0  # how many times something pending was run: what one run needs is compiled together
+num_runs = 0  # the number of runs so far; the programs of one run are compiled together
 
 
 def next_run() -> None:
@@ -22,10 +22,10 @@ def next_run() -> None:
 
 
 class RecompileError(RuntimeError):
-    """A program would have been compiled inside `no_recompile`. What is recorded stays so: a barrier outside runs it.
+    """A program would have been compiled inside `no_recompile`. Recorded ops stay recorded: a sync outside runs them.
 
     Attributes:
-        cause: why, as the ledger says it. line: the user's line whose barrier needed the program.
+        cause: the reason, as in the compile log. line: the user's line whose sync needed the program.
     """
 
     def __init__(self, message: str, cause: str, line: str):
@@ -38,9 +38,9 @@ class RecompileError(RuntimeError):
 
 
 class Guard(contextlib.ContextDecorator):
-    """What `no_recompile` returns: a context, or a decorator, that may be used again.
+    """The result of `no_recompile`: a context, or a decorator, that may be used again.
 
-    compiled: how many programs were compiled inside so far, first ones that were allowed aside.
+    compiled: the number of programs compiled inside so far, apart from first ones that were allowed.
     """
 
     def __init__(self, max_programs: int, allow_first: bool):
@@ -58,7 +58,7 @@ class Guard(contextlib.ContextDecorator):
         _thread.guards.remove(self)
 
     def counts(self, *, is_first: bool) -> bool:
-        """Whether a program is one of those that are limited."""
+        """True if the limit applies to a program."""
         return not (is_first and self.allow_first)
 
 
@@ -69,17 +69,17 @@ def no_recompile(function: Function, /, *, max_programs: int = 0, allow_first: b
 def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first: bool = False) -> Any:
     """A context, or a decorator, in which compiling is an error: for a step that is to be one program.
 
-    What would be compiled raises at the barrier, before XLA begins, with what has changed since the nearest program
-    (see `spmd.metrics.compiles`) and the user's line. Nothing is lost: what is recorded stays so, and a barrier outside
-    runs it. A program that the disk has counts as well, so that a warm and a cold start do the same. It holds for the
-    thread that enters it; several processes enter it alike. `spmd.inspect` and `spmd.plan` are not hindered.
+    A sync that would compile raises before XLA begins, with the difference from the nearest program (see
+    `spmd.metrics.compiles`) and the user's line. Nothing is lost: recorded ops stay recorded, and a sync outside runs
+    them. A program that is on disk counts as well, so that a warm and a cold start do the same. The context holds for
+    the thread that enters it; each of several processes must enter it. `spmd.inspect` and `spmd.plan` may compile.
 
     Args:
-        max_programs: so many may be compiled inside, over all uses of this object; the next one raises.
-        allow_first: programs of a barrier that has run nothing before are not counted: the first step may compile.
+        max_programs: the number that may be compiled inside, over all uses of this object; the next one raises.
+        allow_first: programs of a sync that has run none before are not counted: the first step may compile.
 
-    Raises RecompileError at the barrier; TypeError or ValueError for other arguments. Source: `max_different_graphs` of
-    `torch_xla.compile`, which counts graphs and does not say why.
+    Raises RecompileError at the sync; TypeError or ValueError for other arguments. Source: `max_different_graphs` of
+    `torch_xla.compile`, which counts graphs and does not report the cause.
 
     >>> import torch, spmd
     >>> @spmd.no_recompile(allow_first=True)
@@ -106,7 +106,7 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
 
 
 def refuse(graph: Graph, name: str, line: Line, cause: str, *, is_first: bool) -> None:
-    """Before a graph is compiled: RecompileError where this thread is in a context that does not allow it."""
+    """Raises RecompileError, before a graph is compiled, if this thread is in a context that does not allow it."""
     counting = [guard for guard in getattr(_thread, "guards", ()) if guard.counts(is_first=is_first)]
     for guard in counting:
         if guard.compiled >= guard.max_programs:
@@ -118,7 +118,7 @@ def refuse(graph: Graph, name: str, line: Line, cause: str, *, is_first: bool) -
             )
             raise RecompileError(
                 f"no_recompile: a program of {len(graph.nodes):,} ops ({name}) would be compiled at {line}{had}. Why: "
-                f"{cause}. {hint}; what is recorded stays as it is.",
+                f"{cause}. {hint}; recorded ops stay recorded.",
                 cause,
                 str(line),
             )

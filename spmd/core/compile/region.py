@@ -1,9 +1,9 @@
-"""Ops with a body: a scan over rows, a loop that ends by itself, branches. What a body computes is a `Region`.
+"""Ops with a body: a scan over rows, a loop with a condition, branches. The body is a `Region`.
 
-A scan's operands are its constants, its carry as it begins, and rows; the body reads (constants, carry, a row of each)
-and makes (carry, a row of each result). Rows come in one of two ways: as one operand with a dim in front, or as an
-operand for each turn, as the weights of layers do; results leave likewise. Where the operands of all turns are the rows
-of a stack, the loop runs over it as it is, and so do the results come out as rows of one.
+The operands of a scan are its constants, its initial carry, and the xs; the body reads (constants, carry, a row of each
+x) and returns (carry, a row of each y). Rows are passed in one of two ways: as one operand with a leading dim, or as an
+operand per iteration, as the weights of layers are; results likewise. If the operands of all iterations are the rows of
+a stack, the loop runs over the stack itself, and so do its results come out as rows of one.
 """
 
 import dataclasses
@@ -17,31 +17,30 @@ import numpy as np
 
 from ..ir.graph import Node, Region, Value, walk
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Columns, Entry, Layouts, Lowering
+from ..ir.op import Arrays, Columns, Layouts, Lowering, OpSpec
 from ..sharding.constrain import constrain
 from ..sharding.value import Sharding
+from .loop_counter import count_up, first_iteration, row_at, with_row
 from .lower import Vectors, lower_region
-from .rows import Made, Row, find_stretch, joined, plain, rows
-from .turns import count_up, first_turn, row_at, with_row
+from .stack_rows import Made, Row, find_stretch, joined, plain, rows
 
-# How a lifted number of the body changes from turn to turn: by so much each time (0: not), or EACH: it is given for
-# each turn.
+# The increment of a scalar argument of the body per iteration (0: none), or EACH: the op has one for each iteration.
 EACH = None
 Step = int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Scan(Lowering):
-    """A loop of so many turns.
+    """A loop with a fixed trip count.
 
-    body: its leaves are the constants, the carry, and a row of each x; its roots the carry and a row of each y.
-    xs: for each x whether its rows are one operand, [turns, ...], instead of an operand per turn. ys: the same of the
-    results, which follow the carry. reverse: the last rows come first. steps: of each lifted number of the body, in the
-    order of its nodes; the op has one for each, or `turns` of them for EACH.
+    body: its inputs are the constants, the carry, and a row of each x; its roots the carry and a row of each y. xs: for
+    each x whether its rows are one operand, [iterations, ...], instead of an operand per iteration. ys: the same for
+    the results, which follow the carry. reverse: the last rows come first. steps: for each scalar argument of the body,
+    in the order of its nodes, its increment; the op has one scalar argument for each, or `iterations` of them for EACH.
     """
 
     body: Region
-    turns: int
+    iterations: int
     num_constants: int
     num_carried: int
     xs: tuple[bool, ...]
@@ -50,7 +49,7 @@ class Scan(Lowering):
     reverse: bool = False
 
     def with_steps(self, steps: tuple[Step, ...]) -> "Scan":
-        """The same with other numbers."""
+        """Returns the same loop with other steps."""
         return dataclasses.replace(self, steps=steps)
 
     @property
@@ -67,58 +66,58 @@ class Scan(Lowering):
 
     @property
     def columns(self) -> Columns:
-        operands = _runs(self.num_constants + self.num_carried, self.xs, self.turns)
-        results = _runs(self.num_carried, self.ys, self.turns)
+        operands = _runs(self.num_constants + self.num_carried, self.xs, self.iterations)
+        results = _runs(self.num_carried, self.ys, self.iterations)
         return Columns(
-            [run for run, is_whole in zip(operands, self.xs, strict=True) if not is_whole],
-            [run for run, is_whole in zip(results, self.ys, strict=True) if not is_whole],
+            [run for run, is_stacked in zip(operands, self.xs, strict=True) if not is_stacked],
+            [run for run, is_stacked in zip(results, self.ys, strict=True) if not is_stacked],
         )
 
-    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         fixed = self.num_constants + self.num_carried
         before = list(map(plain, operands[:fixed]))
         constants, carry = before[: self.num_constants], before[self.num_constants :]
         rows, row_layouts = self._rows(operands, layouts)
-        leaf_layouts = [*layouts[:fixed], *row_layouts]
+        input_layouts = [*layouts[:fixed], *row_layouts]
 
         floats, integers = (
-            _numbers_by_turn(vector, steps, self.turns)
+            _numbers_by_iteration(vector, steps, self.iterations)
             for vector, steps in zip(numbers, split_steps(self.body.nodes, self.steps), strict=True)
         )
 
-        def turn(state: Any) -> Any:
+        def iteration(state: Any) -> Any:
             number, carry, buffers = state
-            at = self.turns - 1 - number if self.reverse else number
+            at = self.iterations - 1 - number if self.reverse else number
             row = [row_at(array, at) for array in rows]
             own = row_at(floats, at), row_at(integers, at)
-            made = lower_region(self.body, 0, [*constants, *carry, *row], own, leaf_layouts)
+            made = lower_region(self.body, 0, [*constants, *carry, *row], own, input_layouts)
             ys = zip(buffers, made[self.num_carried :], strict=True)
             return number + 1, _strong(made[: self.num_carried]), [with_row(buffer, y, at) for buffer, y in ys]
 
         structs = [root.meta.struct for root in self.body.roots[self.num_carried :]]
-        buffers = [jnp.zeros((self.turns, *struct.shape), struct.dtype) for struct in structs]
-        _, last, stacks = count_up(self.turns, turn, (first_turn(), _strong(carry), buffers))
+        buffers = [jnp.zeros((self.iterations, *struct.shape), struct.dtype) for struct in structs]
+        _, last, stacks = count_up(self.iterations, iteration, (first_iteration(), _strong(carry), buffers))
         return (*last, *self._results(stacks))
 
-    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         starts, start = [], 0
         for step in self.steps:
             starts.append(start)
-            start += self.turns if step is EACH else 1
-        counts = [self.turns if step is EACH else 1 for step in self.steps]
+            start += self.iterations if step is EACH else 1
+        counts = [self.iterations if step is EACH else 1 for step in self.steps]
         return [
-            (starts[seed] + turn % counts[seed], starts[count] + turn % counts[count])
+            (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
             for seed, count in draws_in(self.body.nodes)
-            for turn in range(max(counts[seed], counts[count]))
+            for iteration in range(max(counts[seed], counts[count]))
         ]
 
     def _rows(self, operands: Sequence[Made], layouts: Layouts) -> tuple[list[jax.Array], list[Sharding | None]]:
-        """The rows of each x as one array, and how one row is known to lie."""
+        """Returns the rows of each x as one array, and the known sharding of one row."""
         found: list[jax.Array] = []
         row_layouts: list[Sharding | None] = []
-        runs = _runs(self.num_constants + self.num_carried, self.xs, self.turns)
-        for run, is_whole in zip(runs, self.xs, strict=True):
-            if is_whole:
+        runs = _runs(self.num_constants + self.num_carried, self.xs, self.iterations)
+        for run, is_stacked in zip(runs, self.xs, strict=True):
+            if is_stacked:
                 found.append(plain(operands[run.start]))
                 row_layouts.append(None)
             else:
@@ -129,28 +128,28 @@ class Scan(Lowering):
 
     def _results(self, stacks: Sequence[jax.Array]) -> Iterator[Made]:
         roots = self.body.roots[self.num_carried :]
-        for stack, is_whole, root in zip(stacks, self.ys, roots, strict=True):
-            # A row that is annotated in the body: the stack of them lies so, too.
-            asked = root.entry.sharding if isinstance(root, Node) and not root.entry.lowering.regions else None
-            laid = stack if asked is None else constrain(stack, asked.behind_rows())
-            if is_whole:
-                yield laid
+        for stack, is_stacked, root in zip(stacks, self.ys, roots, strict=True):
+            # An annotation of a row in the body applies to the stack of them, too.
+            requested = root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
+            resharded = stack if requested is None else constrain(stack, requested.behind_rows())
+            if is_stacked:
+                yield resharded
             else:
-                yield from (Row(laid, i) for i in range(self.turns))
+                yield from (Row(resharded, i) for i in range(self.iterations))
 
 
-def scan_entry(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str = "") -> Entry:
-    """The op of a scan over operands like these; `lower` says in which order they come.
+def scan_op(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:
+    """Returns the op of a scan over operands like these, in the order in which `lower` takes them.
 
-    ValueError where the body does not carry on what it is given, or is given rows of another kind.
+    ValueError if the body returns another carry than it is given, or is given rows of another kind.
     """
-    body, turns = scan.body, scan.turns
+    body, iterations = scan.body, scan.iterations
     fixed = scan.num_constants + scan.num_carried
     given = [meta.struct for meta in operands[:fixed]]
-    for run, is_whole in zip(_runs(fixed, scan.xs, turns), scan.xs, strict=True):
+    for run, is_stacked in zip(_runs(fixed, scan.xs, iterations), scan.xs, strict=True):
         meta = operands[run.start]
-        given.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_whole else meta.struct)
-    expected = [leaf.meta.struct for leaf in body.leaves]
+        given.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct)
+    expected = [device_data.meta.struct for device_data in body.inputs]
     if given != expected:
         raise ValueError(f"{name}: the body takes {expected}, the operands give {given}")
     carried = [root.meta.struct for root in body.roots[: scan.num_carried]]
@@ -158,31 +157,31 @@ def scan_entry(name: str, scan: Scan, operands: Sequence[Meta], *, statics: str 
         raise ValueError(f"{name}: the carry goes in as {expected[scan.num_constants : fixed]}, out as {carried}")
     metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
     results = metas[: scan.num_carried]
-    for meta, is_whole in zip(metas[scan.num_carried :], scan.ys, strict=True):
-        results += [dense_meta((turns, *meta.shape), meta.dtype)] if is_whole else [meta] * turns
+    for meta, is_stacked in zip(metas[scan.num_carried :], scan.ys, strict=True):
+        results += [dense_meta((iterations, *meta.shape), meta.dtype)] if is_stacked else [meta] * iterations
     kinds = _kinds(body.nodes)
-    counts = [turns if step is EACH else 1 for step in scan.steps]
+    counts = [iterations if step is EACH else 1 for step in scan.steps]
     numbers = "".join(kind * count for kind, count in zip(kinds, counts, strict=True))
-    return Entry.of(
-        name, scan, tuple(results), tuple(operands), numbers=numbers, statics=statics or f"{turns} turns",
+    return OpSpec.of(
+        name, scan, tuple(results), tuple(operands), numbers=numbers, statics=statics or f"{iterations} turns",
         sharding=mesh_in(scan.regions),
     )  # fmt: skip
 
 
-def _runs(start: int, are_whole: Sequence[bool], turns: int) -> Iterator[range]:
-    """The places of the operands, or results, that are each x, or y: one, or one for each turn."""
-    for is_whole in are_whole:
-        run = range(start, start + (1 if is_whole else turns))
+def _runs(start: int, are_stacked: Sequence[bool], iterations: int) -> Iterator[range]:
+    """Yields the places of the operands of each x, or of the results of each y: one, or one for each iteration."""
+    for is_stacked in are_stacked:
+        run = range(start, start + (1 if is_stacked else iterations))
         yield run
         start = run.stop
 
 
 @dataclass(frozen=True, slots=True)
 class While(Lowering):
-    """A loop that goes on for as long as a condition says.
+    """A loop that runs as long as a condition holds.
 
-    Both regions are given the constants and the carry; the condition makes one bool, the body the next carry. steps: as
-    in `Scan`, without EACH, of the condition's lifted numbers and then the body's.
+    Both regions take the constants and the carry; the condition returns one bool, the body the next carry. steps: as in
+    `Scan`, without EACH, for the condition's scalar arguments and then the body's.
     """
 
     condition: Region
@@ -198,17 +197,17 @@ class While(Lowering):
     def opaque(self) -> bool:
         return is_opaque(self.regions)
 
-    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
-        return ()  # their keys are of this loop alone
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        return ()  # the keys belong to this loop alone
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         constants, carry = operands[: self.num_constants], operands[self.num_constants :]
         steps = split_steps([*self.condition.nodes, *self.body.nodes], self.steps)
         start = _strong([jnp.zeros((), np.int64), *carry])
 
-        def run(index: int, turn: jax.Array, carry: Arrays) -> list[jax.Array]:
+        def run(index: int, iteration: jax.Array, carry: Arrays) -> list[jax.Array]:
             now = [
-                vector + np.array(step, vector.dtype) * turn.astype(vector.dtype) if any(step) else vector
+                vector + np.array(step, vector.dtype) * iteration.astype(vector.dtype) if any(step) else vector
                 for vector, step in zip(numbers, steps, strict=True)
             ]
             own = _parts(now, self.regions)[index]
@@ -218,15 +217,15 @@ class While(Lowering):
             (made,) = run(0, state[0], state[1:])
             return made.reshape(())
 
-        def turn(state: Arrays) -> list[jax.Array]:
+        def iteration(state: Arrays) -> list[jax.Array]:
             return _strong([state[0] + 1, *run(1, state[0], state[1:])])
 
-        return tuple(jax.lax.while_loop(goes_on, turn, start)[1:])
+        return tuple(jax.lax.while_loop(goes_on, iteration, start)[1:])
 
 
 @dataclass(frozen=True, slots=True)
 class Branches(Lowering):
-    """One of two regions, by the first operand; both are given the others and make results of the same kinds."""
+    """One of two regions, chosen by the first operand; both take the others and return results of the same kinds."""
 
     if_true: Region
     if_false: Region
@@ -239,10 +238,10 @@ class Branches(Lowering):
     def opaque(self) -> bool:
         return is_opaque(self.regions)
 
-    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return draws_in([*self.if_true.nodes, *self.if_false.nodes])
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         parts = _parts(numbers, self.regions)
 
         def branch(index: int) -> Callable[..., list[jax.Array]]:
@@ -251,11 +250,11 @@ class Branches(Lowering):
         return tuple(jax.lax.cond(operands[0].reshape(()), branch(0), branch(1), *operands[1:]))
 
 
-def region_entry(name: str, lowering: While | Branches, operands: Sequence[Meta], roots: Sequence[Value]) -> Entry:
-    """The op of a loop or of branches that make values like these."""
+def region_op(name: str, lowering: While | Branches, operands: Sequence[Meta], roots: Sequence[Value]) -> OpSpec:
+    """Returns the op of a loop or of branches with results like these."""
     nodes = [node for region in lowering.regions for node in region.nodes]
     metas = tuple(dense_meta(root.meta.shape, root.meta.dtype) for root in roots)
-    return Entry.of(name, lowering, metas, tuple(operands), numbers=_kinds(nodes), sharding=mesh_in(lowering.regions))
+    return OpSpec.of(name, lowering, metas, tuple(operands), numbers=_kinds(nodes), sharding=mesh_in(lowering.regions))
 
 
 # --- what several kinds share -----------------------------------------------------------------------------------------
@@ -263,15 +262,15 @@ def region_entry(name: str, lowering: While | Branches, operands: Sequence[Meta]
 
 def is_opaque(regions: Sequence[Region]) -> bool:
     """See `Lowering.opaque`."""
-    return any(node.entry.lowering.opaque for region in regions for node in region.nodes)
+    return any(node.op.lowering.opaque for region in regions for node in region.nodes)
 
 
 def mesh_in(regions: Sequence[Region]) -> Sharding | None:
-    """The mesh that a body's annotations name first, replicated over it: an op with a body has it for its own."""
+    """Returns the first mesh that a body's annotations name, replicated over it: the sharding of an op with a body."""
     for region in regions:
         for node in walk(region.nodes):
-            if node.entry.sharding is not None:
-                return node.entry.sharding.replicated()
+            if node.op.sharding is not None:
+                return node.op.sharding.replicated()
     return None
 
 
@@ -279,12 +278,12 @@ _ANNOTATIONS = frozenset({"mark_sharding", "spmd.unmarked", "spmd.gather", "spmd
 
 
 def is_annotation(node: Node) -> bool:
-    """Whether an op says nothing but where its operands lie."""
-    return node.entry.name in _ANNOTATIONS
+    """True if an op states only the shardings of its operands."""
+    return node.op.name in _ANNOTATIONS
 
 
 def stacked(values: Sequence[Made], layouts: Layouts) -> tuple[jax.Array, Sharding | None]:
-    """Values as one array with a row for each, and the layout that all of them are known to have."""
+    """Returns values as one array with a row for each, and the sharding that all of them are known to have."""
     layout = layouts[0] if all(other is layouts[0] for other in layouts) else None
     found = find_stretch(values)
     if found is not None:
@@ -294,7 +293,7 @@ def stacked(values: Sequence[Made], layouts: Layouts) -> tuple[jax.Array, Shardi
 
 
 def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step], list[Step]]:
-    """The steps of the floats and of the integers."""
+    """Returns the steps of the floats and those of the integers."""
     both: dict[str, list[Step]] = {"f": [], "i": []}
     for kind, step in zip(_kinds(nodes), steps, strict=True):
         both[kind].append(step)
@@ -302,25 +301,25 @@ def split_steps(nodes: Sequence[Node], steps: Sequence[Step]) -> tuple[list[Step
 
 
 def _kinds(nodes: Sequence[Node]) -> str:
-    return "".join(node.entry.numbers for node in nodes)
+    return "".join(node.op.numbers for node in nodes)
 
 
 def draws_in(nodes: Sequence[Node]) -> list[tuple[int, int]]:
-    """Where the draws' seeds and counts are among the lifted numbers of a body (see `Lowering.draws`)."""
+    """Returns the places of the draws' seeds and counts among the scalar arguments of a body (see `Lowering.draws`)."""
     found, start = [], 0
     for node in nodes:
-        found += [(start + seed, start + count) for seed, count in node.entry.lowering.draws(node.entry)]
-        start += len(node.entry.numbers)
+        found += [(start + seed, start + count) for seed, count in node.op.lowering.draws(node.op)]
+        start += len(node.op.numbers)
     return found
 
 
 def body_numbers(region: Region) -> list[float | int]:
-    """The lifted numbers with which a region was recorded, in the order of its nodes."""
+    """Returns the scalar arguments with which a region was recorded, in the order of its nodes."""
     return [number for node in region.nodes for number in node.numbers]
 
 
 def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vectors]:
-    """The lifted numbers of each of the regions, out of all of them one after the other."""
+    """Returns the scalar arguments of each of the regions, out of those of all in order."""
     parts, floats, integers = [], 0, 0
     for region in regions:
         kinds = _kinds(region.nodes)
@@ -330,19 +329,23 @@ def _parts(numbers: Sequence[jax.Array], regions: Sequence[Region]) -> list[Vect
     return parts
 
 
-def _numbers_by_turn(vector: jax.Array, steps: Sequence[Step], turns: int) -> jax.Array:
-    """[turns, numbers of the body] of the op's own numbers."""
-    places = np.zeros((turns, len(steps)), np.int64)
+def _numbers_by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
+    """Returns the scalar arguments of the body, [iterations, number of them], from those of the op."""
+    places = np.zeros((iterations, len(steps)), np.int64)
     start = 0
     for column, step in enumerate(steps):
-        places[:, column] = start + (np.arange(turns) if step is EACH else 0)
-        start += turns if step is EACH else 1
-    made = vector[places] if steps else jnp.zeros((turns, 0), vector.dtype)
+        places[:, column] = start + (np.arange(iterations) if step is EACH else 0)
+        start += iterations if step is EACH else 1
+    made = vector[places] if steps else jnp.zeros((iterations, 0), vector.dtype)
     if not any(steps):
         return made
-    return made + np.array([step or 0 for step in steps], vector.dtype) * np.arange(turns).astype(vector.dtype)[:, None]
+    return (
+        made
+        + np.array([step or 0 for step in steps], vector.dtype) * np.arange(iterations).astype(vector.dtype)[:, None]
+    )
 
 
 def _strong(arrays: Sequence[jax.Array]) -> list[jax.Array]:
-    """The arrays with types of their own: jax lets that of a Python number give way, which a loop does not."""
+    """Returns the arrays with strong types: jax may change the weak type of a Python number, which a loop does not
+    allow."""
     return [jax.lax.convert_element_type(array, array.dtype) for array in arrays]

@@ -1,7 +1,6 @@
-"""How many turns a loop takes, found by playing its counter through: of each turn only the scalars that its condition
-needs are computed.
+"""The trip count of a loop, found by simulating its counter: only the scalars that its condition needs are computed.
 
-XLA says the number where it still knows it; of a counter of 64 bits a TPU has made two of 32 by then.
+XLA states the number where it still knows it; a TPU has made two counters of 32 bits of one of 64 by then.
 """
 
 import operator
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-MOST_TURNS = 1 << 17  # more are not played through
+MOST_ITERATIONS = 1 << 17  # longer loops are not simulated
 
 
 class UnknownError(Exception):
@@ -34,8 +33,9 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
 
-def turns(module: Any, around: Any, loop: Any) -> int | None:
-    """The turns of a `while`; None where its condition depends on more than counters that start at constants."""
+def iterations(module: Any, around: Any, loop: Any) -> int | None:
+    """Returns the trip count of a `while`; None if its condition depends on more than counters that start at constants,
+    or if it is larger than MOST_ITERATIONS."""
     called = dict(loop.called)
     condition, body = module.computations[called["condition"]], module.computations[called["body"]]
     carried: dict[int, Any] = {}
@@ -51,17 +51,17 @@ def turns(module: Any, around: Any, loop: Any) -> int | None:
 
     needed: set[int] = set()
     try:
-        for turn in range(MOST_TURNS):
-            while True:  # a counter that is met late had its first value at the first turn
+        for iteration in range(MOST_ITERATIONS):
+            while True:  # a counter found late had its first value at the first iteration
                 known = set(needed)
                 goes_on = bool(_Reader(module, condition, before).root())
                 made = {index: _Reader(module, body, before).root(index) for index in sorted(needed)}
                 if needed == known:
                     break
-                if turn:
+                if iteration:
                     raise UnknownError
             if not goes_on:
-                return turn
+                return iteration
             carried = made
     except UnknownError:
         pass
@@ -69,7 +69,7 @@ def turns(module: Any, around: Any, loop: Any) -> int | None:
 
 
 class _Reader:
-    """Computes scalars of one computation. argument: what parameter 0 holds at a place; None: parameters are data."""
+    """Computes scalars of one computation. argument: parameter 0's value at an index; None: parameters are data."""
 
     def __init__(self, module: Any, computation: Any, argument: Callable[[int], Any] | None):
         self.module = module
@@ -82,7 +82,7 @@ class _Reader:
         return self.value(self.computation.lines[-1].name, index)
 
     def value(self, name: str, index: int | None = None) -> Any:
-        """A scalar by its name, or the scalar at a place of a tuple."""
+        """Returns a scalar by its name, or the scalar at an index of a tuple."""
         key = name, index
         if key not in self.known:
             self.known[key] = self._compute(self.computation.by_name[name], index)

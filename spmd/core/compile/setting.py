@@ -1,4 +1,4 @@
-"""What a compiled program depends on besides its graph: versions, machine, devices, flags, our own source."""
+"""The dependencies of a compiled program besides its graph: versions, machine, devices, flags, our own source."""
 
 import functools
 import hashlib
@@ -22,7 +22,7 @@ _PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
-    """By name, all that a program over these devices depends on; two programs of one graph and setting are the same."""
+    """Returns, by name, all that a program over these devices depends on besides its graph."""
     with compiler_context():
         traced = [repr(value) for value in trace_context() if isinstance(value, _PLAIN)]
     return {
@@ -35,7 +35,7 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
 
 @functools.cache
 def _fixed() -> dict[str, str]:
-    """What stays the same in a process whose devices have started."""
+    """Returns the entries that stay the same in a process whose devices have started."""
     client = jax.devices()[0].client
     return {
         "python": platform.python_version(),
@@ -51,16 +51,16 @@ def _fixed() -> dict[str, str]:
 
 
 def _cpu_features() -> str:
-    """The processor, and what its kind can do, where the system tells."""
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    """Returns the processor and the features of its kind, if the system lists them."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
     names = ("model name", "flags", "Features", "CPU implementer", "CPU part")
     kept = sorted({line for line in lines if line.partition("\t")[0].strip(": ") in names})
     return "\n".join([platform.machine(), platform.processor(), *kept])
 
 
 def _source() -> str:
-    """The sha256 of this package's files."""
+    """Returns the sha256 of this package's files."""
     files = sorted(_PACKAGE.rglob("*.py"))
     text = hashlib.sha256()
     for file in files:

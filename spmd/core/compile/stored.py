@@ -1,8 +1,8 @@
-"""Compiled programs on disk: kept after a compile, loaded instead of one in a process to come.
+"""Compiled programs on disk: written after a compilation, loaded instead of one in a later process.
 
-A file holds XLA's executable and, as plain data, what a Program knows besides; the executable has passed the check of
-its shardings before it was written. What holds a user's function, or calls Python while it runs, is not kept: no text
-says what such a program does. (jax's own compilation cache, where the user has set one, is keyed by StableHLO.)
+A file holds XLA's executable and, as plain data, the other facts of a Program; its shardings were checked before it was
+written. A program that holds a user's function, or calls Python while it runs, is not stored: no text determines the
+behaviour of such a program. (jax's own compilation cache, if the user has set one, is keyed by StableHLO.)
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from .. import metrics
+from .. import counters
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
@@ -22,8 +22,8 @@ from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
-from . import disk, notice
-from .ledger import taken
+from . import disk, slow_compiles
+from .compile_log import taken
 from .options import is_here
 from .program import Program
 from .setting import setting
@@ -31,14 +31,15 @@ from .setting import setting
 
 def _is_kept(graph: Graph) -> bool:
     is_ours = disk.is_on() and is_here(graph) and not processes.several()
-    return is_ours and not any(node.entry.lowering.opaque for node in walk(graph.nodes))
+    return is_ours and not any(node.op.lowering.opaque for node in walk(graph.nodes))
 
 
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
-    """The program of a graph from the disk, with a line in the ledger; None where there is none that can be used."""
+    """Returns the program of a graph from the disk and adds its line to the compile log; None if there is no usable
+    one."""
     if not _is_kept(graph):
         return None
-    started = metrics.now()
+    started = counters.now()
     header = setting(graph.mesh.device_ids)
     key = digest((graph, sorted(header.items())))
     body = disk.read(key, header)
@@ -46,35 +47,35 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
         return None
     try:
         program = _decoded(body, graph, name, line)
-    except Exception as error:  # whatever jax and XLA make of it: the program is compiled instead
-        notice.say(f"a kept program is compiled again, as it does not load: {type(error).__name__}: {error}")
+    except Exception as error:  # any failure of jax or XLA: the program is compiled instead
+        slow_compiles.say(f"a kept program is compiled again, as it does not load: {type(error).__name__}: {error}")
         disk.discard(key)
         return None
     assert program.record is not None
-    seconds = metrics.now() - started
+    seconds = counters.now() - started
     program.record = dataclasses.replace(program.record, seconds=seconds)
     taken(program, graph, name, f"loaded from disk; {cause}", line)
-    metrics.add("programs_loaded")
-    metrics.add_time("load", seconds)
+    counters.add("programs_loaded")
+    counters.add_time("load", seconds)
     return program
 
 
 def keep(program: Program, graph: Graph) -> None:
-    """Writes a program that was just compiled for a graph to the disk, where it may be kept."""
+    """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
     if not _is_kept(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
     try:
         body = _encoded(program)
-    except Exception as error:  # not every backend gives its executables away
+    except Exception as error:  # not every backend can serialize its executables
         disk.refuse(f"a program cannot be written: {type(error).__name__}: {error}")
         return
     if disk.write(digest((graph, sorted(header.items()))), header, body):
-        metrics.add("programs_stored")
+        counters.add("programs_stored")
 
 
 def _encoded(program: Program) -> bytes:
-    """A line of plain data, then the executable as jax pickles it."""
+    """Returns a line of plain data, then the executable as jax pickles it."""
     assert program.record is not None
     facts = {
         "record": dataclasses.asdict(dataclasses.replace(program.record, traffic=())),
@@ -88,25 +89,25 @@ def _encoded(program: Program) -> bytes:
 def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     plain, _, pickled = body.partition(b"\n")
     facts = json.loads(plain)
-    num_inputs = len(graph.inputs()) + 2  # the vectors of lifted numbers
+    num_inputs = len(graph.arguments()) + 2  # the vectors of scalar arguments
     with compiler_context():
         executable = serialize_executable.deserialize_and_load(
             pickled,
             jax.tree.structure(((0,) * num_inputs, {})),
-            jax.tree.structure((0,) * len(graph.outputs())),
+            jax.tree.structure((0,) * len(graph.results())),
             execution_devices=list(grid(graph.mesh.device_ids, (len(graph.mesh.device_ids),))),
         )
     program = Program(name, line, graph, executable, [_sharding(parts) for parts in facts["results"]])
     program.exchanges = tuple(
-        (metrics.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
+        (counters.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
     )
-    program.record = metrics.CompileRecord(**facts["record"])
+    program.record = counters.CompileRecord(**facts["record"])
     program.bytes_needed = facts["bytes_needed"]
     return program
 
 
 def _sharding(parts: Any) -> Sharding:
-    """A sharding of its parts, which JSON has made lists."""
+    """Returns the sharding with these parts, tuples of which JSON has made lists."""
     ids, shape, names, spec, *rest = parts
     return Sharding.of(tuple(ids), tuple(shape), tuple(names), _spec(*spec), *rest)
 

@@ -1,20 +1,20 @@
-"""A program's collectives as a table with the user's lines (`collectives` finds them)."""
+"""A program's collectives as a table with the user's lines (`hlo_collectives` finds them)."""
 
 import dataclasses
 from collections import Counter
 from collections.abc import Callable
 
+from ..counters import Collective
 from ..ir.graph import Graph, Node
-from ..metrics import Collective
-from .collectives import collectives, line_of, source_of
 from .hlo import Module
+from .hlo_collectives import collectives, line_of, source_of
 
 Exchanges = tuple[tuple[Collective, int | None], ...]
 
 
 def exchanges(module: Module, graph: Graph) -> Exchanges:
-    """A program's collectives by the recorded op (its place in the graph) that each came from, without lines: those
-    belong to the run that recorded the ops, and the program may be kept for others."""
+    """Returns a program's collectives by the recorded op (its place in the graph) that each came from, without lines:
+    those belong to the run that recorded the ops, and the program may be reused by others."""
     counted: Counter[tuple[Collective, int | None]] = Counter()
     for found in collectives(module, graph):
         node = None if found.node is None else graph.nodes[found.node]
@@ -24,7 +24,7 @@ def exchanges(module: Module, graph: Graph) -> Exchanges:
             devices=found.size,
             bytes=found.data,
             count=1,
-            op="" if node is None else source_of(node).entry.name,
+            op="" if node is None else source_of(node).op.name,
             is_sliced=found.is_sliced,
             link=found.link,
             is_async=found.is_async,
@@ -34,9 +34,9 @@ def exchanges(module: Module, graph: Graph) -> Exchanges:
 
 
 def table(found: Exchanges, graph: Graph, paths: Callable[[Node], str] = lambda node: "") -> tuple[Collective, ...]:
-    """The table of a program's collectives: equal ones are one row, those that move most come first.
+    """Returns the table of a program's collectives: equal ones are one row, those that move most come first.
 
-    paths: the path of the module that an op belongs to, where that is known.
+    paths: returns the path of the module that an op belongs to, or "".
     """
     counted: Counter[Collective] = Counter()
     for row, place in found:

@@ -1,6 +1,6 @@
-"""A function is recorded once, on stand-ins, as the body of an op: what it computes, closes over, writes and draws.
+"""A function is recorded once, on stand-ins, as the body of an op: its results, closed-over tensors, writes and draws.
 
-Not here: what becomes of it (`saved`, `loop`, `scan`).
+Not here: the use of it (`saved`, `loop`, `scan`).
 """
 
 import contextlib
@@ -13,55 +13,55 @@ from torch.utils._python_dispatch import _disable_current_modes
 from .. import pace, seed
 from ..debug.check import watching
 from ..dispatch.call import dispatch
-from ..ir.graph import Leaf, Node, Value, between, next_serial, origin, value_name
+from ..ir.graph import DeviceData, Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta
 from ..lazy import body
-from ..lazy.cell import BARRIER, LIVE, LOCK, UNDO, Cell, UndoLog
-from ..lazy.reads import next_turn, operand
+from ..lazy.reads import next_generation, operand
+from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.threads import enter_thread
 from ..sharding.value import Sharding
 
-_NEVER = 1 << 60  # so many ops are never recorded: nobody looks at a graph while a body is
+_NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
 _next_sequence = torch._C._autograd._get_sequence_nr
 
 
-_innermost: list["Capture"] = []  # those under way; whoever records one has BARRIER
+_innermost: list["Capture"] = []  # the captures under way; a thread that records one has SYNC_LOCK
 
 
 def stands_for(stand_in: Node) -> Value | None:
-    """What the tensor holds outside whose place a stand-in has taken in a body that is recorded now."""
-    return next((found.alike[stand_in] for found in _innermost if stand_in in found.alike), None)
+    """Returns the value that a stand-in replaces in a body under recording, or None."""
+    return next((found.outer_values[stand_in] for found in _innermost if stand_in in found.outer_values), None)
 
 
 def note(tensor: XlaTensor) -> None:
-    """Tells the body that is recorded now, if one is, of a tensor that an op beside dispatch is given."""
+    """Notes a tensor that an op recorded without dispatch reads, for the body under recording, if there is one."""
     if _innermost and body.names():
         _innermost[-1].note((tensor,))
 
 
 class Capture:
-    """What a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
+    """The ops that a thread records inside `with`: the body of the op `name`. Other threads wait until it ends.
 
-    given: the stand-ins. start: values with a lower serial are from outside. draws: what one turn draws (`seed.Turn`).
-    What the body writes outside is taken back at the end.
+    given: the stand-ins. start: values with a lower serial are from outside. draws: the draws of one iteration
+    (`seed.Iteration`). The end of the block takes back writes to tensors from outside.
     """
 
     def __init__(self, name: str):
         self.name = name
         self.given: list[Value] = []
         self.start = self.first_sequence = 0
-        self.draws: seed.Turn
-        self.alike: dict[Node, Value] = {}  # of a stand-in that takes a tensor's place: what the tensor holds outside
-        self._own: set[Cell] = set()
+        self.draws: seed.Iteration
+        self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
+        self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
         enter_thread()
         with contextlib.ExitStack() as stack:
-            stack.enter_context(BARRIER)
+            stack.enter_context(SYNC_LOCK)
             stack.enter_context(LOCK)
             stack.enter_context(_unwatched(self.name, self._see))
             self._log = UndoLog()
@@ -70,42 +70,42 @@ class Capture:
             UNDO.append(self._log)
             self._outer = _innermost[-1] if _innermost else None
             _innermost.append(self)
-            self.draws = stack.enter_context(seed.turn())
+            self.draws = stack.enter_context(seed.iteration())
             self._stack = stack.pop_all()
         self.start, self.first_sequence = next_serial(), _next_sequence()
-        next_turn()  # what is gathered outside is gathered in the body, too
+        next_generation()  # values gathered outside are gathered again in the body
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._stack.__exit__(*error)
 
     def stand_in(self, meta: Meta, sharding: Sharding | None = None, *, requires_grad: bool = False) -> XlaTensor:
-        """A tensor that stands for a value of the body's."""
+        """Returns a tensor that stands for an argument of the body."""
         node = body.stand_in(meta.layout)
         self.given.append(node)
-        cell = Cell(node, meta.layout, sharding)
-        self._own.add(cell)
-        return wrap(meta.layout, cell).requires_grad_(requires_grad)  # type: ignore[return-value]
+        storage = Storage(node, meta.layout, sharding)
+        self._own.add(storage)
+        return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
 
     def own(self, stand_in: XlaTensor) -> XlaTensor:
-        """A tensor of a stand-in's value and gradient that the body may write in place."""
+        """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
         made: Any = _Own.apply(stand_in)
-        self._own.add(made._cell)
+        self._own.add(made._storage)
         return made
 
     def swapped(self, tensor: XlaTensor, *, requires_grad: bool) -> XlaTensor:
-        """Has a tensor of the caller's itself stand for a value of the body's until the capture ends."""
-        cell, required_grad, hooks = tensor._cell, tensor.requires_grad, tensor._backward_hooks
-        stand_in = self.stand_in(tensor._meta, cell.sharding)
-        stand_in._cell.is_state = cell.is_state
-        self.alike[self.given[-1]] = cell.value  # type: ignore[index]  # a node
-        tensor._cell = stand_in._cell
+        """Has one of the caller's tensors stand for an argument of the body until the capture ends."""
+        storage, required_grad, hooks = tensor._storage, tensor.requires_grad, tensor._backward_hooks
+        stand_in = self.stand_in(tensor._meta, storage.sharding)
+        stand_in._storage.is_state = storage.is_state
+        self.outer_values[self.given[-1]] = storage.value  # type: ignore[index]  # a node
+        tensor._storage = stand_in._storage
         tensor._backward_hooks = None  # they run where the gradient arrives outside
         if requires_grad:
             tensor.requires_grad_()
 
         def back() -> None:
-            tensor._cell = cell
+            tensor._storage = storage
             tensor._backward_hooks = hooks
             if tensor.requires_grad is not required_grad:
                 tensor.requires_grad_(required_grad)
@@ -120,51 +120,56 @@ class Capture:
         return dispatch(func, types, args, kwargs)
 
     def note(self, values: Iterable[Any]) -> None:
-        """Learns which tensors from outside the ops are given: backward needs them, and they may have a gradient."""
+        """Notes the tensors from outside that ops read: backward needs them, and they may have a gradient."""
         for value in values:
             if type(value) is XlaTensor:
-                if value._cell not in self._own and self.is_outside(value._cell.value):
+                if value._storage not in self._own and self.is_outside(value._storage.value):
                     self._seen[id(value)] = value
             elif type(value) in (list, tuple):
                 self.note(value)
 
     def _leave(self) -> None:
-        """Takes back what was written outside; what the user has kept of the body has no value."""
+        """Takes back writes to tensors from outside; tensors of the body that the user keeps lose their value."""
         UNDO.remove(self._log)
         _innermost.pop()
         if self._outer is not None:
             self._outer.note(self._seen.values())
         self._log.undo()
-        next_turn()
+        next_generation()
         known: dict[Node, bool] = {}
         for ref in LIVE[self._num_live :]:
-            cell = ref()
-            if cell is not None and body.is_inside(cell.value, known, since=self.start):
-                lost = Leaf(cell.meta)
+            storage = ref()
+            if storage is not None and body.is_inside(storage.value, known, since=self.start):
+                lost = DeviceData(storage.meta)
                 lost.give_up(
-                    f"it was made inside the body of {self.name}, where it stands for every turn (or shard); return it"
+                    f"it was made inside the body of {self.name}, where it stands for every iteration (or shard); "
+                    "return it"
                 )
-                cell.settle(lost)
+                storage.settle(lost)
 
-    def written(self) -> dict[Cell, tuple[Value, Value]]:
-        """The cells from outside that the body has written: what they hold outside, and what it gave them."""
+    def written(self) -> dict[Storage, tuple[Value, Value]]:
+        """Returns the storages from outside that the body has written, with their value outside and the new one."""
         before = self._log.values()
-        return {cell: (value, cell.value) for cell, value in before.items() if not self.passes_on(cell.value, value)}
+        return {
+            storage: (value, storage.value)
+            for storage, value in before.items()
+            if not self.passes_on(storage.value, value)
+        }
 
     def is_unwritten(self, stand_in: XlaTensor) -> bool:
-        """Whether the body has left a stand-in as it was given."""
-        return any(self.passes_on(stand_in._cell.value, given) for given in self.given)
+        """True if the body has not written a stand-in."""
+        return any(self.passes_on(stand_in._storage.value, given) for given in self.given)
 
     def passes_on(self, value: Value, before: Value) -> bool:
-        """Whether a value is another, annotated, or behind a barrier, as a gather that waits for it leaves it."""
+        """True if a value is another one, perhaps annotated or behind an optimization barrier that delays a gather."""
         node = origin(value)
-        while node is not None and node.serial >= self.start and node.entry.name in _SAME:
+        while node is not None and node.serial >= self.start and node.op.name in _SAME:
             value = node.operands[getattr(value, "index", 0)]
             node = origin(value)
         return value_name(value) == value_name(before)
 
     def outside(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Value]:
-        """The values from outside that the roots need beside what they are given, in the order of reading."""
+        """The values from outside that the roots need in addition to `given`, in the order of reading."""
         names = {value_name(value) for value in given}
         found: dict[Any, Value] = {}
         read = [operand for node in self.nodes(roots, given) for operand in node.operands]
@@ -174,31 +179,31 @@ class Capture:
         return list(found.values())
 
     def tensors(self, values: Sequence[Value]) -> list[XlaTensor]:
-        """A tensor for each value from outside, which will have the same value later: the user's own where it is."""
+        """Returns a tensor for each value from outside, to be read later: the user's own tensor where there is one."""
         own: dict[Any, XlaTensor] = {}
         for tensor in self._seen.values():
             if tensor._view is None:
-                own.setdefault(value_name(tensor._cell.value), tensor)
-                if tensor._cell.reads is not None:
+                own.setdefault(value_name(tensor._storage.value), tensor)
+                if tensor._storage.reads is not None:
                     own.setdefault(value_name(operand(tensor)), tensor)
             else:
-                own.setdefault(value_name(tensor._cell.value), wrap(tensor._cell.meta, tensor._cell))
+                own.setdefault(value_name(tensor._storage.value), wrap(tensor._storage.meta, tensor._storage))
         found = [(own.get(value_name(value)), value) for value in values]
-        return [wrap(value.meta, Cell(value, value.meta)) if tensor is None else tensor for tensor, value in found]
+        return [wrap(value.meta, Storage(value, value.meta)) if tensor is None else tensor for tensor, value in found]
 
     def nodes(self, roots: Sequence[Value], given: Sequence[Value]) -> list[Node]:
-        """The body's own ops that the roots need beside what they are given, in the order of recording."""
+        """The body's own ops that the roots need in addition to `given`, in the order of recording."""
         return between(roots, given, since=self.start)
 
     def is_outside(self, value: Value) -> bool:
-        """Whether a value is data, or was recorded before the body."""
+        """True if a value is device data, or was recorded before the body."""
         node = origin(value)
         return node is None or node.serial < self.start
 
-    # --- what gradients go to -----------------------------------------------------------------------------------------
+    # --- the tensors that gradients reach -----------------------------------------------------------------------------
 
     def reached(self, output: torch.Tensor) -> dict[XlaTensor, None]:
-        """The tensors from outside, and the stand-ins, that a gradient of an output would reach."""
+        """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
         found: dict[Any, None] = {}
         if output.grad_fn is None:
             return dict.fromkeys([output]) if output.requires_grad else found  # type: ignore[list-item]
@@ -226,11 +231,11 @@ class Capture:
 
 
 class _Own(torch.autograd.Function):
-    """Another tensor of the same value, without an op of the graph: values do not change, so no copy is needed."""
+    """Copies a tensor without an op of the graph: values are immutable, so a second tensor of one is enough."""
 
     @staticmethod
     def forward(ctx: Any, tensor: XlaTensor) -> XlaTensor:
-        return wrap(tensor._meta, Cell(tensor._cell.value, tensor._cell.meta, tensor._cell.sharding))
+        return wrap(tensor._meta, Storage(tensor._storage.value, tensor._storage.meta, tensor._storage.sharding))
 
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
@@ -239,8 +244,8 @@ class _Own(torch.autograd.Function):
 
 @contextlib.contextmanager
 def _unwatched(name: str, see: Any) -> Iterator[None]:
-    """The thread records as if nobody looked on: no dispatch mode, no hook on what autograd saves, no autocast cache,
-    no run of what is pending."""
+    """Records without side effects: no dispatch mode, no hook on what autograd saves, no autocast cache, no run of
+    pending ops."""
     look_at, recorded = pace.look_at, pace.recorded_ops
     pace.look_at = _NEVER
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)

@@ -1,7 +1,7 @@
 """torch's own control flow on the device: `torch.cond`, `while_loop`, `scan` and `map` as ours.
 
-torch compiles the function around such an op before it calls the op; `install` takes that out of the way
-(`backend.compiled`). What is below is the op's kernel for the device, above autograd.
+torch compiles the function around such an op before it calls the op; `install` prevents that (`backend.compiled`). The
+functions below are the op's kernels for the device, above autograd.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lazy.tensor import XlaTensor
 from .cond import cond
@@ -41,20 +41,20 @@ def _while_loop(cond_fn: Function, body_fn: Function, carried: Sequence[Any], ad
 def _scan(combine_fn: Function, init: Sequence[Any], xs: Sequence[Any], additional_inputs: Sequence[Any]) -> Any:
     tree: Any = None
 
-    def turn(carry: list[Any], row: list[Any]) -> tuple[list[Any], Any]:
+    def iteration(carry: list[Any], x: list[Any]) -> tuple[list[Any], Any]:
         nonlocal tree
-        after, y = combine_fn(*carry, *row, *additional_inputs)
-        tree = tree_flatten(after)[1]
-        return tree_leaves(after), y
+        after, y = combine_fn(*carry, *x, *additional_inputs)
+        flat, tree = tree_flatten(after)
+        return flat, y
 
-    last, ys = scan(turn, list(init), list(xs))
+    last, ys = scan(iteration, list(init), list(xs))
     return tree_unflatten(last, tree), ys
 
 
 def _map(f: Function, xs: Sequence[Any], pos_args: Sequence[Any], mutated_arg_indices: str = "") -> Any:
-    # What a body writes in place is found by Dynamo, and named from torch 2.15 on; without Dynamo that is nothing.
+    # In-place writes of a body are found by Dynamo, and named from torch 2.15 on; without Dynamo there are none.
     assert not mutated_arg_indices
-    return scan(lambda carry, row: ((), f(*row, *pos_args)), (), list(xs))[1]
+    return scan(lambda carry, x: ((), f(*x, *pos_args)), (), list(xs))[1]
 
 
 for _op, _kernel in ((cond_op, _cond), (while_loop_op, _while_loop), (scan_op, _scan), (map_impl, _map)):

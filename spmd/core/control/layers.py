@@ -1,4 +1,4 @@
-"""`spmd.scan_layers`: equal layers, one after the other, as one loop whose turns have each layer's own weights."""
+"""`spmd.scan_layers`: isomorphic layers in sequence as one loop whose iterations read each layer's own weights."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -7,17 +7,17 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..lazy.cell import LOCK
+from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import read, write
-from .alike import LayersDifferError, Numbered, check_alike
-from .alike import Tensors as Own
-from .loop import Rows, Tensors, run_loop
+from .layer_match import LayersDifferError, Numbered, check_same_in_all
+from .layer_match import Tensors as Own
+from .loop import ScanInput, Tensors, run_loop
 from .scan import Policy, carried, on_device, with_policy
 
 
 def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy = None, **kwargs: Any) -> Any:
-    """Applies layers that differ in their weights alone one after the other, as one loop of the program.
+    """Applies layers that differ only in their weights, one after the other, as one loop of the program.
 
     The same as
 
@@ -25,23 +25,23 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
             x = layer(x, *args, **kwargs)
 
     but the first layer's forward runs once in Python, with stand-ins for weights, and XLA compiles it once, whatever
-    the number of layers. Each parameter gets its gradient, laid out like it; under FSDP a turn gathers the weights of
-    its own layer, in backward again, and reduces its own gradients. Buffers are read and written per layer. Dropout
-    draws what the plain loop draws. Forward hooks run once, for all layers. A whole number that differs between layers,
-    such as a layer's index, is refused only where forward looks at it. Without a tensor on xla in `x` it is the plain
-    loop.
+    the number of layers. Each parameter gets its gradient, sharded like it; under FSDP an iteration gathers the weights
+    of its own layer, in backward again, and reduces its own gradients. Buffers are read and written per layer. Dropout
+    draws the numbers of the Python loop. Forward hooks run once, for all layers. A whole number that differs between
+    layers, such as a layer's index, is an error only where forward reads it. Without a tensor on xla in `x` this is the
+    Python loop.
 
     Args:
         layers: modules of one class and the same settings, of any number.
-        x: a pytree of tensors, a tuple too as one argument; what a layer returns has the same structure, shapes and
-            dtypes. A layer may write in place into what it is given, which leaves `x` as it is.
+        x: a pytree of tensors, a tuple too as one argument; the result of a layer has the same structure, shapes and
+            dtypes. A layer may write in place into its argument, which leaves `x` as it is.
         args, kwargs: the same for each layer; gradients reach tensors among them.
-        policy: what of a layer is kept for its backward, as `spmd.remat` takes it ("nothing": only what goes from layer
-            to layer; "dots": products, too; one of `spmd.checkpoint_policies`), or a list of ops or a function as
-            `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it. None: what autograd saves.
+        policy: the values of a layer that are saved for its backward, as `spmd.remat` takes it ("nothing": only the
+            carry between layers; "dots": products, too; one of `spmd.checkpoint_policies`), or a list of ops or a
+            function as `torch.utils.checkpoint.create_selective_checkpoint_contexts` takes it. None: autograd's choice.
 
     Raises LayersDifferError (a ValueError) that names the first difference (path, class, shape, dtype, setting, buffer,
-    hook); what `spmd.scan` raises. Source: `torch_xla.experimental.scan_layers`.
+    hook); the errors of `spmd.scan`. Source: `torch_xla.experimental.scan_layers`.
 
     >>> import torch, spmd
     >>> layers = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3)).to("xla")
@@ -55,7 +55,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         for layer in chosen:
             x = with_policy(layer, policy, "scan_layers")(x, *args, **kwargs)
         return x
-    own, numbered = check_alike(chosen)
+    own, numbered = check_same_in_all(chosen)
     for each in own:
         for k, tensor in enumerate(each.tensors):
             if type(tensor) is not XlaTensor or tensor._view is not None:
@@ -64,7 +64,7 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
                     f"spmd.scan_layers: layers[{k}].{each.path} is {what}; expected a tensor of its own on xla"
                 )
     flat, tree = tree_flatten(x)
-    places = [i for i, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
+    places = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
     replaced: list[Own] = []
 
     def body(carry: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
@@ -75,10 +75,10 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         replaced[:] = [each for each in own if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
         return carried("spmd.scan_layers", x, made), [_now(chosen[0], each) for each in replaced]
 
-    rows = [Rows(each.tensors, is_whole=False) for each in own]  # type: ignore[arg-type]  # checked above
+    xs = [ScanInput(each.tensors, is_stack=False) for each in own]  # type: ignore[arg-type]  # checked above
     init = [flat[i] for i in places]
     with _Settings(numbered):
-        last, stacks, written = run_loop("spmd.scan_layers", body, init, rows, len(chosen))
+        last, stacks, written = run_loop("spmd.scan_layers", body, init, xs, len(chosen))
     for each, new in zip(own, written, strict=True):
         for old, tensor in zip(each.tensors, new or (), strict=False):
             _write(old, tensor)
@@ -106,7 +106,7 @@ def _write(target: Any, new: XlaTensor) -> None:
 
 
 class _Settings:
-    """While the body is recorded, numbers that differ between layers are what says so when it is looked at."""
+    """While the body is recorded, replaces numbers that differ between layers by objects that raise when read."""
 
     def __init__(self, numbered: Sequence[tuple[nn.Module, str, Numbered]]):
         self.numbered = numbered
@@ -121,5 +121,5 @@ class _Settings:
             vars(module)[name] = value
         if error is not None and not isinstance(error, LayersDifferError):
             for _, _, stand_in in self.numbered:
-                if stand_in.is_read:  # torch has made an error of its own of it
+                if stand_in.is_read:  # torch has raised an error of its own in place of this one
                     raise stand_in.error() from error

@@ -1,7 +1,7 @@
-"""What of a forward body its backward body is given, row by row, and what it computes again.
+"""The values that a forward body saves for its backward body, per iteration, and the values that backward recomputes.
 
-Saved is what autograd saved, as without a loop, but for what is at hand in backward anyway: what the weights' rows and
-constants give by views, casts and gathers alone is made again of them, and a view of what is saved is made of that.
+As in a Python loop, the values are those that autograd saves, less what backward has anyway: a view, cast or gather of
+weights and constants is recomputed from them, and a view of a saved value from that value.
 """
 
 from collections.abc import Sequence
@@ -16,16 +16,16 @@ from .capture import Capture
 
 aten = torch.ops.aten
 
-# What changes no more than how a value is written: nothing is lost when it is made again.
+# Ops that change no more than how a value is represented: nothing is lost when they are recomputed.
 _CASTS = frozenset({aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default})
 _PLACES = frozenset({"mark_sharding", "spmd.unmarked", "spmd.vary"})
 
 
 def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], middle: int) -> list[Value]:
-    """The values that the backward body needs of the forward body.
+    """Returns the values of the forward body that the backward body needs.
 
-    roots: what backward computes. at_hand: values of the body that backward is given in any case. middle: the serial at
-    which backward was begun.
+    roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
+    at which backward begins.
     """
     return _Split(capture, at_hand, middle).of(roots)
 
@@ -56,7 +56,7 @@ class _Split:
         return is_own or value_name(value) in self.given
 
     def _need(self, value: Value) -> None:
-        """Sees to it that backward has a value."""
+        """Saves a value for backward, or a value that it is cheaply recomputed from."""
         name = value_name(value)
         if name in self.saved or self._is_free(value):
             return
@@ -68,7 +68,7 @@ class _Split:
         self.saved[name] = value
 
     def _is_free(self, value: Value) -> bool:
-        """Whether a value is at hand, or is made of what is by ops that cost nothing."""
+        """True if a value is at hand, or is recomputed by cheap ops from values that are."""
         name = value_name(value)
         if name in self.at_hand or name in self.given:
             return name in self.at_hand
@@ -80,9 +80,9 @@ class _Split:
         return self.free[node]
 
     def _is_fixed(self, node: Node) -> bool:
-        """Whether an op makes the same in each turn, as a mask does: it is cheaper made again than kept for each."""
+        """True if an op has the same result in each iteration, as a mask does: cheaper recomputed than saved."""
         if node not in self.fixed:
-            self.fixed[node] = not node.entry.lowering.draws(node.entry) and all(map(self._is_the_same, node.operands))
+            self.fixed[node] = not node.op.lowering.draws(node.op) and all(map(self._is_the_same, node.operands))
         return self.fixed[node]
 
     def _is_the_same(self, value: Value) -> bool:
@@ -93,10 +93,10 @@ class _Split:
 
 
 def _is_cheap(node: Node) -> bool:
-    """Whether an op only shows its operands otherwise (a view, a cast, a layout, a barrier), or fills with a number."""
-    lowering, sharding = node.entry.lowering, node.entry.sharding
-    if node.entry.name in _PLACES:
+    """True if an op is a view, a cast, a sharding or an optimization barrier, or fills with a number."""
+    lowering, sharding = node.op.lowering, node.op.sharding
+    if node.op.name in _PLACES:
         return sharding is None or not sharding.is_replicated()  # a gather costs
     if isinstance(lowering, Call):
         return kind_of(lowering.overload) is VIEW or lowering.overload in _CASTS
-    return isinstance(lowering, Fill) or node.entry.name == "spmd.renew"
+    return isinstance(lowering, Fill) or node.op.name == "spmd.renew"

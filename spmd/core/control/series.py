@@ -1,4 +1,4 @@
-"""The lifted numbers of a body: how each changes from turn to turn. Those of random draws do."""
+"""The scalar arguments of a body: how each changes from iteration to iteration. Those of random draws do."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -8,13 +8,13 @@ from ..ir.graph import Node
 from ..seed import Draw
 
 
-def by_turn(
+def by_iteration(
     nodes: Sequence[Node], draws: dict[Draw, list[Draw]], name: str
 ) -> Iterator[tuple[Step, Sequence[float | int]]]:
-    """For each lifted number of a body how it changes, and the number, or those of all turns."""
+    """Yields, for each scalar argument of a body, its step and its number, or its numbers of all iterations."""
     for node in nodes:
         series: dict[int, list[int]] = {}
-        for seed, count in node.entry.lowering.draws(node.entry):
+        for seed, count in node.op.lowering.draws(node.op):
             found = draws.get((int(node.numbers[seed]), int(node.numbers[count])))
             if found is None:
                 raise NotImplementedError(

@@ -1,8 +1,8 @@
-"""What a value of a manual region varies over, while the region is recorded: gradients are summed over the axes where a
-value that is one meets values that are each shard's own.
+"""The varying axes of a manual computation's values, while it is recorded: where a value that is equal along an axis
+meets values that vary along it, its gradient is summed over the axis.
 
-So a value that is one over an axis has one gradient, and a value that is each shard's own has a share of it per shard
-(as `jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
+So an invariant value has one gradient along an axis, and a varying value has its share of it per shard (as
+`jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
 """
 
 import contextlib
@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..compile import manual
-from ..compile.manual import Axes, Collective, Index, Over, Rules, Varies
+from ..compile import manual_lowering
+from ..compile.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
 from ..ir.graph import Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Entry, Lowering
+from ..ir.op import Lowering, OpSpec
 from ..ir.source import user_line
-from ..lazy.cell import LOCK, Cell
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
+from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.threads import enter_thread
 from ..sharding.value import Sharding
@@ -32,7 +32,7 @@ from . import capture
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
-_ENTRIES: Interned[Any, Entry] = Interned(1024)
+_OP_SPECS: Interned[Any, OpSpec] = Interned(1024)
 
 
 def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Meta) -> XlaTensor:
@@ -44,9 +44,9 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
         operands = [] if tensor is None else [operand(tensor)]
         metas = tuple(value.meta for value in operands)
         key = (name, lowering, meta, metas)
-        entry = _ENTRIES.of(key, lambda: Entry.of(name, lowering, (meta,), metas, statics=_text(lowering)))
-        node = record_here(entry, operands, (), sys._getframe(1), graph_task())
-        return wrap(meta, Cell(node, meta))
+        op = _OP_SPECS.of(key, lambda: OpSpec.of(name, lowering, (meta,), metas, statics=_text(lowering)))
+        node = record_here(op, operands, (), sys._getframe(1), graph_task())
+        return wrap(meta, Storage(node, meta))
 
 
 def collective(kind: str, tensor: XlaTensor, axes: Axes, shape: Sequence[int], *statics: Any) -> XlaTensor:
@@ -56,7 +56,7 @@ def collective(kind: str, tensor: XlaTensor, axes: Axes, shape: Sequence[int], *
 
 
 def index(axes: Axes) -> XlaTensor:
-    """Records the shard's place along axes."""
+    """Records the shard's index along axes."""
     return record_op("spmd.axis_index", Index(axes), None, dense_meta((), torch.int64))
 
 
@@ -66,11 +66,11 @@ def _text(lowering: Lowering) -> str:
 
 
 class Vary(torch.autograd.Function):
-    """The value itself; its gradient is summed over `more` and shared out over `less`."""
+    """The identity; its gradient is summed over `more` and divided among the shards along `less`."""
 
     @staticmethod
     def forward(tensor: Any, more: Axes, less: Axes, count: int) -> Any:
-        return record_op("spmd.vary", manual.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
+        return record_op("spmd.vary", manual_lowering.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -89,12 +89,14 @@ class Vary(torch.autograd.Function):
 
 
 class _VaryInPlace(torch.autograd.Function):
-    """The same of a value that is about to be written in place."""
+    """`Vary` of a value that is about to be written in place."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, more: Axes) -> Any:
         ctx.more = more
-        tensor.copy_(record_op("spmd.vary", manual.Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype)))
+        tensor.copy_(
+            record_op("spmd.vary", manual_lowering.Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype))
+        )
         ctx.mark_dirty(tensor)
         return tensor
 
@@ -103,11 +105,11 @@ class _VaryInPlace(torch.autograd.Function):
         return collective("all_reduce", gradient, ctx.more, gradient.shape, "sum"), None
 
 
-# --- the region that is recorded --------------------------------------------------------------------------------------
+# --- the computation that is recorded ---------------------------------------------------------------------------------
 
 
 class _Recorded(Rules):
-    """The rules for what is being recorded: what was there before `start` is one everywhere."""
+    """The rules for a body under recording: values from before `start` are equal on all shards."""
 
     start = 0
 
@@ -115,33 +117,33 @@ class _Recorded(Rules):
         node = origin(value)
         return node is None or node.serial < self.start or super()._is_found(value)
 
-    def _get(self, value: Value) -> Varies:
+    def _get(self, value: Value) -> Varying:
         node = origin(value)
         if value_name(value) not in self.known and (node is None or node.serial < self.start):
-            return Varies()
+            return Varying()
         return super()._get(value)
 
-    def of(self, value: Value) -> Varies:
+    def of(self, value: Value) -> Varying:
         return self._get(value) if self._is_found(value) else super().of(value)
 
-    def _of_node(self, node: Node) -> tuple[Varies, ...]:
-        if node.entry.name != "spmd.stand_in":
+    def _of_node(self, node: Node) -> tuple[Varying, ...]:
+        if node.op.name != "spmd.stand_in":
             return super()._of_node(node)
-        like = capture.stands_for(node)  # of the body of a loop inside
-        return (Varies(self.every, self.every) if like is None else self.of(like),)
+        like = capture.stands_for(node)  # of the body of a loop in it
+        return (Varying(self.every, self.every) if like is None else self.of(like),)
 
 
 class Tracker:
-    """One manual region while it is recorded: which axes are manual, and what varies over which.
+    """One manual computation while it is recorded: its manual axes and the varying axes of its values.
 
-    mesh: all of its axes with their sizes; axes: the manual ones, as the mesh has them in order.
+    mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
     """
 
     def __init__(self, mesh: Sharding, axes: Axes, start: int):
         self.mesh = mesh
         self.sizes: Mapping[str, int] = mesh.mesh_axes()
         self.axes = axes
-        self.known: dict[Any, Varies] = {}
+        self.known: dict[Any, Varying] = {}
         self.own_draws: dict[Node, Over] = {}
         self.rules = _Recorded(axes, self.known, self.own_draws)
         self.rules.start = start
@@ -156,30 +158,30 @@ class Tracker:
     def in_order(self, over: Over) -> Axes:
         return tuple(axis for axis in self.axes if axis in over)
 
-    def of(self, tensor: XlaTensor) -> Varies:
-        """What a tensor varies over."""
-        return self.rules.of(tensor._cell.value)
+    def of(self, tensor: XlaTensor) -> Varying:
+        """The varying axes of a tensor."""
+        return self.rules.of(tensor._storage.value)
 
     def varied(self, tensor: Any, over: Over) -> Any:
-        """The tensor as one that is each shard's own over these axes, as far as its gradient is concerned."""
-        more = self.in_order(over - self.of(_inner(tensor)).typed)
+        """Returns the tensor as varying along these axes, as far as its gradient is concerned."""
+        more = self.in_order(over - self.of(_inner(tensor)).varying)
         return Vary.apply(tensor, more, (), 1) if more else tensor
 
-    def settled(self, tensor: Any, over: Over) -> Any:
-        """The tensor, equal on all shards along these axes, as one over them."""
+    def reduced(self, tensor: Any, over: Over) -> Any:
+        """Returns the tensor, equal on all shards along these axes, as invariant along them."""
         less = self.in_order(over)
         return Vary.apply(tensor, (), less, self.size(less)) if less else tensor
 
     def again(self, tensor: Any, axes: Axes) -> Any:
-        """What a collective has made one over axes: as it is."""
+        """Returns the result of a collective that is equal along axes, unchanged."""
         return tensor
 
     def unified(self, values: Sequence[Any], written: Any = None) -> Sequence[Any]:
-        """Arguments of one op, all of them each shard's own over the same axes where they have a gradient."""
+        """Returns the arguments of one op with equal varying axes, where they have a gradient."""
         tensors = list(_tensors(values))
         if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
             return values
-        found = [self.of(_inner(tensor)).typed for tensor in tensors]
+        found = [self.of(_inner(tensor)).varying for tensor in tensors]
         union: Over = frozenset().union(*found)
         is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
         return self._replaced(values, union, written) if is_one else values
@@ -189,7 +191,7 @@ class Tracker:
         for value in values:
             if _is_ours(value) and value.requires_grad:
                 if value is written:
-                    more = self.in_order(union - self.of(value).typed)
+                    more = self.in_order(union - self.of(value).varying)
                     made.append(_VaryInPlace.apply(value, more) if more else value)
                 else:
                     made.append(self.varied(value, union))
@@ -201,7 +203,7 @@ class Tracker:
 
 
 def _inner(tensor: Any) -> XlaTensor:
-    """Ours, within the wrappers of `torch.func`."""
+    """Returns the XlaTensor within the wrappers of `torch.func`."""
     while type(tensor) is not XlaTensor:
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
@@ -215,7 +217,7 @@ def _is_ours(value: Any) -> bool:
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Ours among the arguments of an op, also as `torch.func` wraps them."""
+    """Yields the XlaTensors among the arguments of an op, also as `torch.func` wraps them."""
     for value in values:
         if _is_ours(value):
             yield value
@@ -227,13 +229,13 @@ _thread = threading.local()  # .tracker
 
 
 def tracker() -> Tracker | None:
-    """Of the manual region that the calling thread records."""
+    """The tracker of the manual computation that the calling thread records, or None."""
     return getattr(_thread, "tracker", None)
 
 
 @contextlib.contextmanager
 def tracking(new: Tracker) -> Iterator[None]:
-    """The calling thread records a manual region."""
+    """Has the calling thread record a manual computation."""
     _watch_functions()
     before, _thread.tracker = tracker(), new
     try:
@@ -243,7 +245,8 @@ def tracking(new: Tracker) -> Iterator[None]:
 
 
 def as_own(tensors: Sequence[Any]) -> list[Any]:
-    """Tensors that go into the body of a loop: in a manual region each shard's own, whatever a turn makes of them."""
+    """Returns the tensors that go into the body of a loop, in a manual computation as varying along all its axes,
+    whatever an iteration computes of them."""
     now = tracker()
     if now is None or not torch.is_grad_enabled():
         return list(tensors)
@@ -260,7 +263,7 @@ _DROPS = frozenset({
 
 
 class Watching(TorchFunctionMode):
-    """What a torch function is given inside a manual region, above autograd."""
+    """Gives the arguments of torch functions in a manual computation equal varying axes, above autograd."""
 
     def __init__(self, tracker: Tracker):
         super().__init__()
@@ -294,15 +297,15 @@ class Watching(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What is dropped of a value that is the same on all shards is the same on all of them."""
+        """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
         given = next(_tensors([*args, *kwargs.values()]), None)
-        over: Over = frozenset() if given is None else self.tracker.of(_inner(given)).differs
+        over: Over = frozenset() if given is None else self.tracker.of(_inner(given)).may_diverge
         start = next_serial()
         made = func(*args, **kwargs)
         if given is not None:
             for result in _tensors(made if isinstance(made, tuple) else (made,)):
-                for node in between([_inner(result)._cell.value], (), since=start):
-                    if node.entry.lowering.draws(node.entry):
+                for node in between([_inner(result)._storage.value], (), since=start):
+                    if node.op.lowering.draws(node.op):
                         self.tracker.own_draws.setdefault(node, over)
         return made
 
@@ -315,11 +318,11 @@ _apply: Any = None
 
 
 def _watch_functions() -> None:
-    """A user's `torch.autograd.Function` gets arguments that vary alike, too: no mode of torch's sees its `apply`."""
+    """Gives a user's `torch.autograd.Function` arguments of equal varying axes, too: no mode of torch sees `apply`."""
     global _apply
     if _apply is not None:
         return
-    _apply = torch.autograd.Function.__dict__["apply"]  # a class method; of C++ from torch 2.15 on
+    _apply = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
         now = tracker()

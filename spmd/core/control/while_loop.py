@@ -1,4 +1,4 @@
-"""`spmd.while_loop`: turns for as long as the data say."""
+"""`spmd.while_loop`: a loop whose trip count follows from its data."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -8,13 +8,13 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .. import seed
-from ..compile.region import While, region_entry
+from ..compile.region import While, region_op
 from ..debug.check import recorded
 from ..ir.graph import Node, Region, results
 from ..ir.meta import dense_meta
-from ..lazy.cell import BARRIER, LOCK, Cell
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
+from ..lazy.storage import LOCK, SYNC_LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from .capture import Capture
 from .scan import carried, expect_functions, on_device, own_tensors
@@ -31,18 +31,18 @@ def while_loop(
             carried_inputs = body_fn(*carried_inputs)
 
     but both functions run once in Python, and no value comes to the host. It has no gradient, as XLA cannot know how
-    much to keep: a backward through it raises; take `spmd.scan` with the largest number of turns. Random draws have
-    keys of the loop's own, one for each turn: another stream than the plain loop's. What the body writes in place
-    outside goes from turn to turn. Without a tensor on xla among the inputs it is the plain loop.
+    much to save: a backward through it raises; use `spmd.scan` with the largest trip count. Random draws have keys of
+    the loop's own, one per iteration: another stream than the Python loop's. A tensor from outside that the body writes
+    in place is part of the carry. Without a tensor on xla among the inputs this is the Python loop.
 
     Args:
         cond_fn: the carried values -> a bool tensor of one element. body_fn: the carried values -> as many of the same
             structure, shapes and dtypes, as a tuple or list.
-        carried_inputs: a tuple or list of pytrees of tensors on xla; what is no tensor stays the same. What `body_fn`
-            writes in place into what it is given reaches what it returns and not these.
+        carried_inputs: a tuple or list of pytrees of tensors on xla; anything else stays the same. In-place writes of
+            `body_fn` to its arguments reach its results and not these inputs.
 
     Raises ValueError for a carry that changes its structure, shape or dtype, TypeError for a condition that is no bool
-    tensor, NotImplementedError from a backward through it, `BodyError` for a value that is asked for.
+    tensor, NotImplementedError from a backward through it, `BodyError` for a read of a value.
     Source: `torch._higher_order_ops.while_loop`, `jax.lax.while_loop`.
 
     >>> import torch, spmd
@@ -61,9 +61,9 @@ def while_loop(
             before = tuple(body_fn(*own_tensors(before)))
         return before
     flat, tree = tree_flatten(before)
-    places = [i for i, leaf in enumerate(flat) if type(leaf) is XlaTensor]
+    places = [i for i, value in enumerate(flat) if type(value) is XlaTensor]
     name = "spmd.while_loop"
-    with BARRIER, LOCK:
+    with SYNC_LOCK, LOCK:
         with Capture(name) as capture:
             given = list(flat)
             for i in places:
@@ -75,7 +75,7 @@ def while_loop(
             if capture.written() or not all(capture.is_unwritten(given[i]) for i in places):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
             condition = operand(goes_on)
-            own = [capture.own(leaf) if type(leaf) is XlaTensor else leaf for leaf in given]
+            own = [capture.own(value) if type(value) is XlaTensor else value for value in given]
             made = body_fn(*tree_unflatten(own, tree))
             after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
             sources = [flat[i] for i in places if flat[i].requires_grad]
@@ -89,12 +89,12 @@ def while_loop(
         steps, numbers = _numbers([node for region in regions for node in region.nodes])
         loop = While(regions[0], regions[1], len(constants), steps)
         operands = [*constants, *starts]
-        entry = region_entry(name, loop, [value.meta for value in operands], roots)
-        last = list(results(record_here(entry, operands, numbers, sys._getframe(1), graph_task())))
-        for cell, value in zip(written, last[len(places) :], strict=True):
-            cell.write(value)
+        op = region_op(name, loop, [value.meta for value in operands], roots)
+        last = list(results(record_here(op, operands, numbers, sys._getframe(1), graph_task())))
+        for storage, value in zip(written, last[len(places) :], strict=True):
+            storage.write(value)
         for i, value in zip(places, last, strict=False):
-            flat[i] = wrap(value.meta, Cell(value, value.meta))
+            flat[i] = wrap(value.meta, Storage(value, value.meta))
     if sources and torch.is_grad_enabled():
         made = _WithoutGradient.apply(len(places), *(flat[i] for i in places), *sources)
         for i, tensor in zip(places, made, strict=True):
@@ -104,7 +104,7 @@ def while_loop(
 
 
 class _WithoutGradient(torch.autograd.Function):
-    """The results of a loop whose inputs have a gradient: nobody may ask for it."""
+    """The results of a loop whose inputs have a gradient: a backward through them raises."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -115,18 +115,18 @@ class _WithoutGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
         raise NotImplementedError(
-            "spmd.while_loop has no gradient, as nobody knows how many turns there will be: call it under "
-            "torch.no_grad(), or use spmd.scan with the largest number of turns"
+            "spmd.while_loop has no gradient, as its trip count is not known before it runs: call it under "
+            "torch.no_grad(), or use spmd.scan with the largest trip count"
         )
 
 
 def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]:
-    """The lifted numbers and how they change: the count of a draw is the turn's number."""
+    """The scalar arguments and how they change: the count of a draw is the iteration's number."""
     steps: list[int] = []
     numbers: list[float | int] = []
     for node in nodes:
         own, own_steps = list(node.numbers), [0] * len(node.numbers)
-        for at, count in node.entry.lowering.draws(node.entry):
+        for at, count in node.op.lowering.draws(node.op):
             own[at], own[count] = seed.apart((int(own[at]), int(own[count]))), 0
             own_steps[count] = 1
         numbers += own

@@ -1,1 +1,1 @@
-"""Finding a fault: eager runs, comparison with the CPU, where each op is lowered."""
+"""Debugging: eager runs, comparison with the CPU, the lowering of each op."""

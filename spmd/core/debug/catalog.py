@@ -1,4 +1,4 @@
-"""Where each op is lowered, for people: a rule, torch's decomposition, special code, the host, or nowhere."""
+"""The catalog of ops and their lowering, for people: a rule, torch's decomposition, special code, the host, or none."""
 
 import ast
 import functools
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How one overload reaches the device.
+    """The lowering of one overload.
 
     Attributes:
         overload: its name. how: "rule", "special" (code that is more than a rule), "decomposition", "derived" (an
@@ -43,9 +43,9 @@ class Place:
 
 
 def find(name: str) -> list[Place]:
-    """The places of an op's overloads: of one (`aten.add.Tensor`) or of all (`aten.add`, or `add`).
+    """Returns the places of an op's overloads: of one (`aten.add.Tensor`) or of all (`aten.add`, or `add`).
 
-    Raises LookupError where torch knows no such op.
+    Raises LookupError where torch has no such op.
     """
     parts = name.removeprefix("torch.ops.").split(".")
     if parts[0] == "aten" or len(parts) == 1:
@@ -132,7 +132,7 @@ Where torch's CPU and GPU kernels differ, or C++ leaves it open:
 
 
 def document(tests: Path) -> str:
-    """The text of docs/ops.md. It reads the tests, so it needs a checkout."""
+    """Returns the text of docs/ops.md. It reads the tests, so it needs a checkout."""
     named, dtypes = _named_in_sharded_tests(tests), _database_dtypes()
     packets = {str(overload._overloadpacket) for overload in (*RULES, *SPECIALS) if overload.namespace == "aten"}
     packets |= {f"aten.{name}" for name in dtypes if hasattr(torch.ops.aten, name)}
@@ -151,7 +151,7 @@ def document(tests: Path) -> str:
 
 
 def minor_version() -> str:
-    """Which torch this is, as "2.13": its ops, decompositions and operator database differ from others'."""
+    """torch's version as "2.13": ops, decompositions and operator database differ between versions."""
     return ".".join(torch.__version__.split(".")[:2])
 
 
@@ -188,7 +188,7 @@ def _is_named(base: str, named: set[str]) -> bool:
 
 
 def _named_in_sharded_tests(tests: Path) -> set[str]:
-    """Every name that a test which makes or is given a mesh writes, in itself or in a table or helper that it uses."""
+    """The names in the text of each test on a mesh, or of a table or helper that it uses."""
     found: set[str] = set()
     for path in sorted(tests.rglob("test_*.py")):
         tree = ast.parse(path.read_text())

@@ -1,4 +1,4 @@
-"""Finding a fault: each op run as it is called, the op that made the first NaN, the op that differs from the CPU."""
+"""Tools that find a fault: eager execution, the op that made the first NaN, the op that differs from the CPU."""
 
 import contextlib
 import copy
@@ -10,12 +10,12 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..dispatch.call import dispatch
-from ..engine.barrier import sync
+from ..engine.syncs import sync
 from ..ir.source import THREADS, forward_line, user_line
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..passes import nans
 
-_thread = threading.local()  # .watcher: what this thread's calls go through instead of dispatch
+_thread = threading.local()  # .watcher: receives this thread's calls in place of dispatch
 _lock = threading.Lock()
 _num_watchers = 0
 
@@ -29,7 +29,7 @@ def _watched(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
 
 @contextlib.contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Sends this thread's calls through a watcher; otherwise dispatch itself stands in the tensor class, at no cost."""
+    """Sends this thread's calls through a watcher; without one the tensor class calls dispatch itself, at no cost."""
     global _num_watchers
     before = getattr(_thread, "watcher", None)
     with _lock:
@@ -48,11 +48,10 @@ def watching(watcher: Watcher) -> Iterator[None]:
 
 @contextlib.contextmanager
 def eager() -> Iterator[None]:
-    """A context in which each op runs as it is called, so that what fails raises at the line that called it.
+    """A context in which each op runs as it is called, so that an error is raised at the line of the call.
 
-    Results are the same, up to the rounding of ops that one program would have joined. Each new op is compiled by
-    itself: it is slow, and meant for finding a fault. What was recorded before runs on entry. It holds for the calling
-    thread.
+    Results are the same, up to the rounding of ops that one program would have fused. Each new op is compiled by
+    itself: it is slow, and meant to find a fault. Ops recorded before run on entry. It holds for the calling thread.
 
     >>> import torch, spmd
     >>> with spmd.eager():
@@ -73,28 +72,28 @@ def _run_now(func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any
 
 
 def recorded() -> None:
-    """Runs an op that was recorded beside dispatch, where this thread is in `eager`."""
+    """Runs an op that was recorded without dispatch, where this thread is in `eager`."""
     if getattr(_thread, "watcher", None) is _run_now:
         sync(wait=True)
 
 
 @contextlib.contextmanager
 def nan_guard(*, inf: bool = True) -> Iterator[None]:
-    """A context in which a program that makes a NaN or an infinity raises, and the message names the op and its line.
+    """A context in which a program that computes a NaN or an infinity raises an error that names the op and its line.
 
     The op named is the first whose result has one while its operands have none. Where a NaN comes in with data (of a
     batch, a parameter, a buffer, an optimizer's state) and reaches a result, that data and its line are named; so is
-    what brings an infinity, or a number of the user's that is one, into a parameter, and what brings a NaN or an
-    infinity to a cast to integers, which have no value for it. An infinity that goes elsewhere (`masked_fill(mask,
-    -inf)`) is not blamed, nor a value that the program never needs. Inside, programs return one flag per value and
-    donate nothing, so tensors keep the data from before the program that failed; what needs the value that is blamed is
-    dropped, and all else stays recorded. Runs what is pending when it ends. It holds for the calling thread.
+    the op that brings an infinity, or a number of the user's that is one, into a parameter, and the op that brings a
+    NaN or an infinity to a cast to integers, which have no value for it. An infinity that goes elsewhere
+    (`masked_fill(mask, -inf)`) is no error, nor a value that the program never needs. Inside, programs return one flag
+    per value and donate nothing, so tensors keep the data from before the program that failed; ops that need the value
+    at fault are dropped, and all others stay recorded. Pending ops run when it ends. It holds for the calling thread.
 
     Args:
         inf: look for infinities, too.
 
-    Raises FloatingPointError, at the barrier or read that runs the program; for CPU data that is cast to integers on
-    its way to the device, at the copy.
+    Raises FloatingPointError, at the sync or read that runs the program; for CPU data that is cast to integers on its
+    way to the device, at the copy.
 
     >>> import torch, spmd
     >>> x = torch.tensor([1.0, -1.0]).to("xla")
@@ -113,7 +112,7 @@ def nan_guard(*, inf: bool = True) -> Iterator[None]:
         nans.look_for(before)
 
 
-# By dtype: how far an op's result may be from the CPU's, relative to its largest element, and absolutely.
+# By dtype: the largest difference of an op's result from the CPU's, relative to its largest element, and absolute.
 TOLERANCE = {
     torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 2e-5, torch.complex64: 2e-5, torch.float16: 2e-3,
     torch.bfloat16: 2e-2,
@@ -125,17 +124,17 @@ def check(fn: Callable[..., Any], *args: Any, cpu: Callable[..., Any] | None = N
 
     Each op that the function calls on the device, backward included, is run on the CPU as well, from the operands that
     the device had. A result differs when an element is further off than tolerance x (1 + largest element): 2e-5 for
-    float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the function as a whole
-    runs on the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that
-    draw random numbers are not compared, nor then the function as a whole; an op that the CPU lacks is seen in the
-    whole only. Returns what the function returned on the device.
+    float32, 2e-2 for bfloat16, 2e-3 for float16, 1e-9 for float64, exact for integers. Then the full function runs on
+    the CPU; the norm of its results' difference may be five times as large, because rounding adds up. Ops that draw
+    random numbers are not compared, nor in that case the full function; an op that the CPU lacks is checked only there.
+    Returns the function's result on the device.
 
     Args:
         fn: a function or module; a module is copied to the CPU.
         args: pytrees of tensors and modules; tensors may be on xla, sharded or not, or on the CPU, and are moved.
-        cpu: what to run on the CPU instead of `fn`, where `fn` itself holds device tensors (a model, a closure).
+        cpu: the function for the CPU in place of `fn`, where `fn` itself holds device tensors (a model, a closure).
 
-    Raises AssertionError that names the op, the user's line, and how far off it is.
+    Raises AssertionError that names the op, the user's line, and the difference.
 
     >>> import torch, spmd
     >>> spmd.check(lambda x: (x @ x).relu(), torch.eye(2)).tolist()
@@ -166,7 +165,7 @@ def _to_device(value: Any) -> Any:
 
 
 class _Comparison:
-    """A watcher that runs each op on the CPU as well; ops that an op is made of are part of it."""
+    """A watcher that runs each op on the CPU as well; the ops that an op calls are part of it."""
 
     def __init__(self) -> None:
         self.inside = False
@@ -190,16 +189,16 @@ class _Comparison:
     def _compare(self, func: Any, actual: Any, copies: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         name = func._schema.name.split("::")[1]
         if name.lstrip("_").removeprefix("new_").startswith("empty") or name.startswith("resize"):
-            return  # memory as it was found
+            return  # uninitialized memory
         try:
             expected = func(*copies, **keywords)
         except (NotImplementedError, RuntimeError):
-            return  # the CPU has no such op: the function as a whole is compared
+            return  # the CPU has no such op: only the full function is compared
         written = func._schema.is_mutable
         expected = (expected, copies, keywords) if written else expected
         problem = _difference(actual if written else actual[0], expected)
         if problem is not None:
-            operands = [leaf for leaf in tree_flatten(actual[1:])[0] if isinstance(leaf, XlaTensor)]
+            operands = [value for value in tree_flatten(actual[1:])[0] if isinstance(value, XlaTensor)]
             shapes = ", ".join(repr(tensor._meta) for tensor in operands)
             raise AssertionError(f"check: {func}({shapes}) differs from the CPU: {problem}. Called at {_line()}")
 
@@ -218,14 +217,14 @@ def _operand(value: Any) -> Any:
 
 def _pairs(actual: Any, expected: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
     ours, theirs = (
-        [leaf.detach().cpu() for leaf in tree_flatten(tree)[0] if isinstance(leaf, torch.Tensor)]
+        [value.detach().cpu() for value in tree_flatten(tree)[0] if isinstance(value, torch.Tensor)]
         for tree in (actual, expected)
     )
     return list(zip(ours, theirs, strict=False))
 
 
 def _difference(actual: Any, expected: Any) -> str | None:
-    """How the tensors of two trees differ, in words; None where they agree."""
+    """Describes the difference between the tensors of two trees; None where they agree."""
     for ours, theirs in _pairs(actual, expected):
         if (ours.shape, ours.dtype) != (theirs.shape, theirs.dtype):
             return f"{ours.dtype}{list(ours.shape)} instead of {theirs.dtype}{list(theirs.shape)}"
@@ -256,5 +255,5 @@ def _compare_whole(made: Any, reference: Callable[..., Any], given: tuple[Any, .
         if distance > tolerance * (scale + 1e-6):
             raise AssertionError(
                 f"check: each op agrees with the CPU, but the function's result differs by {distance:.3g} (norm "
-                f"{scale:.3g}): it asks where it runs, sees aliases differently, or lets rounding grow"
+                f"{scale:.3g}): it reads its device, sees aliases differently, or amplifies rounding"
             )

@@ -1,1 +1,1 @@
-"""From one aten call to one recorded op."""
+"""Dispatch: from one aten call to one recorded op."""

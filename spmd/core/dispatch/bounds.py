@@ -1,7 +1,8 @@
-"""Data out of range is refused at the user's line wherever it is host data, as a batch is before its first use.
+"""Checks of indices: one out of range raises at the user's line where it is host data, as a batch before its first use.
 
-XLA knows no such error: a gather takes the nearest element, a scatter drops the value. What only the device knows gives
-NaN instead, where its rule has NaN to give (see `ops.floats.missing`). Indices are here, the rest in `values`.
+XLA has no such error: a gather takes the nearest element, a scatter drops the value. Where only the device has the
+index, the result is NaN instead, if its rule has NaN to give (see `ops.floats.missing`). Indices are checked here,
+other arguments in `values`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from .values import VALUES, on_host
 
 
 class _Range(NamedTuple):
-    """An index tensor of an op, where its values must lie (from lowest, below size), and one that means nothing."""
+    """An index tensor of an op, the range of its values (from lowest, below size), and the value that is ignored."""
 
     index: Any
     size: int
@@ -67,7 +68,7 @@ def _classes_of_weight(args: Sequence[Any]) -> Iterator[_Range]:
     yield _Range(args[2], args[1].shape[0], 0, 0, args[6])
 
 
-# By the op's name, without the `_` of its in-place form: which of its arguments are indices, and torch's error.
+# By the op's name, without the `_` of its in-place form: the ranges of its index arguments, and torch's error.
 _OPS: dict[str, tuple[_Ranges, type[Exception]]] = {
     "embedding": (_rows, IndexError),
     "_embedding_bag": (_rows, RuntimeError),
@@ -87,7 +88,7 @@ Check = Callable[[Sequence[Any], dict[str, Any]], None]
 
 
 def check_of(name: str, *, in_place: bool = False) -> Check | None:
-    """What looks at the data among the arguments of the op of this name; None for an op whose data may be anything."""
+    """The check of the data among the arguments of the op of this name; None for an op that takes any data."""
     of_values = VALUES.get(f"{name}_" if in_place and f"{name}_" in VALUES else name)
     if name not in _OPS:
         return of_values
@@ -109,7 +110,7 @@ def check_of(name: str, *, in_place: bool = False) -> Check | None:
 
 
 def _selects_nothing(name: str, args: Sequence[Any]) -> bool:
-    """Whether an index picks no element at all, so that torch never looks at it."""
+    """True if an index selects no element at all: torch does not check it then."""
     sizes = dict(enumerate(args[0].shape))
     if name in ("index_add", "index_copy", "index_fill"):
         sizes.pop(args[1] % args[0].dim() if args[0].dim() else 0, None)

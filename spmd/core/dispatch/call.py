@@ -1,7 +1,7 @@
-"""Every aten call on the device: rule -> schema-derived form -> torch's decomposition -> a clear error.
+"""Dispatch of every aten call on the device: rule -> schema-derived form -> torch's decomposition -> a clear error.
 
-A call is recorded by looking up its Entry under (operand metas, static arguments) and making a Node of it. All that is
-slow (running the op on meta tensors, binding arguments to the rule) happens once per Entry, in `core.dispatch.infer`.
+A call is recorded by looking up its OpSpec under (operand metas, static arguments) and making a Node of it. All slow
+work (running the op on meta tensors, binding arguments to the rule) happens once per OpSpec, in `core.dispatch.infer`.
 """
 
 import sys
@@ -11,31 +11,31 @@ import torch
 
 from .. import pace, seed
 from ..dtypes import check_fits
-from ..engine.unsynced import run_turns
+from ..engine.unsynced import run_iterations
 from ..interrupt import raise_held
-from ..ir.graph import Leaf, Node, Value, results
+from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Entry, Slot
+from ..ir.op import OpSpec, Slot
 from ..ir.source import THREADS, place_of
-from ..lazy.cell import LOCK, Cell
 from ..lazy.overlap import check_operands, elements_meet
 from ..lazy.reads import operand, operand_of
 from ..lazy.rebased import follow
 from ..lazy.record import NOWHERE, backward_line, graph_task, record, record_here
+from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, alias, tensors_of, wrap
 from ..lazy.threads import enter_thread
 from ..lazy.views import View, read, read_view, write
-from ..ops.lifting import LARGEST, is_one_number
+from ..ops.scalar_arguments import LARGEST, is_one_number
 from ..pjrt.transfer import host_array
-from .infer import new_entry, reads_default_dtype
-from .layouts import refuse_tensor
-from .lists import entry_for
+from .infer import new_op, reads_default_dtype
+from .lists import op_for
+from .memory_formats import refuse_tensor
 from .overloads import FUNCTION, MUTATION, VIEW, Plan
 from .resolve import PLANS, plan_of
 
 aten = torch.ops.aten
 
-_count_writes = torch._C._increment_version  # autograd does so for what an op writes, but not for a list op
+_count_writes = torch._C._increment_version  # autograd does so for the tensor that an op writes, but not for a list op
 _getframe = sys._getframe
 
 
@@ -49,7 +49,7 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
     except AttributeError:
         enter_thread()
     if pace.recorded_ops > pace.look_at:
-        _look()  # before any operand is read: a run may donate what they are read from
+        _poll()  # before any operand is read: a run may donate the buffers that they are read from
     if plan.handler is not None:
         done = plan.handler(func, args, kwargs or {})
         if type(done) is Plan:
@@ -63,45 +63,45 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
         key: list[Any] = []
         operands: list[Value] = []
         numbers: list[float | int] = []
-        lifted = plan.lifted
+        scalar_args = plan.scalar_args
         position = 0
         task = graph_task()
         for value in args:
             if type(value) is XlaTensor:
                 key.append(value._meta.layout)
-                view, cell = value._view, value._cell
+                view, storage = value._view, value._storage
                 if view is not None:
-                    operands.append(read_view(view, cell))
-                elif cell.reads is None or plan.kind is MUTATION:  # what is written is written as it is stored
-                    operands.append(cell.value)
+                    operands.append(read_view(view, storage))
+                elif storage.reads is None or plan.kind is MUTATION:  # a write is in the stored sharding
+                    operands.append(storage.value)
                 else:
-                    operands.append(operand_of(cell))
+                    operands.append(operand_of(storage))
             else:
-                _scan(value, lifted[position], key, operands, numbers, plan)
+                _scan(value, scalar_args[position], key, operands, numbers, plan)
             position += 1  # noqa: SIM113  # enumerate costs twice as much for two arguments
         if kwargs:
             for name, value in kwargs.items():
                 if name not in plan.ignored:
                     key.append(name)
-                    _scan(value, name in plan.lifted_names, key, operands, numbers, plan)
+                    _scan(value, name in plan.scalar_argument_names, key, operands, numbers, plan)
                 elif name == "memory_format":  # the rule does not see it, but it decides the result's strides
                     key.append(value)
         signature = tuple(key)
-        entry = plan.entries.get(signature)
-        if entry is None:
-            entry = _find(plan, signature, args, kwargs or {})
+        op = plan.entries.get(signature)
+        if op is None:
+            op = _find(plan, signature, args, kwargs or {})
         if not plan.is_plain:
-            operands = _look_at_data(plan, entry, operands, numbers, args, kwargs or {})
+            operands = _look_at_data(plan, op, operands, numbers, args, kwargs or {})
         # In autograd's own threads there is no caller's frame.
-        node = record_here(entry, operands, numbers or (), _getframe(1) if task == -1 else None, task)
+        node = record_here(op, operands, numbers or (), _getframe(1) if task == -1 else None, task)
         if plan.kind is FUNCTION:
-            metas = entry.metas
-            if len(metas) == 1 and entry.layout is None:
+            metas = op.metas
+            if len(metas) == 1 and op.layout is None:
                 meta = metas[0]
-                cell = Cell(node, meta)
+                storage = Storage(node, meta)
                 if plan.inherits_sharding:
-                    _inherit(cell, args[0])
-                return wrap(meta, cell)
+                    _inherit(storage, args[0])
+                return wrap(meta, storage)
             return _several(node, plan)
         assert plan.kind is MUTATION
         return _mutate(plan, node, args, kwargs or {})
@@ -110,18 +110,19 @@ def dispatch(func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str
 
 
 def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An entry that is new; or one whose types torch's default dtype decides, which then is a part of its key."""
+    """The op spec of a signature that is not in the table yet, or whose dtypes torch's default dtype decides: that
+    dtype is part of its key then."""
     with_default = ("default", torch.get_default_dtype(), signature)
-    entry = plan.entries.get(with_default)
-    if entry is None:
-        made = entry_for(plan, args, kwargs)
+    op = plan.entries.get(with_default)
+    if op is None:
+        made = op_for(plan, args, kwargs)
         key = with_default if reads_default_dtype(plan, args, kwargs, made.metas) else signature
-        entry = plan.table.of(key, lambda: made)
-    return entry
+        op = plan.table.of(key, lambda: made)
+    return op
 
 
 def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-    """A view: a new tensor over the same cell; its op is recorded when the view is first read."""
+    """A view: a new tensor over the same storage; its op is recorded when the view is first read."""
     base = args[0]
     key: list[Any] = [base._meta]
     for value in args[1:]:
@@ -133,25 +134,25 @@ def _record_view(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> X
     with LOCK:
         rule = plan.entries.get(signature)
         if rule is None:
-            rule = plan.table.of(signature, lambda: new_entry(plan, args, kwargs))
-        cell, parent = base._cell, base._view
-        if parent is None and cell.reads is not None:
-            parent = cell.reads.current()
+            rule = plan.table.of(signature, lambda: new_op(plan, args, kwargs))
+        storage, parent = base._storage, base._view
+        if parent is None and storage.reads is not None:
+            parent = storage.reads.current()
         task = graph_task()
         code, instruction = place_of(_getframe(2)) if task == -1 else backward_line(task)
         made = alias(base, rule.meta, View(rule, parent, code, instruction))
         if base.requires_grad:
-            follow(cell, made)
+            follow(storage, made)
         return made
 
 
 def _scan(
-    value: Any, is_lifted: bool, key: list[Any], operands: list[Value], numbers: list[float | int], plan: Plan
+    value: Any, is_scalar_argument: bool, key: list[Any], operands: list[Value], numbers: list[float | int], plan: Plan
 ) -> None:
-    """Adds one argument to the key, and to the operands or lifted numbers."""
+    """Adds one argument to the key, and to the operands or scalar arguments."""
     kind = type(value)
     if kind is int:
-        if is_lifted and value <= LARGEST:
+        if is_scalar_argument and value <= LARGEST:
             key.append(int)
             numbers.append(value)
         else:
@@ -159,7 +160,7 @@ def _scan(
     elif value is None or kind is str or kind is torch.dtype:
         key.append(value)
     elif kind is float:
-        if is_lifted:
+        if is_scalar_argument:
             key.append(float)
             numbers.append(value)
         else:
@@ -171,7 +172,7 @@ def _scan(
         key.append(len(value))
         if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
             return
-        if is_lifted and is_one_number(value):
+        if is_scalar_argument and is_one_number(value):
             key.append((type(value[0]),))
             numbers.append(value[0])
             return
@@ -180,7 +181,7 @@ def _scan(
                 key.append(item._meta.layout)
                 operands.append(_read(item, plan))
             else:
-                _scan(item, is_lifted, key, operands, numbers, plan)
+                _scan(item, is_scalar_argument, key, operands, numbers, plan)
     elif kind is XlaTensor:
         key.append(value._meta.layout)
         operands.append(_read(value, plan))
@@ -191,49 +192,49 @@ def _scan(
     elif kind is complex:
         key.append(("c", value.real.hex(), value.imag.hex()))
     elif kind is torch._C.Generator:
-        key.append(None)  # it gives the draw's seed, and is no part of the op
+        key.append(None)  # it gives the draw's seed, and is not part of the op
     else:
         key.append((kind, value))  # layouts, memory formats, devices
 
 
 def _look_at_data(
     plan: Plan,
-    entry: Entry,
+    op: OpSpec,
     operands: list[Value],
     numbers: list[float | int],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> list[Value]:
-    """What an op that is not plain does besides: looks at its data, draws; returns the operands that it reads."""
+    """Checks the data of an op that is not plain, and takes a draw's key. Returns the operands that it reads."""
     if plan.bounds is not None:
         plan.bounds(args, kwargs)
     if plan.fills and numbers:
-        check_fits(plan.name, numbers[0], entry.metas[0].dtype)
+        check_fits(plan.name, numbers[0], op.metas[0].dtype)
     if plan.draws:
         numbers.extend(seed.next_draw(_generator(args, kwargs)))
     return [] if plan.ignores_operands else operands
 
 
 def _generator(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Generator | None:
-    """The generator that a draw was given; some ops take it by position."""
+    """The generator passed to a draw; some ops take it by position."""
     given = kwargs.get("generator")
     return given or next((value for value in args if type(value) is torch._C.Generator), None)
 
 
 def _read(tensor: XlaTensor, plan: Plan) -> Value:
-    """An operand's value: what is written is written as it is stored."""
+    """An operand's value; an op that writes reads it in the stored sharding."""
     return read(tensor) if plan.kind is MUTATION else operand(tensor)
 
 
 def _scan_list(tensors: Any, key: list[Any], operands: list[Value], plan: Plan) -> bool:
-    """The quick way through a long list of device tensors none of which is a view, as optimizers pass them."""
+    """Scans a long list of device tensors without views quickly, as optimizers pass them; False for other lists."""
     try:
         if any([tensor._view for tensor in tensors]):  # noqa: C419  # a list is faster than a generator
             return False
-        if plan.kind is not MUTATION and any([tensor._cell.reads for tensor in tensors]):  # noqa: C419
+        if plan.kind is not MUTATION and any([tensor._storage.reads for tensor in tensors]):  # noqa: C419
             return False
         metas = [tensor._meta.layout for tensor in tensors]
-        values = [tensor._cell.value for tensor in tensors]
+        values = [tensor._storage.value for tensor in tensors]
     except AttributeError:  # a CPU tensor or None among them
         return False
     key.extend(metas)
@@ -242,14 +243,14 @@ def _scan_list(tensors: Any, key: list[Any], operands: list[Value], plan: Plan) 
 
 
 def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
-    """A CPU tensor among device tensors: taken where torch takes it on accelerators, else an error says what to do."""
+    """A CPU tensor among device tensors as an operand; raises where torch takes none on accelerators."""
     if isinstance(tensor, XlaTensor):
         return tensor._meta.layout, _read(tensor, plan)
     if tensor.device.type == "cpu" and (tensor.dim() == 0 or plan.takes_host_indices):
         meta = dense_meta(tensor.shape, tensor.dtype)
         if tensor.dim() == 0 and tensor.dtype in _SCALAR_KINDS:
-            return meta, record(_scalar_entry(meta), (), (tensor.item(),), NOWHERE)
-        return meta, Leaf(meta, host=host_array(tensor).copy())
+            return meta, record(_scalar_op(meta), (), (tensor.item(),), NOWHERE)
+        return meta, DeviceData(meta, host=host_array(tensor).copy())
     refuse_tensor(tensor)
     raise RuntimeError(
         f"{plan.name}: expected all tensors on xla:0, but one of shape {list(tensor.shape)} is on {tensor.device}; "
@@ -260,31 +261,31 @@ def _host_operand(tensor: torch.Tensor, plan: Plan) -> tuple[Meta, Value]:
 _SCALAR_KINDS = {torch.float32: "f", torch.float64: "f", torch.int64: "i", torch.int32: "i", torch.bool: "i"}
 
 
-def _scalar_entry(meta: Meta) -> Any:
-    """A 0-dim CPU tensor's value as a lifted number, so that a changing one costs neither an upload nor a program."""
+def _scalar_op(meta: Meta) -> Any:
+    """The op of a 0-dim CPU tensor's value as a scalar argument: a new value costs neither an upload nor a program."""
     key = "scalar"
     plan = plan_of(aten.scalar_tensor.default)
     found = plan.entries.get((key, meta))
     if found is None:
         number = 1.0 if _SCALAR_KINDS[meta.dtype] == "f" else 1
-        found = plan.table.of((key, meta), lambda: new_entry(plan, (number,), {"dtype": meta.dtype}))
+        found = plan.table.of((key, meta), lambda: new_op(plan, (number,), {"dtype": meta.dtype}))
     return found
 
 
 def _several(node: Node, plan: Plan) -> Any:
     made = tensors_of(node)
-    layout = node.entry.layout
+    layout = node.op.layout
     if layout is not None:
         tensors = iter(made)
         made = [next(tensors) if item is Slot else item for item in layout]
     return made if plan.returns_list else tuple(made)
 
 
-def _inherit(cell: Cell, like: Any) -> None:
-    """`zeros_like`, `clone` and their kin lie as the tensor they are like: so does an optimizer's state."""
-    if type(like) is XlaTensor and like._view is None and like._meta.shape == cell.meta.shape:
-        cell.sharding = like._cell.sharding
-        cell.home = like._cell.home
+def _inherit(storage: Storage, like: Any) -> None:
+    """Gives the result of `zeros_like`, `clone` and similar ops its operand's sharding: optimizer state gets it so."""
+    if type(like) is XlaTensor and like._view is None and like._meta.shape == storage.meta.shape:
+        storage.sharding = like._storage.sharding
+        storage.home = like._storage.home
 
 
 def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -302,18 +303,18 @@ def _mutate(plan: Plan, node: Node, args: tuple[Any, ...], kwargs: dict[str, Any
         if type(target) is not XlaTensor:
             raise RuntimeError(f"{plan.name}: writes into a tensor on {target.device} from xla; move one of them first")
         if target._view is None:
-            target._cell.write(value)
+            target._storage.write(value)
         else:
             write(target, value, node.code, node.instruction)
     if not plan.returns_targets:
         return None
     if len(targets) == 1 or (len(plan.overload._schema.returns) == 1 and not plan.returns_list):
-        return targets[0]  # some write more than they return: _amp_update_scale_
+        return targets[0]  # some ops write more than they return: _amp_update_scale_
     return tuple(targets)
 
 
 def _element_by_element(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A list op some of whose elements share memory: each reads what those before it have written."""
+    """Records a list op whose elements share memory as one op per element: each reads the writes before it."""
     count = len(args[0])
 
     def at(i: int, value: Any) -> Any:
@@ -324,7 +325,7 @@ def _element_by_element(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any
     return tuple(args[0]) if plan.returns_targets else None
 
 
-def _look() -> None:
-    """Takes a Ctrl-C; runs the finished turns of a loop that nobody syncs, and a graph that is too long."""
+def _poll() -> None:
+    """Raises a held Ctrl-C; runs the finished iterations of a loop without a sync, and a graph that is too long."""
     raise_held()
-    run_turns()
+    run_iterations()

@@ -1,4 +1,4 @@
-"""Ops written with other torch ops, because they need a tensor's layout, the host, or are a block of a model."""
+"""Ops written with other torch ops: they need a tensor's layout or the host, or are a block of a model."""
 
 import math
 from typing import Any
@@ -15,7 +15,7 @@ aten = torch.ops.aten
 
 
 def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What torch's gradient formula of a determinant expects: for a contiguous real matrix the transpose's factors."""
+    """The LU factors for torch's gradient formula of a determinant: of a contiguous real matrix the transpose's."""
     transposed = matrix.is_contiguous() and not matrix.is_complex()
     packed, pivots, _ = aten.linalg_lu_factor_ex(matrix.mT if transposed else matrix)
     return packed, pivots
@@ -49,7 +49,7 @@ def _slogdet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _check_errors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Reads `info`, which is a barrier, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
+    """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
     func(args[0].cpu(), *args[1:], **kwargs)
 
 
@@ -60,11 +60,11 @@ def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch
     return factor
 
 
-# --- questions, and zeros for tangents --------------------------------------------------------------------------------
+# --- predicates, and zeros for tangents -------------------------------------------------------------------------------
 
 
 def _is_all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """What `torch.distributions` asks of its parameters, and anomaly mode of gradients."""
+    """The check that `torch.distributions` makes of its parameters, and anomaly mode of gradients."""
     return args[0].all()
 
 
@@ -73,7 +73,7 @@ def _is_any_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> to
 
 
 def _assert_async(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Read at once, which is a barrier: a device of XLA cannot raise by itself."""
+    """Reads the condition at once, which is a sync: a device of XLA cannot raise by itself."""
     if not args[0].item():
         raise RuntimeError(
             args[1] if len(args) > 1 else "_assert_async: expected a tensor that is true, got one that is not"
@@ -86,7 +86,7 @@ def _sample_dirichlet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _drawn(name: str, scale_name: str, draw: Any, refusal: type[Exception]) -> tuple[Any, Any]:
-    """The two forms of a draw with a place and a scale, which torch's reference cannot make with a generator."""
+    """The in-place and the functional form of a draw with a location and a scale: torch's take no generator."""
 
     def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
         tensor, *given = args
@@ -121,14 +121,14 @@ _cauchy_, _cauchy = _drawn("cauchy_", "sigma", _draw_cauchy, RuntimeError)
 
 
 def _new_zeros_with_same_feature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """The tangent of `other`, with as many batch dims in front as the tangent `self` has."""
+    """The tangent of `other`, with the batch dims of the tangent `self` in front."""
     tangent, other = args
     batch = tangent.shape[: kwargs.get("self_num_batch_dims", 0)]
     return tangent.new_zeros((*batch, *other.shape))
 
 
 def _embedding_renorm_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """`max_norm` of an embedding: the rows that are looked up are made shorter where they are too long."""
+    """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
     weight, indices, max_norm, norm_type = args
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
@@ -143,7 +143,7 @@ def _heads(x: torch.Tensor, num_head: int) -> torch.Tensor:
 
 
 def _masked(scores: torch.Tensor, mask: torch.Tensor | None, mask_type: int | None) -> torch.Tensor:
-    """True forbids. mask_type: 0 [query, key], 1 [batch, key], 2 as the scores."""
+    """Scores with -inf where the mask is True. mask_type: 0 [query, key], 1 [batch, key], 2 the scores' shape."""
     if mask is None:
         return scores
     mask = mask.bool()
@@ -202,7 +202,7 @@ def _encoder_layer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _is_left_aligned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether an encoder may pack its batch into a nested tensor: never on this device."""
+    """True if an encoder may pack its batch into a nested tensor: never on this device."""
     return False
 
 

@@ -5,13 +5,13 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .. import metrics
-from ..engine.reads import host_value
-from ..ir.graph import Leaf
+from .. import counters
+from ..engine.host_reads import host_value
+from ..ir.graph import DeviceData
 from ..ir.source import user_frame
-from ..lazy.cell import LOCK
-from ..lazy.constraints import laid_out, lies_now
+from ..lazy.constraints import sharding_now, with_sharding
 from ..lazy.overlap import check_target
+from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import shown, write
 from ..naming import only_device
@@ -20,44 +20,44 @@ from ..pjrt.host import leaving
 from ..pjrt.transfer import host_array, host_tensor
 from ..sharding.value import Sharding
 from .deterministic import filled
-from .layouts import refuse_layout, refuse_tensor
+from .memory_formats import refuse_layout, refuse_tensor
 
 aten = torch.ops.aten
 
 
 def changes_values(view: Any) -> bool:
-    """Whether a view in the chain shows other numbers than memory holds (a conjugate, a negative)."""
+    """True if a view in the chain has other numbers than its memory (a conjugate, a negative)."""
     return any(isinstance(sign, str) for sign in shown(view))
 
 
 def host_copy(tensor: XlaTensor, call: str = "a read", *, together: bool = False) -> torch.Tensor:
-    """The tensor's value as a CPU tensor of its own; a barrier. `call` is what the user called, for messages.
+    """The tensor's value as a CPU tensor of its own; a sync. `call` is the user's call, for messages.
 
     together: all processes read it at once (see `reads.host_value`).
     """
-    cell, meta = tensor._cell, tensor._meta
+    storage, meta = tensor._storage, tensor._meta
     leaving(call, repr(meta))
     if changes_values(tensor._view):
         return host_copy(aten.clone.default(tensor), call, together=together)
-    base = host_tensor(host_value(cell, call, together=together))
+    base = host_tensor(host_value(storage, call, together=together))
     if tensor._view is None:
-        # The device's own layout is dense; give the copy the strides that torch would give a copy.
+        # The device's own layout is dense; the copy gets the strides that torch gives a copy.
         return base if meta.strides == base.stride() else base.clone().as_strided_(meta.shape, base.stride())
     made = strided(tensor, base)
     return host_copy(aten.clone.default(tensor), call, together=together) if made is None else made.clone()
 
 
 def strided(tensor: XlaTensor, base: torch.Tensor) -> torch.Tensor | None:
-    """A view on the host, given the host's copy of its base; None where it shows the bytes as other numbers."""
-    meta, whole = tensor._meta, tensor._cell.meta
-    if not meta.numel:  # numpy's strides of nothing are not torch's
+    """A view on the host, given the host's copy of its base; None for a complex view of another dtype."""
+    meta, storage_meta = tensor._meta, tensor._storage.meta
+    if not meta.numel:  # numpy's strides of an empty array are not torch's
         return torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="cpu")
-    order = sorted(range(base.dim()), key=lambda dim: (-whole.strides[dim], dim))
+    order = sorted(range(base.dim()), key=lambda dim: (-storage_meta.strides[dim], dim))
     storage = base.permute(order).contiguous().reshape(-1)
     storage = storage.view(meta.dtype) if storage.dtype != meta.dtype and not meta.dtype.is_complex else storage
     if meta.dtype != storage.dtype:
         return None
-    return storage.as_strided(meta.shape, meta.strides, meta.offset - whole.offset)
+    return storage.as_strided(meta.shape, meta.strides, meta.offset - storage_meta.offset)
 
 
 def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -69,7 +69,7 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     source = source if isinstance(source, torch.Tensor) else _number(source)
     refuse_tensor(source)
     if source.is_meta:
-        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # these words `Module.to` looks for
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")  # `Module.to` searches for these words
     if source.device.type != "cpu":
         raise RuntimeError(f"copy_: expected a tensor on xla or cpu, got one on {source.device}")
     check_target("aten.copy_", "copy", target._meta)
@@ -77,44 +77,44 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
-        write(target, Leaf(_dense(target), host=host_array(snapshot), source=user_frame()))
+        write(target, DeviceData(_dense(target), host=host_array(snapshot), source=user_frame()))
     return target
 
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`copy_` between tensors of the device: the target keeps its layout, wherever the source lies."""
-    cell, lies = target._cell, target._cell.sharding
+    """`copy_` between tensors of the device: the target keeps its sharding, whatever the source's."""
+    storage, sharding = target._storage, target._storage.sharding
     if source._view is target._view is None and source._meta is target._meta:
-        if source._cell is cell:  # a state dict that was loaded in place is loaded into what it is of
+        if source._storage is storage:  # a state dict that was loaded in place is loaded into its own tensors
             return target
         with LOCK:
-            data = source._cell.value
-            if type(data) is Leaf and data.host is not None:  # it has lain nowhere: no program is needed to take it
-                write(target, Leaf(data.meta, host=data.host, source=data.source))
+            data = source._storage.value
+            if type(data) is DeviceData and data.host is not None:  # not uploaded yet: no program is needed to take it
+                write(target, DeviceData(data.meta, host=data.host, source=data.source))
                 return target
-    met = None if lies is None else _lies_of(source)
-    if lies is None or met is None or met.devices == lies.devices:
+    met = None if sharding is None else _sharding_of(source)
+    if sharding is None or met is None or met.devices == sharding.devices:
         return NotImplemented
     is_same = target._view is None and source.shape == target.shape
-    return target.copy_(laid_out(source, lies if is_same else lies.replicated()), *args[2:], **kwargs)
+    return target.copy_(with_sharding(source, sharding if is_same else sharding.replicated()), *args[2:], **kwargs)
 
 
-def _lies_of(source: XlaTensor) -> Sharding | None:
-    """The layout of a tensor, else of the base of a view: reading a view here would record it too early."""
+def _sharding_of(source: XlaTensor) -> Sharding | None:
+    """The sharding of a tensor, or of the base of a view: reading a view here would record it too early."""
     if source._view is None:
-        return lies_now(source)
-    return source._view.sharding or lies_now(wrap(source._cell.meta, source._cell))
+        return sharding_now(source)
+    return source._view.sharding or sharding_now(wrap(source._storage.meta, source._storage))
 
 
 def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The list op, but pair by pair where a value comes from other devices than those of its target, or is cast to
-    integers: a NaN guard tells these apart by op."""
+    """The list op, but pair by pair where a source is on other devices than its target, or is cast to integers: a NaN
+    guard distinguishes these by op."""
     targets, sources = args[:2]
     for target, source in zip(targets, sources, strict=True):
-        lies = target._cell.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
-        met = None if lies is None else _lies_of(source)
+        sharding = target._storage.sharding if type(target) is XlaTensor and type(source) is XlaTensor else None
+        met = None if sharding is None else _sharding_of(source)
         is_cast = target.dtype is not source.dtype and is_integer(target.dtype)
-        if is_cast or (met is not None and met.devices != lies.devices):  # type: ignore[union-attr]  # there is one
+        if is_cast or (met is not None and met.devices != sharding.devices):  # type: ignore[union-attr]  # there is one
             for pair in zip(targets, sources, strict=True):
                 aten.copy_.default(*pair, *args[2:], **kwargs)
             return None
@@ -122,7 +122,7 @@ def _foreach_copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _number(value: complex) -> torch.Tensor:
-    """A Python number where a schema has a tensor: torch's parser takes them there and dispatch gets them back."""
+    """A Python number as a tensor: torch's parser takes numbers for a schema's tensors and passes them to dispatch."""
     kinds = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
     return torch.scalar_tensor(value, dtype=kinds[type(value)], device="cpu")
 
@@ -132,7 +132,7 @@ def _dense(target: XlaTensor) -> Any:
 
 
 def _is_here(device: Any) -> bool:
-    """Whether a call asks for its result on this device, by name or by silence."""
+    """True if a call names this device for its result, or names none."""
     if device is None:
         return True
     device = torch.device(device)
@@ -167,7 +167,7 @@ def _allclose(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`x.new_zeros(2, device="cpu")`: a factory that is asked for a tensor on another device than its model's."""
+    """`x.new_zeros(2, device="cpu")`: a factory whose result is to be on another device than its model's."""
     device = kwargs.get("device")
     if _is_here(device):
         refuse_layout(kwargs.get("layout"))
@@ -177,15 +177,15 @@ def _elsewhere(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _on_host(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An op whose result's shape depends on data runs on the host, and is counted."""
+    """Runs an op whose result's shape depends on data on the host, and counts it."""
     leaving(str(func), "its operands, as the result's shape depends on their values,")
-    metrics.add("host_ops")
+    counters.add("host_ops")
     args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.cpu(), (args, kwargs))
     return tree_map_only(torch.Tensor, lambda tensor: tensor.to("xla"), func(*args, **kwargs))
 
 
 def _repeats(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`repeat_interleave` of counts: a static program where the caller says how many there are in all."""
+    """`repeat_interleave` of counts: a static program where the caller passes their sum."""
     return NotImplemented if kwargs.get("output_size") is not None else _on_host(func, args, kwargs)
 
 
@@ -194,7 +194,7 @@ HANDLERS: dict[Any, Any] = {
     aten._foreach_copy_.default: _foreach_copy_,
     aten._to_copy.default: _to_copy,
     aten._local_scalar_dense.default: _item,
-    aten.item.default: _item,  # what `.item()` is below autograd, inside another handler
+    aten.item.default: _item,  # `.item()` below autograd, inside another handler
     aten.equal.default: _equal,
     aten.allclose.default: _allclose,
     aten.nonzero.default: _on_host,
@@ -215,5 +215,5 @@ for _overload in (
 ):  # fmt: skip
     HANDLERS[_overload] = _elsewhere
 
-# What of the above takes data to the host, for `python -m spmd where`.
+# The handlers above that take data to the host, for `python -m spmd where`.
 HOST_HANDLERS = frozenset({_item, _equal, _allclose, _on_host})

@@ -1,7 +1,7 @@
-"""What `torch.use_deterministic_algorithms` changes: no more than on the CPU, as XLA's own programs always repeat.
+"""The effects of `torch.use_deterministic_algorithms`: only those on the CPU, as XLA's own programs always repeat.
 
-torch itself is asked at each call, also for its words: it refuses an op whose result depends on the order of its writes
-(two of them to one place), and fills memory that nobody has written yet.
+torch itself decides at each call, and words the error: it refuses an op whose result depends on the order of its writes
+(two of them to one place), and fills uninitialized memory.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ def _unpool(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if torch.are_deterministic_algorithms_enabled():
         dims = 2 if func is aten.max_unpool2d.default else 3
         like, ones = torch.zeros((1,) * (dims + 1), device="cpu"), [1] * dims
-        # Its error, or its warning under warn_only.
+        # torch's error, or its warning under warn_only.
         func(like, like.long(), ones, *([ones, [0] * dims] if dims == 3 else []))
     return NotImplemented
 
@@ -31,8 +31,9 @@ def _put(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def unasked() -> Iterator[None]:
-    """Inside, torch raises nothing about determinism: on meta tensors it would for what only CUDA does in any order."""
+def without_errors() -> Iterator[None]:
+    """A context without torch's errors about determinism: meta tensors raise them for ops that only CUDA runs in
+    any order."""
     if not torch.are_deterministic_algorithms_enabled():
         yield
         return
@@ -45,7 +46,7 @@ def unasked() -> Iterator[None]:
 
 
 def fill_of(dtype: torch.dtype) -> Any:
-    """What torch fills memory of this dtype with that nobody has written, or None where it leaves it as it is."""
+    """The value that torch fills uninitialized memory of this dtype with; None where it leaves such memory as it is."""
     if torch.are_deterministic_algorithms_enabled() and torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
         return torch.empty((), dtype=dtype, device="cpu").item()
     return None

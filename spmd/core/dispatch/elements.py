@@ -1,4 +1,4 @@
-"""What a list op computes: its element's op for every element, once for all those that are rows of one array."""
+"""Lowering of a list op: its element's op for every element, once for all those that are rows of one array."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..compile.rows import Made, Row, Stretch, fetched, plain, rows
+from ..compile.stack_rows import Made, Row, Stretch, fetched, plain, rows
 from ..ir.meta import Meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering, Part
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec, Part
 from ..ops.create import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
 from ..sharding.constrain import near
 
 
 class _Group(NamedTuple):
-    """Elements (by index) that are the same op on neighbouring rows; or one that is not."""
+    """Elements (by index) that are the same op on neighbouring rows, or a single element."""
 
     elements: list[int]
     part: Part
@@ -27,7 +27,7 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Each(Lowering):
-    """A list op: the element's op for every element."""
+    """The lowering of a list op: the element's op for every element."""
 
     parts: tuple[Part, ...]
 
@@ -37,9 +37,9 @@ class Each(Lowering):
 
     @property
     def opaque(self) -> bool:
-        return any(part.entry.lowering.opaque for part in self.parts)
+        return any(part.op.lowering.opaque for part in self.parts)
 
-    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(op.metas)
         for group in self._groups(op, operands):
             self._lower_group(group, operands, numbers, layouts, made)
@@ -58,15 +58,15 @@ class Each(Lowering):
             for place, stack in zip(self.parts[i].results, stacks, strict=True):
                 made[place] = Row(stack, row)
 
-    def _groups(self, op: Entry, operands: Sequence[Made]) -> Iterator[_Group]:
-        """The elements, those of the same op on the same stacks together, row by row."""
-        alike: dict[Any, list[int]] = {}
+    def _groups(self, op: OpSpec, operands: Sequence[Made]) -> Iterator[_Group]:
+        """The groups of elements: those of the same op on the same stacks together, row by row."""
+        by_op: dict[Any, list[int]] = {}
         for i, part in enumerate(self.parts):
             metas = tuple([op.metas[place] for place in part.results])
             taken = [operands[place] for place in part.operands]
             stacks = tuple([id(one.stack if isinstance(one, Row) else one) for one in taken])
-            alike.setdefault((part.entry, metas, stacks, len(part.numbers)), []).append(i)
-        for (_, metas, _, _), members in alike.items():
+            by_op.setdefault((part.op, metas, stacks, len(part.numbers)), []).append(i)
+        for (_, metas, _, _), members in by_op.items():
             at = {i: _rows_read(self.parts[i], operands) for i in members}
             members.sort(key=lambda i: at[i])
             start = 0
@@ -87,7 +87,7 @@ def _is_next(some: list[int], others: list[int]) -> bool:
 
 def _one(group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
     part = group.part
-    made = part.entry.lower(
+    made = part.op.lower(
         [plain(operands[place]) for place in part.operands],
         [numbers[place] for place in part.numbers],
         [layouts[place] for place in part.operands],
@@ -102,45 +102,47 @@ def _cast(arrays: Arrays, group: _Group) -> tuple[jax.Array, ...]:
 def _together(
     parts: Sequence[Part], group: _Group, operands: Sequence[Made], numbers: Arrays, layouts: Layouts
 ) -> tuple[jax.Array, ...]:
-    """The results of all elements of a group, each kind as one array."""
+    """The results of all elements of a group: one stack for each result of the element's op."""
     count, part = len(group.elements), group.part
     arrays = [_taken(operands[place], count) for place in part.operands]
     axes = [0 if isinstance(operands[place], Row) else None for place in part.operands]
-    lifted = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
+    scalar_args = [_numbers(numbers, [parts[i].numbers[k] for i in group.elements]) for k in range(len(part.numbers))]
     known = [layouts[place] for place in part.operands]
 
-    def element(arrays: list[jax.Array], lifted: list[jax.Array]) -> tuple[jax.Array, ...]:
-        return _cast(part.entry.lower(arrays, lifted, known), group)
+    def element(arrays: list[jax.Array], scalar_args: list[jax.Array]) -> tuple[jax.Array, ...]:
+        return _cast(part.op.lower(arrays, scalar_args, known), group)
 
-    return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in lifted]))(arrays, lifted)
+    return jax.vmap(element, (axes, [number.ndim - 1 if number.ndim else None for number in scalar_args]))(
+        arrays, scalar_args
+    )
 
 
 def _taken(one: Made, count: int) -> jax.Array:
-    """What a group of so many elements reads: a row and those behind it, or what they share."""
+    """The operand of a group of `count` elements: as many rows from this one on, or the array that they share."""
     return rows(Stretch(one.stack, one.index, 1), count) if isinstance(one, Row) and count > 1 else plain(one)
 
 
 def _numbers(numbers: Arrays, places: list[int]) -> jax.Array:
-    """The lifted numbers at these places, or the one where all are it."""
+    """The scalar arguments at these places as one array, or the only one where the places are one."""
     return numbers[places[0]] if len(set(places)) == 1 else jnp.stack([numbers[place] for place in places])
 
 
 @dataclass(frozen=True, slots=True)
 class Norms(Each):
-    """2-norms of many tensors: those that the mesh cuts alike share one all-reduce instead of one each."""
+    """The lowering of the 2-norms of many tensors: those that the mesh cuts in the same way share one all-reduce."""
 
     @property
     def any_memory(self) -> bool:
         return True
 
-    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
         made: list[Any] = [None] * len(self.parts)
         shared: dict[Any, list[tuple[_Group, Cut]]] = {}
         for group in self._groups(op, operands):
             places = [self.parts[i].operands[0] for i in group.elements]
             meta = op.operands[places[0]]
-            lie = [layouts[place] for place in places]
-            cuts = {cut_of(meta.shape, None if lies is None else near(lies)) for lies in lie}
+            shardings = [layouts[place] for place in places]
+            cuts = {cut_of(meta.shape, None if sharding is None else near(sharding)) for sharding in shardings}
             cut = cuts.pop() if len(cuts) == 1 else None
             if cut is not None and meta.dtype in (torch.float32, torch.float64):
                 shared.setdefault((cut.rows, meta.dtype), []).append((group, cut))

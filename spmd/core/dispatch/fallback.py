@@ -1,4 +1,4 @@
-"""Ops without a rule: a clear error, or the CPU."""
+"""Ops without a rule: a clear error, or the CPU fallback."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,12 +7,12 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from .. import metrics
+from .. import counters
 from ..config import config
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
 from ..pjrt.host import leaving
-from .layouts import refuse_op
+from .memory_formats import refuse_op
 from .overloads import VIEW, as_list, kind_of
 
 
@@ -28,14 +28,14 @@ def no_rule(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The CPU fallback: operands to the host, results (and what the op wrote) back to the device."""
+    """The CPU fallback: copies operands to the host, and results (and what the op wrote) back to the device."""
     leaving(str(func), "its operands, as it has no lowering rule and config.fallback is 'cpu',")
-    metrics.add_fallback(str(func))
+    counters.add_fallback(str(func))
     written: dict[int, tuple[XlaTensor, torch.Tensor]] = {}
 
     def to_cpu(value: Any) -> Any:
         if type(value) is XlaTensor:
-            # One copy for one tensor: what the op writes is found again by it.
+            # One copy per tensor: it finds what the op wrote.
             return written.setdefault(id(value), (value, value.cpu()))[1]
         return torch.device("cpu") if isinstance(value, torch.device) and value.type == "xla" else value
 
@@ -56,7 +56,7 @@ def _on_cpu(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 
 def _arguments(func: OpOverload, args: Any, kwargs: Any, copies: Any, keywords: Any) -> Iterator[tuple[Any, Any, Any]]:
-    """(schema argument, what was given for it, its copy) for each argument of a call."""
+    """(schema argument, the value passed for it, its copy) for each argument of a call."""
     for argument, given, copy in zip(func._schema.arguments, args, copies, strict=False):
         yield argument, given, copy
     named = {argument.name: argument for argument in func._schema.arguments}

@@ -1,6 +1,7 @@
 """Composite ops of torch that are recorded as one op with one gradient: linear layers and cross entropy.
 
-torch decomposes a composite op before the device sees it. The kernels here stand where it would: on autograd's key.
+torch decomposes a composite op before the device sees it. The kernels here are registered in place of that, on
+autograd's key.
 """
 
 from typing import Any
@@ -11,15 +12,15 @@ from torch.nn import functional as F
 
 from ..config import config
 from ..lazy.tensor import XlaTensor
-from ..ops.linear_cross_entropy import LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD, PIECES
+from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
 
 aten = torch.ops.aten
 
 
 def _takes_torchs_ops() -> bool:
-    """Whether somebody is at work who knows torch's ops and their derivatives: forward-mode differentiation,
-    torch.func, or a dispatch mode, as selective checkpointing and the counters of flops are."""
+    """True if the caller works on torch's own ops and their derivatives: forward-mode differentiation, torch.func, or a
+    dispatch mode, as selective checkpointing and the counters of flops are."""
     return (
         forward_ad._current_level >= 0
         or torch._C._are_functorch_transforms_active()
@@ -30,15 +31,15 @@ def _takes_torchs_ops() -> bool:
 # --- linear -----------------------------------------------------------------------------------------------------------
 
 # torch has a derivative formula of linear for backends with a kernel of their own (`linear_backward`, and of that one),
-# which is C++. It is under autograd's alias key, of which the device's own key, where `linear` stands, takes
-# precedence: it is reached by the key of such a backend.
+# in C++. It is under autograd's alias key, and the device's own key, which has `linear`, takes precedence over that: so
+# it is reached by the key of such a backend.
 _BY_FORMULA = torch._C.DispatchKeySet(torch._C.DispatchKey.AutogradNestedTensor) | torch._C.DispatchKeySet(
     torch._C.DispatchKey.Python
 )
 
 
 def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-    """torch's `linear`: as one op of the usual operands, for which torch's formula is right."""
+    """torch's `linear`: one op for the usual operands, for which torch's formula is right."""
     is_usual = weight.dim() == 2 and (bias is None or bias.dim() == 1) and not weight.is_complex()
     if not is_usual or _takes_torchs_ops():
         return aten.linear.default.decompose(input, weight, bias)
@@ -61,7 +62,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         logits, target, weight, logsumexp, total_weight = ctx.saved_tensors
-        if torch.is_grad_enabled():  # the gradient is to have one itself: that of torch's formulas has
+        if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = aten.cross_entropy_loss.default.decompose(logits, target, weight, *ctx.settings)
             (grad,) = torch.autograd.grad(loss, logits, grad_output, create_graph=True)
         else:
@@ -73,7 +74,7 @@ def cross_entropy(
     self: Any, target: Any, weight: Any = None, reduction: int = 1, ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
-    """torch's `cross_entropy_loss`: as one op where targets are class indices."""
+    """torch's `cross_entropy_loss`: one op where targets are class indices."""
     args = (self, target, weight, reduction, ignore_index, label_smoothing)
     if target.is_floating_point() or (weight is not None and weight.requires_grad) or _takes_torchs_ops():
         return aten.cross_entropy_loss.default.decompose(*args)
@@ -84,7 +85,7 @@ def cross_entropy(
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
-    """`spmd::linear_cross_entropy` with its gradient, which makes the logits again from what the linear layer reads."""
+    """`spmd::linear_cross_entropy` with its gradient, which computes the logits again from the layer's operands."""
 
     @staticmethod
     def forward(ctx: Any, *args: Any) -> torch.Tensor:
@@ -97,7 +98,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, grad_output: torch.Tensor) -> Any:
         *operands, logsumexp, total_weight = ctx.saved_tensors
         wanted = [ctx.needs_input_grad[place] for place in _DIFFERENTIABLE]
-        if torch.is_grad_enabled():  # the gradient is to have one itself: that of torch's formulas has
+        if torch.is_grad_enabled():  # create_graph: torch's formulas have a gradient of the gradient
             loss = _in_torchs_ops(*operands, *ctx.settings)
             of = [operands[place] for place, want in zip(_DIFFERENTIABLE, wanted, strict=True) if want]
             made = iter(torch.autograd.grad(loss, of, grad_output, create_graph=True))
@@ -128,16 +129,17 @@ def linear_cross_entropy(
 ) -> torch.Tensor:  # fmt: skip
     """The cross entropy of `F.linear(input, linear_weight, linear_bias)` without all of these logits in memory.
 
-    The classes are gone through in pieces, forward and again backward, on each device its own where the tensors are
-    sharded. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)` within rounding. What is
-    paid for it is a fourth product of the layer's size beside its three, in the backward. The plain form,
-    `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above `config.max_logits_bytes`.
+    The classes are processed in chunks, in the forward and again in the backward pass; where the tensors are sharded,
+    each device processes its own. Values and gradients are those of `F.cross_entropy(F.linear(...).float(), ...)`
+    within rounding. The price is a fourth product of the layer's size in addition to its three, in the backward pass.
+    The plain form, `F.cross_entropy` of an `nn.Linear`'s outputs, becomes this by itself above
+    `config.max_logits_bytes`.
 
     Args:
         input: [..., in_features]. linear_weight: [classes, in_features]. linear_bias: [classes].
         target: [...], class indices. weight: [classes], the classes' own weights.
         reduction, ignore_index, label_smoothing: as of `torch.nn.functional.cross_entropy`.
-        max_bytes: what the logits of a piece may take on a device, in bytes (at least 1,024 classes are a piece); by
+        max_bytes: the most bytes that the logits of a chunk take on a device (a chunk has at least 1,024 classes); by
             default an eighth of `config.max_logits_bytes`.
 
     Returns the loss, in float32 at least. Tensors of other devices are computed by torch's own two ops.
@@ -165,7 +167,7 @@ def linear_cross_entropy(
     if reduction not in _REDUCTIONS:
         raise ValueError(f"linear_cross_entropy: expected reduction 'none', 'mean' or 'sum', got {reduction!r}")
     if max_bytes is None:
-        max_bytes = config.max_logits_bytes // PIECES
+        max_bytes = config.max_logits_bytes // CHUNKS
     dtype = torch.promote_types(input.dtype, torch.float32)
     weight = None if weight is None else weight.to(dtype)
     operands = input, linear_weight, target, linear_bias, weight
@@ -195,14 +197,14 @@ def ctc_loss(
     log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
     zero_infinity: bool = False,
 ) -> torch.Tensor:  # fmt: skip
-    """torch's `ctc_loss` of lengths as tensors, which torch's GPU kernels want on the CPU: taken from there, too."""
+    """torch's `ctc_loss` of lengths as tensors, also of CPU tensors, as torch's GPU kernels require them."""
     lengths = (given.to(log_probs.device) for given in (input_lengths, target_lengths))
     return aten.ctc_loss.Tensor.decompose(log_probs, targets, *lengths, blank, reduction, zero_infinity)
 
 
 # By torch's name of the overload; autograd is inside.
 KERNELS: dict[str, Any] = {"linear": linear, "cross_entropy_loss": cross_entropy, "ctc_loss.Tensor": ctc_loss}
-# The same for calls that arrive whole (in inference mode); `linear` has a rule.
+# The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
 HANDLERS: dict[Any, Any] = {
     aten.cross_entropy_loss.default: lambda func, args, kwargs: cross_entropy(*args, **kwargs),
     aten.ctc_loss.Tensor: lambda func, args, kwargs: ctc_loss(*args, **kwargs),

@@ -1,6 +1,6 @@
-"""The shape-and-dtype table's slow side: the Entry of one new combination of operands.
+"""The slow path of dispatch: the OpSpec of one new combination of operands.
 
-An Entry is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
+An OpSpec is built once per (operand metas, static arguments): torch runs the op on meta tensors for the result's shape,
 dtype and strides (and raises its own errors for bad shapes), and the rule's arguments are bound.
 """
 
@@ -13,25 +13,25 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_iter, tree_map_only
 
 from ..dtypes import check_fits, is_exact, to_numpy_dtype
 from ..ir.meta import Meta, dense_meta, meta_of
-from ..ir.op import Entry, Slot
+from ..ir.op import OpSpec, Slot
 from ..lazy.overlap import check_targets
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import ViewRule, view_rule
 from ..ops import CHECKS, Rule, base_name
-from ..ops.lifting import LARGEST, is_one_number
-from ..ops.meta import META_FUNCTIONS
-from .deterministic import unasked
+from ..ops.meta_rules import META_FUNCTIONS
+from ..ops.scalar_arguments import LARGEST, is_one_number
+from .deterministic import without_errors
 from .lowerings import Call, Fill, Large, Number, Operand, fill
 from .overloads import MUTATION, VIEW, Plan, args_have_tensor, constant_of, is_foreach, makes_tensors
 
 aten = torch.ops.aten
 
 # Under a default dtype of bfloat16, an integer times a complex number is complex64 on the CPU; the meta kernel of torch
-# 2.15, written in Python, says bcomplex32, which earlier versions do not have and XLA neither.
+# 2.15, written in Python, returns bcomplex32, which neither earlier versions nor XLA have.
 _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 
@@ -40,7 +40,7 @@ _BCOMPLEX32: torch.dtype | None = getattr(torch, "bcomplex32", None)
 
 @dataclass(slots=True)
 class _Binding:
-    """An overload's arguments with tensors and lifted numbers replaced by their places, in dispatch's order."""
+    """An overload's arguments with tensors and scalar arguments replaced by their places, in dispatch's order."""
 
     arguments: dict[str, Any]
     metas: list[Meta]
@@ -52,31 +52,31 @@ def _bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
         if type(value) is torch._C.Generator:
             continue
-        binding.arguments[argument.name] = _place(value, argument.name in plan.lifted_names, binding)
+        binding.arguments[argument.name] = _place(value, argument.name in plan.scalar_argument_names, binding)
     for name, value in kwargs.items():
         if name not in plan.ignored:
-            binding.arguments[name] = _place(value, name in plan.lifted_names, binding)
+            binding.arguments[name] = _place(value, name in plan.scalar_argument_names, binding)
     return binding
 
 
-def _place(value: Any, is_lifted: bool, binding: _Binding) -> Any:
+def _place(value: Any, is_scalar_argument: bool, binding: _Binding) -> Any:
     if isinstance(value, torch.Tensor):
         binding.metas.append(value._meta if type(value) is XlaTensor else dense_meta(value.shape, value.dtype))
         return Operand(len(binding.metas) - 1)
     if isinstance(value, (list, tuple)):
-        if is_lifted and is_one_number(value):
+        if is_scalar_argument and is_one_number(value):
             return [_place(value[0], True, binding)] * len(value)
-        return [_place(item, is_lifted, binding) for item in value]
-    if is_lifted and type(value) is int and value > LARGEST:
+        return [_place(item, is_scalar_argument, binding) for item in value]
+    if is_scalar_argument and type(value) is int and value > LARGEST:
         return Large(value)
-    if is_lifted and type(value) in (int, float):
+    if is_scalar_argument and type(value) in (int, float):
         binding.numbers.append(value)
         return Number(len(binding.numbers) - 1)
     return value
 
 
 def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What torch says the op returns, with torch's own errors for arguments it does not take."""
+    """The op's results on meta tensors; raises torch's own errors for arguments that it refuses."""
 
     def to_meta(value: Any) -> Any:
         if isinstance(value, XlaTensor):
@@ -96,11 +96,11 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     if check is not None:
         check(*arguments, **keywords)
     try:
-        with unasked():
+        with without_errors():
             made = run(*arguments, **keywords)
         if _BCOMPLEX32 is not None and torch.get_default_dtype() is torch.bfloat16:
             made = tree_map_only(torch.Tensor, lambda one: one.to(_as_on_cpu(one.dtype)), made)
-    except AssertionError as error:  # some of torch's meta kernels in Python check so; its other kernels raise
+    except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise RuntimeError(f"{plan.name}: {error}") from error
     if plan.kind is MUTATION:
         targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
@@ -115,11 +115,11 @@ def _as_on_cpu(dtype: torch.dtype) -> torch.dtype:
 # --- entries ----------------------------------------------------------------------------------------------------------
 
 
-def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The Entry (for a view op: the ViewRule) of one new combination of operands and static arguments."""
-    if plan.fills and isinstance(args[0], torch.Tensor):  # numbers that come later are looked at by dispatch
-        for value, lifted in zip(args, plan.lifted, strict=False):
-            if lifted and isinstance(value, (int, float, complex)):
+def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and static arguments."""
+    if plan.fills and isinstance(args[0], torch.Tensor):  # later calls' numbers are checked by dispatch
+        for value, scalar_args in zip(args, plan.scalar_args, strict=False):
+            if scalar_args and isinstance(value, (int, float, complex)):
                 check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
     made = run_on_meta(plan, args, kwargs)
     binding = _bind(plan, args, kwargs)
@@ -137,40 +137,41 @@ def new_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
     constant = constant_of(plan)
     if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
-        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.lifted_names)
+        constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
     lowering = Fill() if constant is not None else _call(plan, binding)
     statics = ", ".join(f"{name}={_show(value, binding)}" for name, value in binding.arguments.items())
-    operands = tuple(meta.layout for meta in binding.metas)  # of all that share the key, whoever comes first
-    entry = Entry.of(
+    operands = tuple(meta.layout for meta in binding.metas)  # of the calls with this key, those of the first
+    op = OpSpec.of(
         plan.name, lowering, metas, operands, numbers=kinds, statics=statics, constant=constant, layout=layout
     )
     if operands and constant is None and not any(meta.dtype.is_floating_point for meta in operands):
-        _check_takes(plan, entry)
-    return entry
+        _check_takes(plan, op)
+    return op
 
 
 def reads_default_dtype(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> bool:
-    """Whether `torch.set_default_dtype` may decide a type of the op's: integers alone meet a float, or become one."""
-    values = [*tree_leaves(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
+    """True if `torch.set_default_dtype` may decide a dtype of the op: integers alone meet a float, or become one."""
+    values = [*tree_iter(args), *(value for name, value in kwargs.items() if name not in plan.ignored)]
     if any(isinstance(value, torch.dtype) for value in values):
         return False
     exact = [is_exact(value.dtype) for value in values if isinstance(value, torch.Tensor)]
-    # The elements of a list each have a type of their own; elsewhere one operand with a fraction decides.
+    # The elements of a list each have a dtype of their own; elsewhere one floating-point operand decides.
     if not any(exact) if is_foreach(plan.overload) else not all(exact):
         return False
     return any(isinstance(value, (float, complex)) for value in values) or not all(is_exact(m.dtype) for m in metas)
 
 
-def _check_takes(plan: Plan, entry: Entry) -> None:
-    """torch's meta kernels take every dtype; whether a rule takes integers, booleans and complex numbers is tried
-    here, once per Entry, so that the user's line raises and not the barrier. Floats every rule takes: they are not."""
-    numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in entry.numbers]
+# torch's meta kernels take every dtype. The rule is tried here, once per OpSpec, so that the user's line raises and not
+# the sync. Every rule takes floats: these are not tried.
+def _check_takes(plan: Plan, op: OpSpec) -> None:
+    """Raises NotImplementedError for integers, booleans or complex numbers that the rule does not take."""
+    numbers = [jax.ShapeDtypeStruct((), np.float64 if kind == "f" else np.int64) for kind in op.numbers]
     try:
         with jax.enable_x64(True):
-            lower = functools.partial(entry.lower, layouts=[None] * len(entry.operands))
-            jax.eval_shape(lower, [meta.struct for meta in entry.operands], numbers)
+            lower = functools.partial(op.lower, layouts=[None] * len(op.operands))
+            jax.eval_shape(lower, [meta.struct for meta in op.operands], numbers)
     except (TypeError, ValueError) as error:
-        kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in entry.operands))
+        kinds = ", ".join(dict.fromkeys(str(meta.dtype) for meta in op.operands))
         raise NotImplementedError(f"{plan.name} is not implemented for {kinds} on xla: {error}") from error
 
 
@@ -183,7 +184,7 @@ _ARITHMETIC = {"add", "sub", "mul", "div", "pow", "rsub", "addcmul", "addcdiv", 
 
 
 def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
-    """torch's meta device lets arithmetic write a complex result into a real tensor; every real device refuses."""
+    """Raises where arithmetic writes a complex result into a real tensor, as every device of torch but meta does."""
     target = args[0]
     if base_name(plan.overload) not in _ARITHMETIC or not isinstance(target, torch.Tensor) or target.is_complex():
         return
@@ -209,14 +210,14 @@ def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], 
 
 
 def _view_rule(plan: Plan, base: XlaTensor, binding: _Binding, meta: Meta) -> ViewRule:
-    """The rule of a view; how it is read and written is one for all places in memory at which the base may begin."""
+    """The rule of a view; its read and its write are shared by all places in memory at which the base may begin."""
     parent = base._meta.layout
     statics = ", ".join(f"{name}={value}" for name, value in list(binding.arguments.items())[1:])
 
     def made() -> ViewRule:
-        entry = Entry.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
+        op = OpSpec.of(plan.name, _call(plan, binding), (meta.layout,), (parent,), statics=statics)
         arguments = dict(list(binding.arguments.items())[1:])
-        return view_rule(plan.overload, entry, parent, arguments)
+        return view_rule(plan.overload, op, parent, arguments)
 
     found = plan.table.of(("layout", parent, statics), made)
     return ViewRule(found.read, found.write, meta, found.shown)
@@ -247,7 +248,7 @@ def _compute_dtype(twin: OpOverload, rule: Rule, binding: _Binding) -> np.dtype 
             promoted.append(value)
     compute, _ = elementwise_dtypes(*promoted, type_promotion_kind=rule.promote)
     if compute.is_floating_point and compute.itemsize == 1:
-        compute = torch.float32  # torch computes float8 so, too; its table of types does not know them
+        compute = torch.float32  # torch computes float8 so, too; its table of dtypes does not have it
     return to_numpy_dtype(compute)
 
 

@@ -1,6 +1,6 @@
-"""Lists of tensors at once: each `_foreach_*` op comes from its element's op, whose rule runs for every element.
+"""List ops: each `_foreach_*` op comes from its element's op, whose rule runs for every element.
 
-The op of a fused optimizer, of many parameters, becomes one for each of them likewise.
+The op of a fused optimizer, over many parameters, becomes one op for each of them in the same way.
 """
 
 import dataclasses
@@ -12,13 +12,13 @@ from torch._ops import OpOverload
 
 from ..dtypes import is_exact
 from ..ir.meta import Meta, dense_meta, meta_of
-from ..ir.op import Entry, Part, Slot
+from ..ir.op import OpSpec, Part, Slot
 from ..lazy.overlap import check_targets
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
-from ..ops.lifting import LARGEST, is_one_number
+from ..ops.scalar_arguments import LARGEST, is_one_number
 from .elements import Each, Norms
-from .infer import check_complex, new_entry, run_on_meta
+from .infer import check_complex, new_op, run_on_meta
 from .lowerings import Call, Number, Operand, fill
 from .overloads import MUTATION, Plan, is_foreach
 from .resolve import plan_of
@@ -26,20 +26,20 @@ from .resolve import plan_of
 aten = torch.ops.aten
 
 
-def entry_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The Entry (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
+def op_for(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The OpSpec (for a view op: the ViewRule) of one new combination of operands and statics, list ops included."""
     if is_foreach(plan.overload):
-        return _list_entry(plan, args, kwargs)
-    made = new_entry(plan, args, kwargs)
+        return _list_op(plan, args, kwargs)
+    made = new_op(plan, args, kwargs)
     return _by_parameter(made) if made.name in _FUSED else made
 
 
 _FUSED = frozenset({"aten._fused_adam_", "aten._fused_adamw_", "aten._fused_sgd_", "aten._fused_adagrad_"})
 
 
-def _by_parameter(entry: Entry) -> Entry:
-    """A fused optimizer's op, whose results are lists one behind the other, as a list op."""
-    call = entry.lowering
+def _by_parameter(op: OpSpec) -> OpSpec:
+    """The op spec of a fused optimizer, whose results are concatenated lists, as a list op."""
+    call = op.lowering
     assert isinstance(call, Call), "a fused op has a rule"
     count = len(call.arguments[0][1])
     parts = []
@@ -54,20 +54,20 @@ def _by_parameter(entry: Entry) -> Entry:
             (name, fill(value[i : i + 1] if type(value) is list else value, operand, Number))
             for name, value in call.arguments
         )
-        results = range(i, len(entry.metas), count)
-        own = Entry.of(
-            entry.name, dataclasses.replace(call, arguments=arguments), tuple([entry.metas[k] for k in results]),
-            tuple([entry.operands[place] for place in places]), numbers=entry.numbers,
+        results = range(i, len(op.metas), count)
+        own = OpSpec.of(
+            op.name, dataclasses.replace(call, arguments=arguments), tuple([op.metas[k] for k in results]),
+            tuple([op.operands[place] for place in places]), numbers=op.numbers,
         )  # fmt: skip
-        parts.append(Part(own, tuple(places), tuple(range(len(entry.numbers))), tuple(results)))
-    return Entry.of(
-        entry.name, Each(tuple(parts)), entry.metas, entry.operands, numbers=entry.numbers, statics=entry.statics,
-        layout=entry.layout,
+        parts.append(Part(own, tuple(places), tuple(range(len(op.numbers))), tuple(results)))
+    return OpSpec.of(
+        op.name, Each(tuple(parts)), op.metas, op.operands, numbers=op.numbers, statics=op.statics,
+        layout=op.layout,
     )  # fmt: skip
 
 
-def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Entry:
-    """`_foreach_*`: the element's own rule for each element."""
+def _list_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
+    """The op spec of a `_foreach_*` op: the element's own rule for each element."""
     given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
     names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
         n for n in kwargs if n not in plan.ignored
@@ -83,54 +83,53 @@ def _list_entry(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> En
         elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
         if is_mutation:
             check_complex(plan, tuple(elements.values()))
-        entry = _element_entry(plan, elements)
+        op = _element_op(plan, elements)
         operand_index = [places[i] for places in operand_places]
         number_index = [place for places in number_places if (place := places[i]) is not None]
-        target = meta_of_target(args[0][i]) if is_mutation else entry.metas[0]
-        if not torch.can_cast(entry.metas[0].dtype, target.dtype):
+        target = meta_of_target(args[0][i]) if is_mutation else op.metas[0]
+        if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
-                f"{plan.name}: result type {entry.metas[0].dtype} can't be cast to the desired output type "
-                f"{target.dtype}"
+                f"{plan.name}: result type {op.metas[0].dtype} can't be cast to the desired output type {target.dtype}"
             )
-        if target.shape != entry.metas[0].shape:
+        if target.shape != op.metas[0].shape:
             raise RuntimeError(
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
-                f"{list(entry.metas[0].shape)}"
+                f"{list(op.metas[0].shape)}"
             )
-        parts.append(Part(entry, tuple(operand_index), tuple(number_index), (i,)))
+        parts.append(Part(op, tuple(operand_index), tuple(number_index), (i,)))
         metas.append(target)
     if is_mutation:
-        run_on_meta(plan, args, kwargs)  # what an element cannot hold is torch's own error
+        run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
         check_targets(plan.name, base_name(plan.overload), args[0])
     kinds = "".join("f" if type(number) is float else "i" for number in numbers)
     is_norm = base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0
     each = Norms(tuple(parts)) if is_norm and "dtype" not in names else Each(tuple(parts))
     operands = tuple(_operand_metas(given))
-    return Entry.of(
+    return OpSpec.of(
         plan.name, each, tuple(metas), operands, numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count
     )
 
 
 def _operand_metas(given: list[Any]) -> Iterator[Meta]:
-    """The layouts of the tensors among arguments, in the order in which dispatch takes them as operands."""
+    """The layouts of the tensors among the arguments, in the order in which dispatch takes them as operands."""
     for value in given:
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(item, torch.Tensor):
                 yield item._meta.layout if type(item) is XlaTensor else dense_meta(item.shape, item.dtype)
 
 
-def _element_entry(plan: Plan, elements: dict[str, Any]) -> Entry:
+def _element_op(plan: Plan, elements: dict[str, Any]) -> OpSpec:
     overload, args, kwargs = _element_call(plan.overload, elements)
     element_plan = plan_of(overload)
     if element_plan.rule is None:
         raise NotImplementedError(f"{plan.name}: {overload} has no lowering rule on xla; use foreach=False")
     key: tuple[Any, ...] = (
         "foreach",
-        *((name, _element_key(value, name in plan.lifted_names)) for name, value in elements.items()),
+        *((name, _element_key(value, name in plan.scalar_argument_names)) for name, value in elements.items()),
     )
-    # An element's types may be decided by torch's default dtype.
+    # An element's dtypes may be decided by torch's default dtype.
     key = (*key, torch.get_default_dtype()) if not any(map(_is_inexact, elements.values())) else key
-    return element_plan.table.of(key, lambda: new_entry(element_plan, args, kwargs))
+    return element_plan.table.of(key, lambda: new_op(element_plan, args, kwargs))
 
 
 def _is_inexact(value: Any) -> bool:
@@ -145,9 +144,9 @@ def meta_of_target(tensor: Any) -> Meta:
 def _flat_places(
     plan: Plan, given: list[Any], names: list[str], count: int
 ) -> tuple[list[list[int]], list[list[int | None]], list[float | int]]:
-    """Where dispatch's scan puts each argument's elements: (places among operands, among numbers, the numbers).
+    """The places of each argument's elements in dispatch's scan: (among operands, among numbers, the numbers).
 
-    An element of a list of numbers that is not lifted, a bool or a complex one, has no place: it is static.
+    An element of a list of numbers that is no scalar argument, a bool or a complex one, has no place: it is static.
     """
     operand_places: list[list[int]] = []
     number_places: list[list[int | None]] = []
@@ -169,9 +168,9 @@ def _flat_places(
         elif isinstance(value, torch.Tensor):
             operand_places.append([num_operands] * count)
             num_operands += 1
-        elif name in plan.lifted_names and isinstance(value, (list, tuple)) and not is_one_number(value):
+        elif name in plan.scalar_argument_names and isinstance(value, (list, tuple)) and not is_one_number(value):
             number_places.append([lift(item) for item in value])
-        elif name in plan.lifted_names:
+        elif name in plan.scalar_argument_names:
             place = lift(value[0] if isinstance(value, (list, tuple)) else value)
             number_places.append([place] * count)
     return operand_places, number_places, numbers
@@ -185,10 +184,10 @@ def _element(value: Any, index: int) -> Any:
     return value[index] if isinstance(value, (list, tuple)) else value
 
 
-def _element_key(value: Any, is_lifted: bool) -> Any:
+def _element_key(value: Any, is_scalar_argument: bool) -> Any:
     if isinstance(value, torch.Tensor):
         return value._meta.layout if type(value) is XlaTensor else dense_meta(value.shape, value.dtype)
-    if is_lifted and type(value) in (int, float):
+    if is_scalar_argument and type(value) in (int, float):
         return type(value)
     if type(value) is float:
         return ("f", value.hex())

@@ -1,4 +1,4 @@
-"""What an aten call computes, as data: its rule with its arguments, a fill, a moving op."""
+"""Lowerings of aten calls, as data: a rule with its arguments, a fill, an op with a dynamic start."""
 
 import contextlib
 import dataclasses
@@ -13,16 +13,16 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ..compile.rows import Made, Row, find_stretch, plain, rows, scalars
+from ..compile.stack_rows import Made, Row, find_stretch, plain, rows, scalars
 from ..dtypes import is_exact, to_numpy_dtype
 from ..ir.meta import padded_meta
-from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, OnHost, Padded, Slot
+from ..ir.op import PADDED, Arrays, Layouts, Lowering, OnHost, OpSpec, Padded, Slot
 from ..ops import RULES, Rule, folds
 from ..ops.create import cast
-from ..ops.moving import Gradient, Move, Read, Run, move_of
+from ..ops.dynamic_start import Gradient, Move, Read, Run, move_of
 from ..ops.padding import RULES as PADDING
 from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
-from ..ops.padding_shapes import LEAST_TURNS, capacity_of
+from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
 from ..ops.padding_shapes import begins as begun
 from ..ops.registry import rule_arguments
 from ..sharding.constrain import cut
@@ -34,11 +34,11 @@ class Operand(int):
 
 
 class Number(int):
-    """The index of a lifted number in a rule's arguments."""
+    """The index of a scalar argument in a rule's arguments."""
 
 
 class Large(int):
-    """An integer that is static because it has no place among the lifted ones."""
+    """An integer that is too large for a scalar argument, and so is static."""
 
 
 def fill(value: Any, operand: Callable[[int], Any], number: Callable[[int], Any]) -> Any:
@@ -57,11 +57,11 @@ _JOINS = frozenset({torch.ops.aten.cat.default, torch.ops.aten.stack.default})
 
 @dataclass(frozen=True, slots=True)
 class Call(Lowering):
-    """An overload's rule: arguments placed, types promoted, results cast.
+    """An overload's rule: arguments placed, dtypes promoted, results cast.
 
-    arguments: by name, tensors and lifted numbers replaced by their places. compute: the dtype that operands are
-    promoted to, where the rule asks for that. precision: jax's word for less than full float32 in products. writes: the
-    result is written into an operand. shape_only: the rule looks at its operands' shapes and dtypes alone.
+    arguments: by name, tensors and scalar arguments replaced by their places. compute: the dtype that operands are
+    promoted to, where the rule needs that. precision: jax's word for less than full float32 in products. writes: the
+    result is written into an operand. shape_only: the rule reads only its operands' shapes and dtypes.
     """
 
     overload: OpOverload
@@ -84,16 +84,16 @@ class Call(Lowering):
     def takes_rows(self) -> bool:
         return self.overload in _JOINS
 
-    def lower(self, op: Entry, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         if self.takes_rows:
             joined = self._joined(op, operands)
             if joined is not None:
                 return (joined,)
         return self._called(op, list(map(plain, operands)), numbers)
 
-    def _joined(self, op: Entry, operands: Sequence[Made]) -> jax.Array | None:
-        """What an op makes of the rows of an array that it joins, as all layers' logits are: that array, in another
-        shape. None where they are no such rows."""
+    def _joined(self, op: OpSpec, operands: Sequence[Made]) -> jax.Array | None:
+        """The result of an op that joins rows of one array, as all layers' logits are: that array, in another shape.
+        None where they are no such rows."""
         (meta,), shape = op.metas, op.operands[0].shape
         if not shape and any(isinstance(operand, Row) for operand in operands):
             return scalars(operands)
@@ -103,7 +103,7 @@ class Call(Lowering):
         dim = dict(self.arguments).get("dim", 0) % len(meta.shape)
         return jnp.moveaxis(cast(rows(found, len(operands)), meta.struct.dtype), 0, dim).reshape(meta.shape)
 
-    def _called(self, op: Entry, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
+    def _called(self, op: OpSpec, operands: Arrays, numbers: Arrays) -> tuple[jax.Array, ...]:
         rule = self.rule
 
         def operand(index: int) -> Any:
@@ -125,7 +125,7 @@ class Call(Lowering):
             if rule.promote is not None and len(op.metas) == 1 and not _depends_on_place(self):
                 flat: tuple[Any, ...] = (folds.called(rule.function, arguments, named, op.metas[0].shape),)
             else:
-                flat = tuple(_leaves(rule.function(*arguments, **named)))
+                flat = tuple(_arrays(rule.function(*arguments, **named)))
         if rule.promote is not None or self.writes:
             flat = tuple(cast(array, meta.struct.dtype) for array, meta in zip(flat, op.metas, strict=True))
         if self.writes:
@@ -135,17 +135,19 @@ class Call(Lowering):
     def _promoted(self, array: jax.Array) -> jax.Array:
         return array if self.compute is None else cast(array, self.compute)
 
-    def moving(self, op: Entry) -> tuple[Entry, int] | None:
+    def dynamic_start(self, op: OpSpec) -> tuple[OpSpec, int] | None:
         shapes = [meta.shape for meta in op.operands]
         found = move_of(self.overload, dict(self.arguments), shapes, op.metas[0].struct)
         if found is None:
             return None
         move, start = found
         kinds = "iii" if self.rule.wants_draw else "i"
-        lifted = Entry.of(op.name, Moving(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}")
-        return lifted, start
+        scalar_args = OpSpec.of(
+            op.name, DynamicStart(move), op.metas, op.operands, numbers=kinds, statics=f"moving, {move}"
+        )
+        return scalar_args, start
 
-    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
         rule = partial(begun, dims=begins) if begins else PADDING.get(self.overload)
         if rule is None or self.opaque:
             raise NoRule("has no rule for a padded dim")
@@ -158,12 +160,12 @@ class Call(Lowering):
         fits = tuple(physical(shape, pad) for shape, pad in zip(shapes, case.pads, strict=True))
         return _padded(op, pads, case, OnPadded(call, fits, tuple(case.before), case.instead))
 
-    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         count = len(op.numbers)
         return ((count - 2, count - 1),) if self.rule.wants_draw else ()
 
-    def on_host(self, op: Entry) -> OnHost | None:
-        """torch's own CPU kernel, for integers and booleans, whose bits are the same wherever computed."""
+    def on_host(self, op: OpSpec) -> OnHost | None:
+        """torch's own CPU kernel, for integers and booleans, whose bits are the same on every device."""
         overload = self.overload
         if overload.namespace != "aten" or self.rule.wants_draw or not _is_exact(op):
             return None
@@ -182,12 +184,12 @@ class Call(Lowering):
 class Fill(Lowering):
     """A result filled with the op's constant."""
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         (meta,) = op.metas
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
 
-    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
         (meta,) = op.metas
         likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
         made = {dim: capacity_of(meta.shape[dim]) for dim in begins} if begins else dict(likes[0]) if likes else None
@@ -195,10 +197,10 @@ class Fill(Lowering):
             raise NoRule("makes a value like a padded one")
         metas, operands = (padded_meta(meta, made),), tuple(map(padded_meta, op.operands, pads))
         numbers, constant = op.numbers, op.constant
-        entry = Entry.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
-        return Padded(entry, (made,), ())
+        op_spec = OpSpec.of(op.name, self, metas, operands, numbers=numbers, statics=PADDED, constant=constant)
+        return Padded(op_spec, (made,), ())
 
-    def on_host(self, op: Entry) -> OnHost | None:
+    def on_host(self, op: OpSpec) -> OnHost | None:
         if not _is_exact(op):
             return None
         (meta,), constant = op.metas, op.constant
@@ -212,39 +214,39 @@ class Fill(Lowering):
 
 @dataclass(frozen=True, slots=True)
 class OnPadded(Lowering):
-    """A call whose operands are padded: they are cut to `fits`, what stands in `before` is done to them, then the call
-    or something `instead`; each of these takes one of the first lifted integers."""
+    """A call whose operands are padded: they are cut to `fits` and go through the steps of `before`, then through the
+    call or `instead`; each step and `instead` take one of the first scalar arguments, integers."""
 
     call: Call | None
     fits: tuple[tuple[int, ...], ...]
     before: tuple[Before, ...]
     instead: Instead | None
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         given = [cut(array, shape) for array, shape in zip(operands, self.fits, strict=True)]
         for step, number in zip(self.before, numbers, strict=False):
             given = step(given, number)
         own = len(self.before) + (self.instead is not None)
         if self.instead is not None:
             return (self.instead(given, numbers[own - 1]),)
-        assert self.call is not None, "an op has one or the other"
+        assert self.call is not None, "an op has a call or a replacement"
         return self.call.lower(op, given, numbers[own:], layouts)
 
 
-def _padded(op: Entry, pads: Sequence[Pads], case: Case, lowering: Lowering) -> Padded:
+def _padded(op: OpSpec, pads: Sequence[Pads], case: Case, lowering: Lowering) -> Padded:
     """An op with its metas as they are with the padding."""
     metas = tuple(map(padded_meta, op.metas, case.made))
     operands = tuple(map(padded_meta, op.operands, pads))
     kinds = "i" * len(case.numbers) + op.numbers
-    # What an op returns beside tensors (attention: the length of the keys) the caller has had already.
+    # An op's results that are no tensors (attention: the length of the keys) have been returned to the caller already.
     layout = op.layout and tuple(item if item is Slot else None for item in op.layout)
-    made = Entry.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
+    made = OpSpec.of(op.name, lowering, metas, operands, numbers=kinds, statics=PADDED, layout=layout)
     return Padded(made, tuple(case.made), tuple(case.numbers))
 
 
 @dataclass(frozen=True, slots=True)
-class Moving(Lowering):
-    """An op with its position lifted."""
+class DynamicStart(Lowering):
+    """An op with its position as a scalar argument."""
 
     move: Move
 
@@ -252,11 +254,11 @@ class Moving(Lowering):
     def taken(self) -> Run | None:
         return self.move.run if isinstance(self.move, Read) else None
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
-    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
         move, (pad,) = self.move, pads or ({},)
         if type(move) is Read and not begins:
             run = move.run
@@ -266,29 +268,29 @@ class Moving(Lowering):
             if run.axis in pad and not run.is_select:
                 raise NoRule("is of a slice of a padded dim")
             made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
-            made |= {dim: capacity_of(op.metas[0].shape[dim], LEAST_TURNS) for dim in begins}
+            made |= {dim: capacity_of(op.metas[0].shape[dim], LEAST_ITERATIONS) for dim in begins}
             move = Gradient(run, physical(move.shape, made))
         else:
             raise NoRule("has no rule for a padded dim")
         metas, operands = (padded_meta(op.metas[0], made),), (padded_meta(op.operands[0], pad),)
-        entry = Entry.of(op.name, Moving(move), metas, operands, numbers=op.numbers, statics=PADDED)
-        return Padded(entry, (made,), ())
+        op_spec = OpSpec.of(op.name, DynamicStart(move), metas, operands, numbers=op.numbers, statics=PADDED)
+        return Padded(op_spec, (made,), ())
 
-    def draws(self, op: Entry) -> Sequence[tuple[int, int]]:
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
         return ((1, 2),) if len(op.numbers) == 3 else ()
 
 
 def _depends_on_place(call: Call) -> bool:
-    """Whether a call goes along a dim, is told its result's shape or draws: it is of the array as torch has it."""
+    """True if a call goes along a dim, takes its result's shape or draws: it needs the array in torch's shape."""
     return call.rule.wants_returns or call.rule.wants_draw or any(name == "dim" for name, _ in call.arguments)
 
 
-def _is_exact(op: Entry) -> bool:
+def _is_exact(op: OpSpec) -> bool:
     return all(is_exact(meta.dtype) for meta in (*op.metas, *op.operands))
 
 
-def _returns(op: Entry) -> Any:
-    """What torch says the op returns, as its rule takes it."""
+def _returns(op: OpSpec) -> Any:
+    """The shapes and dtypes of the op's results, as its rule takes them."""
     structs = [meta.struct for meta in op.metas]
     if op.layout is not None:
         queue = iter(structs)
@@ -296,10 +298,10 @@ def _returns(op: Entry) -> Any:
     return structs[0] if len(structs) == 1 else tuple(structs)
 
 
-def _leaves(made: Any) -> Iterator[jax.Array]:
+def _arrays(made: Any) -> Iterator[jax.Array]:
     if isinstance(made, (tuple, list)):
         for item in made:
-            yield from _leaves(item)
+            yield from _arrays(item)
     elif made is not None:
         yield made
 

@@ -1,10 +1,10 @@
-"""Indexing by tensors: what torch refuses, and masks, whose hits the host counts."""
+"""Indexing by tensors: torch's refusals, and masks, whose hits the host counts."""
 
 from typing import Any
 
 import torch
 
-from .. import metrics
+from .. import counters
 from ..pjrt.host import leaving
 
 aten = torch.ops.aten
@@ -14,7 +14,7 @@ _KINDS = (*_MASKS, torch.int64, torch.int32)
 
 
 def _check(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor]:
-    """The masks among the indices; IndexError, as torch's, where one does not fit or an index is no index."""
+    """The masks among the indices; IndexError, as torch's, where one does not fit or has no index dtype."""
     masks, place = [], 0
     for index in indices:
         if index is None:
@@ -36,7 +36,7 @@ def _check(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor]:
 
 
 def _index(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A boolean index selects as many elements as it has True: only the host can know the shape of the result."""
+    """Indexing by a boolean mask: the result has one element per True, a number that only the host can know."""
     tensor, indices = args[0], args[1]
     if not _check(tensor, indices):
         return NotImplemented
@@ -49,7 +49,7 @@ def _as_integers(tensor: torch.Tensor, indices: Any) -> list[torch.Tensor | None
     for index in indices:
         if index is not None and index.dtype in _MASKS:
             leaving("a boolean index", f"a mask of shape {list(index.shape)}")
-            metrics.add("host_ops")
+            counters.add("host_ops")
             expanded.extend(index.cpu().nonzero().unbind(1))
         else:
             expanded.append(index)

@@ -1,4 +1,4 @@
-"""`out=`: what torch's CPU kernels take as `out`, and how it takes the result."""
+"""`out=`: the dtypes and shapes that torch's CPU kernels take as `out`, and the write of the result into it."""
 
 import warnings
 from typing import Any
@@ -12,7 +12,7 @@ from ..ops import base_name
 from ..ops.registry import PLACEMENT_ARGUMENTS
 from .overloads import Handler, Plan, as_list, aten, makes_tensors
 
-# torch does not say in a schema whether `out` may be of a wider dtype. With these ops it must be of the result's own,
+# A schema of torch does not say whether `out` may be of a wider dtype. With these ops it must be of the result's own,
 # by the op's name or, where its overloads differ, by the overload's.
 _EXACT = frozenset({
     "_linalg_det", "_linalg_eigh", "_linalg_slogdet", "_linalg_solve_ex", "_linalg_svd",
@@ -32,7 +32,7 @@ _EXACT = frozenset({
     "vdot", "view_copy", "where",
 })  # fmt: skip
 
-# Booleans, or bytes that stand for them.
+# Ops of booleans, or bytes in place of them.
 _BOOLEAN = frozenset({"all", "any"})
 # A draw is made in `out` itself, whatever its dtype.
 _ANY = frozenset({"bernoulli"})
@@ -42,12 +42,12 @@ _KINDS = {"cat": TypeError, "stack": TypeError, "_chunk_cat": TypeError, "_scale
 COMPUTES_IN_OUT = frozenset({"cumprod", "cumsum"})
 # torch resizes `out` without a warning.
 _QUIET = frozenset({"addbmm", "full", "linspace", "log_sigmoid_forward", "logspace", "narrow_copy", "ones", "zeros"})
-# Of `out` only the number of elements is asked.
+# Only the number of elements of `out` counts.
 _BY_COUNT = frozenset({"arange", "linspace", "logspace", "range"})
 
 
 def fill_out(overload: OpOverload, name: str, target: XlaTensor, value: torch.Tensor) -> None:
-    """Gives `out` the result, resized where it does not fit."""
+    """Writes the result into `out`, which is resized where it does not fit."""
     base = base_name(overload)
     _check_dtype(overload, base, name, target, value)
     check_target(name, base, target._meta)
@@ -76,12 +76,13 @@ def _check_dtype(overload: OpOverload, base: str, name: str, target: XlaTensor, 
         raise kind(f"{name}: result type {value.dtype} can't be cast to the desired output type {target.dtype} of out")
 
 
-# What an out= form computes where the form without it writes, too: running statistics.
+# The op that an out= form computes where the form without it writes, too: running statistics.
 _OUT_TWINS = {aten._native_batch_norm_legit.out: aten._native_batch_norm_legit.default}
 
 
 def out_form(plan: Plan) -> Handler | None:
-    """`out=`: the op without it, whose results the given tensors then take, resized where they do not fit."""
+    """The handler of an `out=` overload: runs the op without it and writes its results into the passed tensors, resized
+    where they do not fit."""
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
     twin = plan.twin or _OUT_TWINS.get(plan.overload)
     factory = None if twin is not None else _factory_of(plan.overload)

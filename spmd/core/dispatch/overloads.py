@@ -1,4 +1,4 @@
-"""What dispatch knows of an overload before it sees arguments."""
+"""Plans: the facts of an overload that dispatch knows before it sees arguments."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..ops import RULES, Rule, base_name, lifted_arguments
+from ..ops import RULES, Rule, base_name, scalar_arguments
 from ..ops.registry import PLACEMENT_ARGUMENTS
 from ..tables import Interned
 
@@ -16,32 +16,51 @@ FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
-# Ops that fill their result with one number: the number, or "lifted" for their first lifted argument.
+# Ops that fill their result with one number: the number, or `"lifted"` for their first scalar argument.
 CONSTANTS: dict[str, Any] = {
     "full": "lifted", "full_like": "lifted", "new_full": "lifted", "fill.Scalar": "lifted",
     "zero": 0, "zeros_like": 0, "new_zeros": 0, "ones_like": 1, "new_ones": 1,
     "empty": 0, "empty_like": 0, "new_empty": 0, "new_empty_strided": 0, "empty_strided": 0,
 }  # fmt: skip
-# Draws and constants that look only at the shape and dtype of the tensor they are given.
+# Draws and constants that read only the shape and dtype of the tensor passed to them.
 SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "exponential", "random", "geometric"}
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "clone"}
-# Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only lifted argument.
+# Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only scalar argument.
 FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}
 INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_"}
 
 
 class Plan:
-    """All that dispatch knows of one overload before it sees arguments, and the table of its entries.
+    """All that dispatch knows of one overload before it sees arguments, and its op table.
 
-    `dispatch.resolve.plan_of` is the one maker: a plan in its table is complete. is_plain: whether nothing but operands
-    and lifted numbers decides what is recorded: no draw, no look at the data.
+    `dispatch.resolve.plan_of` alone makes them: a plan in its table is complete. is_plain: the operands and scalar
+    arguments alone decide what is recorded: no draw, no check of the data.
     """
 
     __slots__ = (
-        "bounds", "draws", "entries", "fills", "handler", "ignored", "ignores_operands", "inherits_sharding", "is_list",
-        "is_plain", "kind", "lifted", "lifted_names", "mutated", "name", "overload", "precision", "returns_list",
+        "bounds",
+        "draws",
+        "entries",
+        "fills",
+        "handler",
+        "ignored",
+        "ignores_operands",
+        "inherits_sharding",
+        "is_list",
+        "is_plain",
+        "kind",
+        "mutated",
+        "name",
+        "overload",
+        "precision",
+        "returns_list",
         "returns_targets",
-        "rule", "table", "takes_host_indices", "twin",
+        "rule",
+        "scalar_args",
+        "scalar_argument_names",
+        "table",
+        "takes_host_indices",
+        "twin",
     )  # fmt: skip
 
     def __init__(self, overload: OpOverload):
@@ -53,14 +72,14 @@ class Plan:
         self.table: Interned[tuple[Any, ...], Any] = Interned()
         self.entries = self.table.rows  # for reading
         self.ignored = PLACEMENT_ARGUMENTS | {argument.name for argument in schema.arguments if argument.is_out}
-        self.lifted_names = lifted_arguments(overload)
-        self.lifted = tuple(argument.name in self.lifted_names for argument in schema.arguments)
+        self.scalar_argument_names = scalar_arguments(overload)
+        self.scalar_args = tuple(argument.name in self.scalar_argument_names for argument in schema.arguments)
         self.mutated = _mutated(overload)
         self.returns_targets = any(returned.alias_info is not None for returned in schema.returns)
         self.returns_list = len(schema.returns) == 1 and str(schema.returns[0].type).startswith("List")
         self.twin = functional_twin(overload) if self.kind is MUTATION else overload
         self.rule: Rule | None = RULES.get(self.twin) if self.twin is not None else None
-        self.precision: str | None = None  # jax's word for it, where a product is computed otherwise than in full
+        self.precision: str | None = None  # jax's word for it, where a product is computed in less than full float32
         self.draws = self.rule is not None and self.rule.wants_draw
         self.is_list = is_foreach(overload)
         self.ignores_operands = not is_foreach(overload) and (
@@ -71,14 +90,14 @@ class Plan:
         self.fills = base in FILLS and "Tensor" not in overload._overloadname
         self.inherits_sharding = base in LIKE and self.kind is FUNCTION
         self.takes_host_indices = schema.name.split("::")[1] in INDEX_OPS
-        # Both are `dispatch.resolve`'s to find: what does the op without its rule, and what first looks at the data.
+        # `dispatch.resolve` sets both: the handler that replaces the rule, and the check of the data before it.
         self.handler: Handler | None = None
         self.bounds: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
 
 
 def is_foreach(overload: OpOverload) -> bool:
-    """Whether this is one of torch's list-at-once forms, which are derived from the element's op."""
+    """True for torch's list ops, which are derived from the element's op."""
     return overload._schema.name.startswith("aten::_foreach_")
 
 
@@ -119,7 +138,7 @@ def _mutated(overload: OpOverload) -> tuple[int | str, ...]:
 
 
 def constant_of(plan: Plan) -> Any:
-    """The number that an op fills its result with, "lifted" for its first lifted argument, or None."""
+    """The number that an op fills its result with, `"lifted"` for its first scalar argument, or None."""
     base = base_name(plan.overload)
     if base in CONSTANTS:
         return CONSTANTS[base]
@@ -131,10 +150,10 @@ def as_list(value: Any) -> list[Any]:
 
 
 def args_have_tensor(args: tuple[Any, ...]) -> bool:
-    """Whether a tensor stands among the arguments (a factory has none)."""
+    """True if a tensor is among the arguments (a factory has none)."""
     return any(isinstance(value, torch.Tensor) for value in args)
 
 
 def makes_tensors(overload: OpOverload) -> bool:
-    """Whether an overload is a factory: it says where its result lives."""
+    """True if an overload is a factory: it takes its result's device."""
     return any(argument.name == "device" for argument in overload._schema.arguments)

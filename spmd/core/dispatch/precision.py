@@ -1,8 +1,8 @@
-"""How exactly float32 products are computed: torch's own settings, read when a product is recorded, as jax says them.
+"""The precision of float32 products: torch's own settings, read when a product is recorded, in jax's words.
 
-A program's products and convolutions are full float32 (`lower` asks for it) unless the user's setting at the call
-allows less. A product under such a setting is another op, `aten.mm:precision_high`, with entries of its own: so a graph
-may mix settings, its key tells them apart, and the ledger names the change. Ops that are no products pay nothing.
+A program's products and convolutions are full float32 (`lower` sets that) unless the user's setting at the call allows
+less. A product under such a setting is another op, `aten.mm:precision_high`, with an op table of its own: a graph may
+mix settings, its key differs between them, and the compile log names the change. Ops that are no products pay nothing.
 """
 
 from typing import Any
@@ -15,8 +15,8 @@ from .overloads import Plan
 # The families of rules whose work is matrix products and convolutions. Decompositions and solvers (`ops.linalg`) are
 # not among them: torch's settings do not reach those, either.
 _FAMILIES = frozenset({"matmul", "conv", "attention", "rnn", "distance"})
-# torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a CPU computes float32
-# whatever is asked.
+# torch's word -> jax's. On GPU both are TF32; on TPU they are three passes of bfloat16 and one; a CPU computes in
+# float32 under any setting.
 _JAX = {"high": "high", "medium": "default"}
 _FLOAT32 = (torch.float32, torch.complex64)
 
@@ -35,12 +35,12 @@ def matmul_precision() -> str:
 
 
 def is_product(plan: Plan) -> bool:
-    """Whether an op is one that the settings are about."""
+    """True for an op that the settings apply to."""
     return plan.rule is not None and plan.rule.function.__module__.rpartition(".")[2] in _FAMILIES
 
 
 def reads_float32(args: tuple[Any, ...]) -> bool:
-    """Whether an operand of a call is one that the settings are about."""
+    """True if an operand of a call has a dtype that the settings apply to."""
     return any(type(value) is XlaTensor and value._meta.dtype in _FLOAT32 for value in args)
 
 

@@ -1,4 +1,4 @@
-"""Recurrent layers (LSTM, GRU, RNN): torch's composite ops written on one scan per layer and direction."""
+"""Recurrent layers (LSTM, GRU, RNN): torch's composite ops written with one scan per layer and direction."""
 
 from typing import Any
 
@@ -11,19 +11,19 @@ aten = torch.ops.aten
 
 
 class _Recurrence(torch.autograd.Function):
-    """`spmd::recurrence` with its gradient. Results: output, then the final state; then what the gradient reads."""
+    """`spmd::recurrence` with its gradient. Results: output, final state, the values saved for the gradient."""
 
     @staticmethod
     def forward(
-        cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+        mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
     ):
         state = [h] if c is None else [h, c]
-        made = RECURRENCE(cell, gates, state, weight, bias, projection, mask, reverse)
+        made = RECURRENCE(mode, gates, state, weight, bias, projection, mask, reverse)
         return tuple(made)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.cell, ctx.reverse, gates, h, c, weight, bias, projection, mask = inputs
+        ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask = inputs
         num_state = 1 if c is None else 2
         ctx.num_state, ctx.num_saved = num_state, len(output) - 1 - num_state
         ctx.mark_non_differentiable(*output[1 + num_state :])
@@ -36,7 +36,7 @@ class _Recurrence(torch.autograd.Function):
         _, h, c, weight, bias, projection, mask, output, *saved = ctx.saved_tensors
         state = [h] if c is None else [h, c]
         made = RECURRENCE_BACKWARD(
-            ctx.cell,
+            ctx.mode,
             list(grads[: 1 + ctx.num_state]),
             state,
             weight,
@@ -59,34 +59,34 @@ class _Recurrence(torch.autograd.Function):
     def _differentiable(ctx: Any, *grads: torch.Tensor) -> Any:
         """With create_graph: the gradients of the unrolled layer."""
         inputs = gates, h, c, weight, bias, projection = ctx.saved_tensors[:6]
-        made = _unrolled(ctx.cell, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
+        made = _unrolled(ctx.mode, ctx.reverse, gates, h, c, weight, bias, projection, mask=ctx.saved_tensors[6])
         wanted = [value for value in inputs if value is not None and value.requires_grad]
         found = iter(torch.autograd.grad(made, wanted, grads, create_graph=True))
         return None, None, *(next(found) if any(value is each for each in wanted) else None for value in inputs), None
 
 
-def _step(cell: str, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any) -> tuple[Any, Any]:
+def _step(mode: str, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any) -> tuple[Any, Any]:
     """(h, c) after one step, in torch's ops."""
     hidden = F.linear(h, weight, bias)
-    if cell == "lstm":
+    if mode == "lstm":
         i, f, g, o = (gates + hidden).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         h = o.sigmoid() * c.tanh()
         return (h if projection is None else F.linear(h, projection)), c
-    if cell == "gru":
+    if mode == "gru":
         (xr, xz, xn), (hr, hz, hn) = gates.chunk(3, -1), hidden.chunk(3, -1)
         n = (xn + (xr + hr).sigmoid() * hn).tanh()
         return (h - n) * (xz + hz).sigmoid() + n, c
-    return torch.tanh(gates + hidden) if cell == "tanh" else torch.relu(gates + hidden), c
+    return torch.tanh(gates + hidden) if mode == "tanh" else torch.relu(gates + hidden), c
 
 
 def _unrolled(
-    cell: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
+    mode: str, reverse: bool, gates: Any, h: Any, c: Any, weight: Any, bias: Any, projection: Any, mask: Any
 ) -> tuple[torch.Tensor, ...]:
     """`_Recurrence` one step after the other, which can be differentiated any number of times."""
     outputs = []
     for step in reversed(range(len(gates))) if reverse else range(len(gates)):
-        new_h, new_c = _step(cell, gates[step], h, c, weight, bias, projection)
+        new_h, new_c = _step(mode, gates[step], h, c, weight, bias, projection)
         kept = None if mask is None else mask[step][:, None]
         h = new_h if kept is None else torch.where(kept, new_h, h)
         c = new_c if kept is None or c is None else torch.where(kept, new_c, c)
@@ -96,7 +96,7 @@ def _unrolled(
 
 
 class _Packed:
-    """Where the rows of a packed sequence stand in a padded one: the batch sizes are known on the host."""
+    """The places of a packed sequence's rows in a padded one: the batch sizes are known on the host."""
 
     def __init__(self, batch_sizes: torch.Tensor, device: torch.device):
         sizes = batch_sizes.cpu()
@@ -109,16 +109,16 @@ class _Packed:
         self.to_packed = mask.reshape(-1).nonzero()[:, 0].to(device)
 
     def pad(self, rows: torch.Tensor) -> torch.Tensor:
-        """[T, B, ...] of packed rows; what no row fills is masked out."""
+        """The packed rows as [T, B, ...]; the mask excludes the places without a row."""
         return rows.index_select(0, self.to_padded).reshape(*self.shape, *rows.shape[1:])
 
     def pack(self, padded: torch.Tensor) -> torch.Tensor:
-        """The rows that are filled, in the packed order."""
+        """The rows of a padded sequence that are filled, in the packed order."""
         return padded.flatten(0, 1).index_select(0, self.to_packed)
 
 
 def _batch_sizes(lengths: torch.Tensor, batch: int) -> torch.Tensor:
-    """How many sequences have a row at each step; refuses what torch refuses."""
+    """The number of sequences with a row at each step; refuses what torch refuses."""
     if lengths.numel() != batch:
         raise RuntimeError(
             f"Expected `len(lengths)` to be equal to batch_size, but got {lengths.numel()} (batch_size={batch})"
@@ -141,7 +141,7 @@ def _pack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tor
 
 
 def _direction(
-    cell: str, x: torch.Tensor, state: list[Any], weights: Any, has_biases: bool, reverse: bool, packed: Any
+    mode: str, x: torch.Tensor, state: list[Any], weights: Any, has_biases: bool, reverse: bool, packed: Any
 ):
     """(output, final state) of one layer in one direction; x is [T, B, F], or packed rows."""
     w_ih, w_hh, *rest = weights
@@ -153,13 +153,13 @@ def _direction(
         None if value is None else value.to(gates.dtype) for value in [*state, *[None] * (2 - len(state)), *recurrent]
     )
     mask = None if packed is None else packed.mask
-    made = _Recurrence.apply(cell, reverse, gates, h, c, w_hh, b_hh, projection, mask)
+    made = _Recurrence.apply(mode, reverse, gates, h, c, w_hh, b_hh, projection, mask)
     output = made[0] if packed is None else packed.pack(made[0])
     return output, made[1 : 1 + len(state)]
 
 
 def _layers(
-    cell: str, x: Any, states: list[Any], params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
+    mode: str, x: Any, states: list[Any], params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool, packed: Any = None,
 ) -> tuple[torch.Tensor, list[torch.Tensor]]:  # fmt: skip
     """(output, final states): states are [layers * directions, B, H] each."""
@@ -174,47 +174,47 @@ def _layers(
             index = layer * directions + direction
             weights = params[index * per_direction : (index + 1) * per_direction]
             state = [part[index] for part in states]
-            output, last = _direction(cell, x, state, weights, has_biases, direction == 1, packed)
+            output, last = _direction(mode, x, state, weights, has_biases, direction == 1, packed)
             outputs.append(output)
             finals.append(list(last))
         x = outputs[0] if directions == 1 else torch.cat(outputs, -1)
     return x, [torch.stack(parts) for parts in zip(*finals, strict=True)]
 
 
-def _on_inputs(cell: str) -> Any:
+def _on_inputs(mode: str) -> Any:
     def layer(
         input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool,
         bidirectional: bool, batch_first: bool,
     ) -> Any:  # fmt: skip
         x = input.transpose(0, 1) if batch_first else input
-        states = list(hx) if cell == "lstm" else [hx]
-        output, finals = _layers(cell, x, states, params, has_biases, num_layers, dropout, train, bidirectional)
+        states = list(hx) if mode == "lstm" else [hx]
+        output, finals = _layers(mode, x, states, params, has_biases, num_layers, dropout, train, bidirectional)
         return output.transpose(0, 1) if batch_first else output, *finals
 
     return layer
 
 
-def _on_packed(cell: str) -> Any:
+def _on_packed(mode: str) -> Any:
     def layer(
         data: Any, batch_sizes: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float,
         train: bool, bidirectional: bool,
     ) -> Any:  # fmt: skip
-        states = list(hx) if cell == "lstm" else [hx]
+        states = list(hx) if mode == "lstm" else [hx]
         packed = _Packed(batch_sizes, data.device)
         output, finals = _layers(
-            cell, data, states, params, has_biases, num_layers, dropout, train, bidirectional, packed
+            mode, data, states, params, has_biases, num_layers, dropout, train, bidirectional, packed
         )
         return output, *finals
 
     return layer
 
 
-_CELLS = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
+_MODES = {"lstm": "lstm", "gru": "gru", "rnn_tanh": "tanh", "rnn_relu": "relu"}
 
 # By torch's name of the overload; autograd is inside.
 KERNELS: dict[str, Any] = {
-    **{f"{name}.input": _on_inputs(cell) for name, cell in _CELLS.items()},
-    **{f"{name}.data": _on_packed(cell) for name, cell in _CELLS.items()},
+    **{f"{name}.input": _on_inputs(mode) for name, mode in _MODES.items()},
+    **{f"{name}.data": _on_packed(mode) for name, mode in _MODES.items()},
 }
 
 
@@ -222,7 +222,7 @@ def _handler(kernel: Any) -> Any:
     return lambda func, args, kwargs: kernel(*args, **kwargs)
 
 
-# The layers, for calls that arrive whole (in inference mode), and packing.
+# The layers, for calls that arrive undecomposed (in inference mode), and packing.
 HANDLERS: dict[Any, Any] = {
     aten._pack_padded_sequence.default: _pack,
     **{

@@ -1,8 +1,8 @@
-"""The dtype in which a gradient is summed over devices: what makes it is recorded anew, asked in that dtype.
+"""The dtype in which a gradient is summed over devices: the op that computes the gradient is recorded again, in that
+dtype.
 
-A partitioner reduces a sum where it stands, over the batch say, in the dtype of the op that sums: a cast behind it
-comes too late. So the way back from the gradient leads to that op, through casts, annotations, views and sums of
-several uses.
+A partitioner reduces a sum at the op that sums, over the batch say, in that op's dtype: a cast after it comes too late.
+So the path back from the gradient leads to that op, through casts, annotations, views and sums of several uses.
 """
 
 import warnings
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from ..ir.graph import Node, Pick, Value, results
+from ..ir.graph import Node, TupleElement, Value, results
 from ..ir.meta import Meta, intern_meta
-from ..ir.op import Entry, Slot
-from ..lazy.annotate import mark_entry
-from ..lazy.cell import LOCK, Cell
+from ..ir.op import OpSpec, Slot
+from ..lazy.annotations import mark_op
 from ..lazy.record import Place, record
+from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read as value_of
 from ..ops.partial import SUMS, WAYS
@@ -26,39 +26,38 @@ _warned: set[tuple[str, torch.dtype]] = set()
 
 
 def reduce_in(gradient: XlaTensor, dtype: torch.dtype) -> None:
-    """Has the sum over devices that a gradient is be taken in a dtype; the gradient keeps its own, and its place."""
+    """Takes the sum over devices of a gradient in a dtype; the gradient keeps its own dtype and its storage."""
     with LOCK:
         value = value_of(gradient)
-        asked = _Way(dtype).to(value)
-        if asked is value:
+        wanted = _Way(dtype).to(value)
+        if wanted is value:
             return
-        made = _cast(asked, value.meta.dtype)
+        made = _cast(wanted, value.meta.dtype)
         if gradient._view is None:
-            gradient._cell.write(made)
-        else:  # what it was a view of is not asked
-            gradient._cell, gradient._view = Cell(made, gradient._meta), None
+            gradient._storage.write(made)
+        else:  # the base of the view keeps its value
+            gradient._storage, gradient._view = Storage(made, gradient._meta), None
 
 
 class _Way:
-    """The way back from one gradient."""
+    """The path back from one gradient to the ops that sum it."""
 
     def __init__(self, dtype: torch.dtype):
         self.dtype = dtype
 
     def to(self, value: Value) -> Value:
-        """The value with its sums in the dtype, and perhaps in that dtype itself; the same object where nothing is to
-        be done."""
-        node = value.node if type(value) is Pick else value
+        """The value with its sums in the dtype, and perhaps in that dtype itself; the same object if it has none."""
+        node = value.node if type(value) is TupleElement else value
         if type(node) is not Node or not value.meta.dtype.is_floating_point:
-            return value  # data: its sum is over
-        name = node.entry.name.partition(":")[0]
+            return value  # data: its sum has been taken
+        name = node.op.name.partition(":")[0]
         if name == "mark_sharding":
             return self._marked(node)
-        lowering = node.entry.lowering
-        sums = _sums(node.entry, name)
-        index = value.index if type(value) is Pick else 0
+        lowering = node.op.lowering
+        sums = _sums(node.op, name)
+        index = value.index if type(value) is TupleElement else 0
         if index in sums:
-            return value if value.meta.dtype is self.dtype else self._asked(node, index, sums)
+            return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
         if name in WAYS and isinstance(lowering, Call) and not lowering.opaque:
             return self._again(node, value, lowering)
         if value.meta.dtype is not self.dtype:
@@ -67,30 +66,30 @@ class _Way:
 
     def _marked(self, node: Node) -> Value:
         (inner,) = node.operands
-        asked = self.to(inner)
-        if asked is inner:
+        wanted = self.to(inner)
+        if wanted is inner:
             return node
-        lowering: Any = node.entry.lowering
-        return record(mark_entry(asked.meta, lowering.sharding, lowering.via), (asked,), (), _place(node))
+        lowering: Any = node.op.lowering
+        return record(mark_op(wanted.meta, lowering.sharding, lowering.via), (wanted,), (), _place(node))
 
-    def _asked(self, node: Node, index: int, sums: Collection[int]) -> Value:
-        """The op that sums, with the results that are sums promised in the dtype: its rule does as is promised."""
-        op = node.entry
+    def _in_dtype(self, node: Node, index: int, sums: Collection[int]) -> Value:
+        """The op that sums, with its sums in the dtype: its rule computes in the dtype of the results' metas."""
+        op = node.op
         metas = tuple(_in(meta, self.dtype) if place in sums else meta for place, meta in enumerate(op.metas))
-        entry = Entry.of(
+        op_spec = OpSpec.of(
             op.name, op.lowering, metas, op.operands, numbers=op.numbers, statics=f"{op.statics}, sum={self.dtype}",
             layout=op.layout,
         )  # fmt: skip
-        return results(record(entry, node.operands, node.numbers, _place(node)))[index]
+        return results(record(op_spec, node.operands, node.numbers, _place(node)))[index]
 
     def _again(self, node: Node, value: Value, lowering: Call) -> Value:
-        """The op on operands whose sums are in the dtype; of a cast, what was cast."""
-        asked = [self.to(operand) for operand in node.operands]
-        if all(one is other for one, other in zip(asked, node.operands, strict=True)):
+        """The op on operands whose sums are in the dtype; for a cast, its operand."""
+        wanted = [self.to(operand) for operand in node.operands]
+        if all(one is other for one, other in zip(wanted, node.operands, strict=True)):
             return value
-        if node.entry.name == "aten._to_copy":
-            return asked[0]
-        tensors = [_tensor(one) for one in asked]
+        if node.op.name == "aten._to_copy":
+            return wanted[0]
+        tensors = [_tensor(one) for one in wanted]
         given = {
             name: fill(said, lambda index: tensors[index], lambda index: node.numbers[index])
             for name, said in lowering.arguments
@@ -98,8 +97,8 @@ class _Way:
         return value_of(lowering.overload(**given))
 
 
-def _sums(op: Entry, name: str) -> Collection[int]:
-    """Which of an op's results are sums that it can be asked for in another dtype; those it does not make count not."""
+def _sums(op: OpSpec, name: str) -> Collection[int]:
+    """The indices, among the results that an op makes, of those that are sums with a choice of dtype."""
     sums = SUMS.get(name, ())
     if op.layout is None:
         return sums
@@ -120,19 +119,19 @@ def _cast(value: Value, dtype: torch.dtype) -> Value:
 
 
 def _tensor(value: Value) -> XlaTensor:
-    return wrap(value.meta, Cell(value, value.meta))
+    return wrap(value.meta, Storage(value, value.meta))
 
 
 def _place(node: Node) -> Place:
     return node.code, node.instruction, node.sequence
 
 
-def _warn(name: str, computed: torch.dtype, asked: torch.dtype) -> None:
-    if (name, asked) not in _warned:
-        _warned.add((name, asked))
+def _warn(name: str, computed: torch.dtype, wanted: torch.dtype) -> None:
+    if (name, wanted) not in _warned:
+        _warned.add((name, wanted))
         warnings.warn(
-            f"a gradient is to be reduced in {asked}, but {name} makes it in {computed} and cannot be asked for "
-            "another dtype: it is reduced in that",
+            f"a gradient is to be reduced in {wanted}, but {name} computes it in {computed} and has no other dtype: it "
+            f"is reduced in {computed}",
             UserWarning,
             stacklevel=2,
         )

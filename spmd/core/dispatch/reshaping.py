@@ -1,4 +1,4 @@
-"""Calls that show memory in another shape: aliases, parts, strided views, and the in-place ops that change a shape.
+"""Calls that give memory another shape: aliases, parts, strided views, and the in-place ops that change a shape.
 
 One of the last kind makes the tensor the view that the op without underscore makes of it.
 """
@@ -11,7 +11,7 @@ from torch._prims_common import suggest_memory_format
 from ..ir.meta import Meta, meta_of
 from ..ir.source import user_frame
 from ..lazy import rebased
-from ..lazy.cell import LOCK
+from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, alias, no_bytes
 from ..lazy.views import View, check_bounds, refused_rule, shown, strided_rule
 from ..ops.shape import PARTS, part
@@ -31,7 +31,7 @@ def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
 
 
 def _part_count(func: Any, meta: Meta, arguments: tuple[Any, ...]) -> int:
-    """How many views torch makes of it; torch itself, with its own errors, is asked once per layout and arguments."""
+    """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
     key = (func, meta, *(tuple(value) if isinstance(value, list) else value for value in arguments))
     found = _part_counts.get(key)
     if found is None:
@@ -51,15 +51,15 @@ def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Xla
     with LOCK:
         code, instruction = user_frame(2)
         try:
-            check_bounds(base._cell.meta, meta)
-            rule = strided_rule(base._cell.meta, meta, shown(base._view))
+            check_bounds(base._storage.meta, meta)
+            rule = strided_rule(base._storage.meta, meta, shown(base._view))
         except (RuntimeError, NotImplementedError) as error:
             if (meta.shape, meta.strides, meta.offset) not in base.__dict__.get("_places", ()):
                 raise
-            rule = refused_rule(meta, error)  # autograd looks for the gradient of a view of what the base was
+            rule = refused_rule(meta, error)  # autograd needs the gradient of a view of the base as it was
         made = alias(base, meta, View(rule, None, code, instruction))
         if base.requires_grad:
-            rebased.follow(base._cell, made)
+            rebased.follow(base._storage, made)
         return made
 
 
@@ -69,7 +69,7 @@ def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTens
 
 
 def _set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-    """The tensor becomes another name of its source's memory."""
+    """Makes the tensor an alias of its source."""
     tensor = args[0]
     source = args[1] if len(args) > 1 else tensor.new_empty(0)
     if type(source) is not XlaTensor or source.dtype != tensor.dtype:
@@ -79,21 +79,21 @@ def _set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor
 
 def _is_set_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     one, other = args
-    return one._cell is other._cell and one._meta is other._meta
+    return one._storage is other._storage and one._meta is other._meta
 
 
 def _same_storage_numel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     sizes = [
-        x._cell.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize for x in args
+        x._storage.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize for x in args
     ]
     return sizes[0] == sizes[1]
 
 
 def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
     rebased.before_write(tensor)
-    # Sizes and strides, as torch sees them; gradient and version stay.
+    # torch's sizes and strides of the tensor; its gradient and version stay.
     torch._C.TensorBase.data.__set__(tensor, new)  # type: ignore[attr-defined]
-    tensor._cell, tensor._view, tensor._meta = new._cell, new._view, new._meta
+    tensor._storage, tensor._view, tensor._meta = new._storage, new._view, new._meta
     return tensor
 
 
@@ -105,14 +105,14 @@ def _view_in_place(view: Any) -> Any:
 
 
 def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-    """The tensor's memory from its first element on, under another shape. New elements are zeros, or what a
-    deterministic torch fills memory with; else it leaves them as it finds them."""
+    """Gives the tensor's memory, from its first element on, another shape. New elements are zeros, or torch's fill
+    value under deterministic algorithms."""
     tensor, size, memory_format = args[0], torch.Size(args[1]), kwargs.get("memory_format")
     if memory_format is torch.preserve_format:
         raise RuntimeError("resize_: unsupported memory format preserve_format; pass another, or none")
     if size == tensor.shape and memory_format is None:
         return tensor
-    memory = tensor._cell.meta
+    memory = tensor._storage.meta
     held = memory.numel - (tensor.storage_offset() - memory.offset) if tensor.dtype == memory.dtype else tensor.numel()
     missing = size.numel() - held
     if missing > 0:
@@ -138,7 +138,7 @@ def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
     tensor, source, *layout = args
     bound = {"storage_offset": None} | dict(zip(("size", "stride", "storage_offset"), layout, strict=False)) | kwargs
-    memory, begin = tensor._cell.meta, tensor._cell.meta.offset
+    memory, begin = tensor._storage.meta, tensor._storage.meta.offset
     offset = tensor.storage_offset() if bound["storage_offset"] is None else bound["storage_offset"]
     made = tensor.as_strided((memory.numel,), (1,), begin).clone()
     made.as_strided(bound["size"], bound["stride"], offset - begin).copy_(source)

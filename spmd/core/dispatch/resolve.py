@@ -1,4 +1,4 @@
-"""How an overload is done: a handler of its own, its rule, a form of another op, a decomposition; and `plan_of`."""
+"""The plan of each overload: a handler of its own, its rule, a form of another op, or a decomposition."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +14,14 @@ from .out import out_form
 from .overloads import FUNCTION, MUTATION, VIEW, Handler, Plan, aten, kind_of
 from .specials import SPECIALS
 
-# What a plan is of: an overload, or a product and the precision that the user allows it, "high" or "medium".
+# The subject of a plan: an overload, or a product and the precision that the user allows it, "high" or "medium".
 Op = OpOverload | tuple[OpOverload, str]
 
 PLANS: dict[Op, Plan] = {}
 
 
 def plan_of(op: Op) -> Plan:
-    """The one plan of an op, complete before anyone sees it."""
+    """The one plan of an op, complete before it is in the table."""
     found = PLANS.get(op)
     return PLANS.setdefault(op, new_plan(op)) if found is None else found
 
@@ -42,7 +42,7 @@ def new_plan(op: Op) -> Plan:
 
 
 def _handler(plan: Plan) -> Handler | None:
-    """What does an op instead of its rule; without a rule it is decomposed, or says clearly that it cannot be."""
+    """The handler that replaces an op's rule; an op without a rule is decomposed, or raises an error."""
     overload = plan.overload
     special = SPECIALS.get(overload)
     if special is not None or plan.is_list:
@@ -55,7 +55,7 @@ def _handler(plan: Plan) -> Handler | None:
 
 
 def _product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A product is another op where the user allows less than full float32 at this call."""
+    """The plan of a product at less than full float32, where the user allows it at this call."""
     setting = precision.matmul_precision()
     return NotImplemented if setting == "highest" or not precision.reads_float32(args) else plan_of((func, setting))
 
@@ -69,7 +69,7 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
 
 
 def _within_bounds(check: Callable[..., None], handler: Handler) -> Handler:
-    """What is done without a rule, after a look at the data."""
+    """A handler with the check of the data before it."""
 
     def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check(args, kwargs)
@@ -79,7 +79,7 @@ def _within_bounds(check: Callable[..., None], handler: Handler) -> Handler:
 
 
 def _checked(check: Callable[..., None] | None, handler: Handler) -> Handler:
-    """A decomposition after the checks of its arguments."""
+    """A decomposition with the checks of its arguments before it."""
     if check is None:
         return handler
 
@@ -104,7 +104,7 @@ def _decomposition(plan: Plan) -> Handler:
         return lambda func, args, kwargs: found(*args, **kwargs)
     if overload._can_decompose():
         return lambda func, args, kwargs: func.decompose(*args, **kwargs)
-    if overload.namespace == "prims":  # torch's references, which some decompositions are, are written in these
+    if overload.namespace == "prims":  # torch's references, which are some of the decompositions, are written in these
         return lambda func, args, kwargs: func._overloadpacket.impl_aten(*args, **kwargs)
     if overload.namespace != "aten" and plan.kind is FUNCTION and overload.has_kernel_for_dispatch_key(_COMPOSITE):
         return lambda func, args, kwargs: func._op_dk(_COMPOSITE, *args, **kwargs)

@@ -1,6 +1,6 @@
 """Calls that are more than an op, and the one table of them: `SPECIALS`.
 
-Copies and reads stand in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
+Copies and reads are in `copies`, changes of shape in `reshaping`, ops made of other ops in files of their own.
 """
 
 from typing import Any
@@ -30,7 +30,7 @@ def _randint_like(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> A
 
 
 def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """`scaled_dot_product_attention` as torch's fused op for other backends, whose derivative formula torch has."""
+    """`scaled_dot_product_attention` as torch's fused op for other backends, which has a derivative formula."""
     query, key, value, *rest = args
     bound = dict(zip(("attn_mask", "dropout_p", "is_causal"), rest, strict=False)) | kwargs
     mask, is_causal = bound.get("attn_mask"), bound.get("is_causal", False)
@@ -39,7 +39,7 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
             "scaled_dot_product_attention: expected query, key and value of at least 2 dims, got shapes "
             f"{list(query.shape)}, {list(key.shape)} and {list(value.shape)}"
         )
-    # Grouped heads stay as they are; without groups heads are a batch like any other, which one of may stand for many.
+    # Grouped heads stay as they are; without groups heads are a batch dim like any other, which broadcasts.
     kept = 3 if bound.get("enable_gqa", False) else 2
     try:
         outer = torch.broadcast_shapes(*(tensor.shape[:-kept] for tensor in (query, key, value)))
@@ -49,7 +49,7 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
             f"enable_gqa=True (shapes {list(query.shape)}, {list(key.shape)} and {list(value.shape)})"
         ) from None
     query, key, value = (tensor.expand(*outer, *tensor.shape[-kept:]) for tensor in (query, key, value))
-    whole = query
+    full_query = query
     batch = query.shape[:-3]
     if query.dim() != 4:
         query, key, value = (_to_4d(tensor) for tensor in (query, key, value))
@@ -57,7 +57,7 @@ def _attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torc
     output = aten._scaled_dot_product_fused_attention_overrideable(
         query, key, value, mask, bound.get("dropout_p", 0.0), is_causal, False, scale=bound.get("scale")
     )[0]
-    return output if output.dim() == len(batch) + 3 and len(batch) == 1 else _from_4d(output, whole)
+    return output if output.dim() == len(batch) + 3 and len(batch) == 1 else _from_4d(output, full_query)
 
 
 def _to_4d(tensor: torch.Tensor) -> torch.Tensor:
@@ -71,7 +71,7 @@ def _from_4d(output: torch.Tensor, query: torch.Tensor) -> torch.Tensor:
 
 
 def _batch_norm(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`native_batch_norm` writes its running statistics, which its schema does not say."""
+    """`native_batch_norm` writes its running statistics, which its schema does not declare."""
     names = ("input", "weight", "bias", "running_mean", "running_var", "training", "momentum", "eps")
     bound = dict(zip(names, args, strict=False)) | kwargs
     mean, var = bound["running_mean"], bound["running_var"]
@@ -88,7 +88,7 @@ def _batch_norm_legit(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def _rrelu(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """`rrelu_with_noise` leaves the slopes it drew in its second argument, for backward."""
+    """`rrelu_with_noise` leaves the slopes it drew in its second argument, for the backward pass."""
     names = ("self", "noise", "lower", "upper", "training", "generator")
     bound = (
         {"lower": 0.125, "upper": 1 / 3, "training": False, "generator": None}
@@ -116,7 +116,7 @@ def _bernoulli_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 
 def _polygamma_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """Its functional form has the two arguments the other way round."""
+    """`polygamma_`; the functional form has the two arguments in the other order."""
     tensor, order = args
     return tensor.copy_(torch.polygamma(order, tensor))
 
@@ -170,7 +170,7 @@ _SPECIALS: dict[Any, Handler] = {
     aten._weight_norm_interface_backward.default: _weight_norm_backward,
 }
 
-# Every overload that is done by a handler of its own; a later table may refine what an earlier one does.
+# Every overload with a handler of its own; a later table may refine an earlier one.
 SPECIALS: dict[Any, Handler] = {
     **copies.HANDLERS,
     **reshaping.HANDLERS,

@@ -1,4 +1,4 @@
-"""What torch's kernels refuse of the values they are given (chances, counts, lengths), where they are host data."""
+"""Checks of the values that torch's kernels refuse (probabilities, counts, lengths), where they are host data."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..ir.graph import Leaf
+from ..ir.graph import DeviceData
 from ..lazy.tensor import XlaTensor
 from ..ops.layer_checks import check_targets
 from ..pjrt.transfer import host_array, host_tensor
@@ -17,8 +17,8 @@ def on_host(tensor: torch.Tensor) -> np.ndarray | None:
     """The values of a tensor that has not left the host; None where the device made them or has them."""
     if type(tensor) is not XlaTensor:
         return host_array(tensor)
-    value = tensor._cell.value
-    if type(value) is not Leaf or value.host is None:
+    value = tensor._storage.value
+    if type(value) is not DeviceData or value.host is None:
         return None
     if tensor._view is None:
         return value.host
@@ -33,7 +33,7 @@ def _known(value: Any) -> np.ndarray | None:
 
 
 def _within(name: str, what: str, value: Any, low: float, high: float = float("inf")) -> None:
-    """RuntimeError where an element is not in [low, high]; NaN is not."""
+    """Raises RuntimeError where an element is not in [low, high]; NaN passes."""
     values = _known(value)
     if values is None:
         return
@@ -171,7 +171,7 @@ def _lu_unpack(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         _within("lu_unpack", "pivots", args[1], 1, args[0].shape[-2])
 
 
-# By the op's name; by its in-place form's where that looks at other arguments.
+# By the op's name, or by its in-place form's where that checks other arguments.
 VALUES: dict[str, Callable[[Sequence[Any], dict[str, Any]], None]] = {
     "normal": _normal,
     "bernoulli": _bernoulli,

@@ -1,1 +1,1 @@
-"""The barrier: what runs, where, and in which programs."""
+"""The sync: the choice of what runs, on which devices, and in which programs."""

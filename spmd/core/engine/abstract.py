@@ -1,7 +1,7 @@
-"""A step that is recorded and never runs: what a barrier would have run is kept, and its results have no data.
+"""A step that is recorded and never runs: the programs that its syncs would run are kept, and its results have no data.
 
-Everything above the hand-over to PJRT is what a run does (birth, schedule, donation), so that the programs are those of
-a run. Afterwards cells, leaves and the live set are what they were.
+Everything above the hand-over to PJRT is what a run does (initialization, schedule, donation), so that the programs are
+those of a run. Afterwards storages, device data and the list of live storages are what they were.
 """
 
 import contextlib
@@ -9,59 +9,60 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .. import metrics, pace
-from ..ir.graph import Graph, Leaf, Node, origin, topological
-from ..lazy.cell import ASIDE, BARRIER, LIVE, LOCK, READ, UNDO, UndoLog, forget_reads
+from .. import counters, pace
+from ..ir.graph import DeviceData, Graph, Node, origin, topological
+from ..lazy.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..pjrt import devices, runs
 from ..sharding.value import Sharding
 
 
 class Recording:
-    """The programs that barriers would have run, in order.
+    """The programs that syncs would have run, in order.
 
-    layouts: of results that the compiler places, (program, result) -> how it does, as far as that is known. unknown:
-    the leaves that are such results and of which it is not; they stand as if whole on every device. made: all results.
+    layouts: (program, result) -> the sharding that the compiler chooses for a result, as far as it is known. unknown:
+    the device data that are such results and whose sharding is not known; they count as replicated. made: all results.
     """
 
     def __init__(self, layouts: dict[tuple[int, int], Sharding] | None = None):
         self.layouts = {} if layouts is None else layouts
         self.programs: list[Graph] = []
-        self.made: list[Leaf] = []
-        self.unknown: dict[Leaf, tuple[int, int]] = {}
+        self.made: list[DeviceData] = []
+        self.unknown: dict[DeviceData, tuple[int, int]] = {}
 
-    def run(self, graph: Graph) -> list[Leaf]:
-        """Keeps a program; returns a leaf per root."""
+    def run(self, graph: Graph) -> list[DeviceData]:
+        """Keeps a program; returns device data for each root."""
         here = len(self.programs)
         self.programs.append(graph)
-        leaves = []
+        outputs = []
         for i, (root, pinned) in enumerate(zip(graph.roots, graph.pinned, strict=True)):
             chosen = self.layouts.get((here, i)) if pinned is None else pinned
-            leaf = Leaf(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
+            device_data = DeviceData(root.meta, sharding=chosen or graph.mesh, is_abstract=True)
             if chosen is None:
-                self.unknown[leaf] = here, i
-            leaves.append(leaf)
-        self.made += leaves
+                self.unknown[device_data] = here, i
+            outputs.append(device_data)
+        self.made += outputs
         runs.note_recorded()
-        return leaves
+        return outputs
 
 
 _active: Recording | None = None
-_owner = 0  # the thread whose programs it has
+_owner = 0  # the thread whose programs it keeps
 
 
 def recording() -> Recording | None:
-    """What is to have the programs of this thread instead of the devices; None: they run."""
+    """The recording that takes the programs of this thread instead of the devices; None: they run."""
     return _active if _active is not None and _owner == threading.get_ident() else None
 
 
 @contextlib.contextmanager
 def recorded(into: Recording) -> Iterator[None]:
-    """What this thread records inside never runs, and no cell, leaf, counter or line of the ledger is changed by it.
+    """Context in which nothing that this thread records runs, and no storage, device data, counter or line of the
+    compile log is changed.
 
-    Other threads wait with what they record. Raises RuntimeError inside itself.
+    Other threads wait with their recording. Raises RuntimeError inside itself.
     """
     global _active, _owner
-    with BARRIER, LOCK, metrics.unchanged(), pace.unchanged():
+    with SYNC_LOCK, LOCK, counters.unchanged(), pace.unchanged():
         if _active is not None:
             raise RuntimeError("spmd.plan: called by the step that is being planned")
         live, aside, read = LIVE[:], ASIDE[:], [(row, row[0].value, row[0].stamp) for row in READ]
@@ -77,37 +78,38 @@ def recorded(into: Recording) -> Iterator[None]:
             UNDO.remove(log)
             forget_reads()
             log.undo()
-            for node, entry, operands, numbers in before:
-                node.entry, node.operands, node.numbers = entry, operands, numbers
-            _forsake([*LIVE, *ASIDE], log.first)
+            for node, op, operands, numbers in before:
+                node.op, node.operands, node.numbers = op, operands, numbers
+            _replace_recorded([*LIVE, *ASIDE], log.first)
             LIVE[:], ASIDE[:] = live, aside
             for ref in live:
-                if (cell := ref()) is not None:
-                    cell.listed = True
+                if (storage := ref()) is not None:
+                    storage.listed = True
             for row, value, stamp in read:
                 row[0].value, row[0].stamp = value, stamp
                 READ.append(row)
 
 
 def _noted(refs: list[Any], log: UndoLog) -> list[tuple[Node, Any, Any, Any]]:
-    """Has the log know these cells; returns the ops behind them as they are."""
-    found = [cell for ref in refs if (cell := ref()) is not None]
-    for cell in found:
-        log.note(cell)
-    nodes = topological([value for cell in found for value in (*(cell.past or ()), cell.value)])[0]
-    return [(node, node.entry, node.operands, node.numbers) for node in nodes]
+    """Notes these storages in the log; returns the ops behind them as they are."""
+    found = [storage for ref in refs if (storage := ref()) is not None]
+    for storage in found:
+        log.note(storage)
+    nodes = topological([value for storage in found for value in (*(storage.past or ()), storage.value)])[0]
+    return [(node, node.op, node.operands, node.numbers) for node in nodes]
 
 
-def _forsake(refs: list[Any], first: int) -> None:
-    """What was recorded inside (its serial is `first` or more) and outlives it never runs: it has no data."""
+def _replace_recorded(refs: list[Any], first: int) -> None:
+    """Gives storages that outlive the context abstract data for values recorded in it (serial `first` or more), which
+    never run."""
     for ref in refs:
-        cell = ref()
-        if cell is None:
+        storage = ref()
+        if storage is None:
             continue
-        cell.listed = False
-        maker = origin(cell.value)
+        storage.listed = False
+        maker = origin(storage.value)
         if maker is not None and maker.serial >= first:
-            lies = (cell.sharding or devices.default_sharding()).closed()
-            cell.value = Leaf(cell.meta, sharding=lies, is_abstract=True)
-            cell.value.holder = cell.ref
-            cell.past = cell.data = None
+            sharding = (storage.sharding or devices.default_sharding()).closed()
+            storage.value = DeviceData(storage.meta, sharding=sharding, is_abstract=True)
+            storage.value.holder = storage.ref
+            storage.past = storage.data = None

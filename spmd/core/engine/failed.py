@@ -1,4 +1,4 @@
-"""What a barrier that failed gives up: no more than it must."""
+"""Recovery after a failed sync: no more values than necessary are given up."""
 
 from collections.abc import Collection, Sequence
 
@@ -7,74 +7,76 @@ import torch
 from ..compile.failing import RunError
 from ..compile.recompile import RecompileError
 from ..ir.errors import LostError
-from ..ir.graph import Leaf, Node, Value, is_data, origin, topological
-from ..lazy.cell import ASIDE, LIVE, Cell
+from ..ir.graph import DeviceData, Node, Value, is_data, origin, topological
+from ..lazy.storage import ASIDE, LIVE, Storage
 from ..passes import nans
-from .init import initial_values
+from .initialization import initial_values
 
-# Errors of a program that ran, or could not for its size: no later barrier tries it again.
+# Errors of a program that ran, or could not for its size: no later sync tries it again.
 FINAL = (torch.OutOfMemoryError, RunError, LostError, nans.NanError)
 
 
-def give_up(cells: Sequence[Cell], error: Exception) -> None:
-    """After a barrier for these cells that failed. What cannot be lowered or compiled stays recorded: the annotation or
-    the rule can be mended. What only must not be compiled now stays pending."""
+def give_up(storages: Sequence[Storage], error: Exception) -> None:
+    """Recovers after a sync of these storages that failed. Values that cannot be lowered or compiled stay recorded: the
+    annotation or the rule can be corrected. Values that must not be compiled now (RecompileError) stay pending."""
     if isinstance(error, RecompileError):
         return
     if isinstance(error, FINAL):
-        _abandon([cell for cell in cells if not is_data(cell.value)], error)
+        _abandon([storage for storage in storages if not is_data(storage.value)], error)
     else:
-        _set_aside({cell for cell in cells if type(cell.value) is not Leaf and depends(cell, error)})
+        _set_aside(
+            {storage for storage in storages if type(storage.value) is not DeviceData and depends(storage, error)}
+        )
 
 
-def depends(cell: Cell, error: Exception) -> bool:
-    """Whether a value needs the op that an error names; where it names none, any may be the one."""
+def depends(storage: Storage, error: Exception) -> bool:
+    """True if a value needs the op that an error names; where it names none, any may be the one."""
     failed = getattr(error, "node", None)
-    return failed is None or failed in topological([cell.value])[0]
+    return failed is None or failed in topological([storage.value])[0]
 
 
-def _set_aside(aside: Collection[Cell]) -> None:
-    """Takes cells out of the sight of barriers, as they were recorded; the rest stays pending."""
+def _set_aside(aside: Collection[Storage]) -> None:
+    """Hides storages from syncs, as they were recorded; the rest stays pending."""
     LIVE[:] = [ref for ref in LIVE if ref() not in aside]
     ASIDE[:] = [ref for ref in ASIDE if ref() is not None and ref() not in aside]
-    for cell in aside:
-        cell.listed = False
-        ASIDE.append(cell.ref)
+    for storage in aside:
+        storage.listed = False
+        ASIDE.append(storage.ref)
 
 
-def _abandon(cells: list[Cell], error: Exception) -> None:
-    """After a run that failed: what is not part of the failure stays pending; of what is, a tensor that had data, or
-    an initial value, takes it back.
+def _abandon(storages: list[Storage], error: Exception) -> None:
+    """Recovers after a run that failed: values that are not part of the failure stay pending; a tensor that is part of
+    it takes back the data or the initial value that it had.
 
-    Another one stays recorded, for a read to try again, unless its inputs are gone or a NaN guard blames them: then it
-    says what failed.
+    A tensor that had neither stays recorded, for a read to try again, unless its inputs are gone or a NaN guard blames
+    them: then its data is given up, with the reason.
     """
-    nodes, leaves = topological([cell.value for cell in cells])
-    gone = {leaf for leaf in leaves if leaf.gone is not None or leaf.is_lost()}
-    why = next((leaf.gone for leaf in gone if leaf.gone is not None), None) or str(error)
+    nodes, inputs = topological([storage.value for storage in storages])
+    gone = {device_data for device_data in inputs if device_data.gone is not None or device_data.is_lost()}
+    why = next((device_data.gone for device_data in gone if device_data.gone is not None), None) or str(error)
     if isinstance(error, nans.NanError):
         lost = _dependents(nodes, {*gone, error.value})
         failed = lost
     else:
         lost = _dependents(nodes, gone)
         failed = lost if lost and isinstance(error, LostError) else lost | _part_of_failure(nodes, error)
-    initial = initial_values(cells)
-    aside: set[Cell] = set()
-    for cell in cells:
-        maker = origin(cell.value)
+    initial = initial_values(storages)
+    aside: set[Storage] = set()
+    for storage in storages:
+        maker = origin(storage.value)
         if maker not in failed:
             continue
-        old, begin = cell.data, initial.get(cell)
+        old, begin = storage.data, initial.get(storage)
         if old is not None and old.gone is None and not old.is_lost():
-            cell.settle(old)
-        elif begin is not None and begin is not cell.value and origin(begin) not in lost:
-            cell.go_back(begin)
+            storage.settle(old)
+        elif begin is not None and begin is not storage.value and origin(begin) not in lost:
+            storage.go_back(begin)
         elif maker in lost:
-            data = Leaf(cell.meta)
+            data = DeviceData(storage.meta)
             data.give_up(why)
-            cell.settle(data)
+            storage.settle(data)
         else:
-            aside.add(cell)
+            aside.add(storage)
     _set_aside(aside)
 
 
@@ -88,11 +90,11 @@ def _dependents(nodes: Sequence[Node], values: Collection[Value]) -> set[Node]:
 
 
 def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
-    """The ops that failed with a program, of all that were to run: those that share ops with the one that the error
+    """The ops that failed with a program, of all that were to run: those that share ops with the op that the error
     names.
 
-    A step is such a set, and is given up or kept as one: half of an optimizer's step would be no state of before. Where
-    memory ran out and no op is named, it is the set with the largest value.
+    A step is such a set, and is given up or kept as one: half of an optimizer's step would not be the state before it.
+    Where memory ran out and no op is named, it is the set with the largest value.
     """
     sets = _connected(nodes)
     ran = set(getattr(error, "nodes", ()))
@@ -105,7 +107,7 @@ def _part_of_failure(nodes: Sequence[Node], error: Exception) -> set[Node]:
 
 
 def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
-    """The ops in sets that share none: each reads only its own and data."""
+    """The ops in disjoint sets: each reads only data and its own results."""
     known: dict[Node, set[Node]] = {}
     for node in nodes:
         own = {node}
@@ -120,6 +122,6 @@ def _connected(nodes: Sequence[Node]) -> list[set[Node]]:
 
 
 def _largest(nodes: Collection[Node]) -> int:
-    """The bytes of the largest value that ops read or make."""
-    metas = [meta for node in nodes for meta in (*node.entry.metas, *(value.meta for value in node.operands))]
+    """The bytes of the largest value that these ops read or make."""
+    metas = [meta for node in nodes for meta in (*node.op.metas, *(value.meta for value in node.operands))]
     return max((meta.nbytes for meta in metas), default=0)

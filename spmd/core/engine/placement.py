@@ -1,13 +1,13 @@
-"""Where the arrays of one program lie: its mesh, its inputs, the results that keep a layout, what may be donated."""
+"""The placement of one program's arrays: its mesh, its inputs, the results that keep a sharding, the donated inputs."""
 
 from collections.abc import Iterable
 
 from ..ir.errors import AbstractError
-from ..ir.graph import Leaf, Node, Value, origin
+from ..ir.graph import DeviceData, Node, Value, origin
 from ..ir.source import describe, user_line
-from ..lazy.annotate import current_sharding
-from ..lazy.cell import LOCK, Cell
-from ..lazy.constraints import laid_out
+from ..lazy.annotations import current_sharding
+from ..lazy.constraints import with_sharding
+from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from ..pjrt import agreement, devices, processes, transfer
 from ..sharding.spec import Spec
@@ -23,26 +23,28 @@ class MeshesError(ValueError):
         self.node = node
 
 
-def meshes_met(cells: Iterable[Cell], nodes: Iterable[Node], leaves: Iterable[Leaf]) -> dict[frozenset[int], Sharding]:
+def meshes_met(
+    storages: Iterable[Storage], nodes: Iterable[Node], inputs: Iterable[DeviceData]
+) -> dict[frozenset[int], Sharding]:
     """The devices that annotations and data name, each with a replicated sharding over them; the first device when
     nothing is annotated.
 
     Several meshes over the same devices share a program; the first that is met gives the order of the devices.
     """
     found: dict[frozenset[int], Sharding] = {}
-    for cell in cells:
-        if cell.sharding is not None:
-            found.setdefault(cell.sharding.devices, cell.sharding)
+    for storage in storages:
+        if storage.sharding is not None:
+            found.setdefault(storage.sharding.devices, storage.sharding)
     for node in nodes:
-        if node.entry.sharding is not None:
-            found.setdefault(node.entry.sharding.devices, node.entry.sharding)
-    for leaf in leaves:
-        sharding = wanted(leaf)
+        if node.op.sharding is not None:
+            found.setdefault(node.op.sharding.devices, node.op.sharding)
+    for device_data in inputs:
+        sharding = wanted(device_data)
         if sharding is not None:
             found.setdefault(sharding.devices, sharding)
     default = devices.default_sharding()
     if len(found) > 1:
-        found.pop(default.devices, None)  # what lies unannotated on the first device joins the mesh
+        found.pop(default.devices, None)  # unannotated data on the first device joins the mesh
     if not found:
         return {default.devices: default}
     return {ids: sharding.replicated() for ids, sharding in found.items()}
@@ -58,15 +60,15 @@ def check_here(mesh: Sharding) -> None:
 
 
 def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
-    """The devices each op must run on, where an annotation or an input says so.
+    """The devices on which each op must run, where an annotation or an input names them.
 
     Raises MeshesError for an op between two meshes; only `mark_sharding` takes a value from one to another.
     """
     homes: dict[Node, frozenset[int]] = {}
     for node in nodes:
         met = {home for operand in node.operands if (home := _home(operand, homes)) is not None}
-        if node.entry.sharding is not None:
-            met = {node.entry.sharding.devices}
+        if node.op.sharding is not None:
+            met = {node.op.sharding.devices}
         if len(met) > 1:
             shown = " and ".join(sorted(str(sorted(ids, key=str)) for ids in met))
             raise MeshesError(
@@ -80,7 +82,7 @@ def mesh_homes(nodes: Iterable[Node]) -> dict[Node, frozenset[int]]:
 
 
 def _home(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | None:
-    if isinstance(value, Leaf):
+    if isinstance(value, DeviceData):
         sharding = wanted(value)
         return None if sharding is None or sharding is devices.default_sharding() else sharding.devices
     node = origin(value)
@@ -88,108 +90,118 @@ def _home(value: Value, homes: dict[Node, frozenset[int]]) -> frozenset[int] | N
 
 
 def crosses(node: Node, homes: dict[Node, frozenset[int]]) -> bool:
-    """Whether an annotation takes its value to other devices than it is computed on."""
-    if node.entry.sharding is None:
+    """True if an annotation takes its value to other devices than it is computed on."""
+    if node.op.sharding is None:
         return False
     home = _home(node.operands[0], homes)
-    return home is not None and home != node.entry.sharding.devices
+    return home is not None and home != node.op.sharding.devices
 
 
-def moved(leaf: Leaf, target: Sharding) -> Leaf:
+def moved(device_data: DeviceData, target: Sharding) -> DeviceData:
     """The same data on another mesh."""
-    if leaf.is_abstract or (recording() is not None and leaf.host is None):
-        return Leaf(leaf.meta, sharding=target, is_abstract=True)
-    leaf.check()
-    if leaf.host is not None:
-        return Leaf(leaf.meta, host=leaf.host, sharding=target, source=leaf.source)
-    buffer, lies = leaf.placed()
-    buffer = transfer.move(buffer, leaf.meta.shape, lies, target)
-    return Leaf(leaf.meta, buffer=buffer, sharding=target, maker=leaf.maker, source=leaf.source)
+    if device_data.is_abstract or (recording() is not None and device_data.host is None):
+        return DeviceData(device_data.meta, sharding=target, is_abstract=True)
+    device_data.check()
+    if device_data.host is not None:
+        return DeviceData(device_data.meta, host=device_data.host, sharding=target, source=device_data.source)
+    buffer, sharding = device_data.placed()
+    buffer = transfer.move(buffer, device_data.meta.shape, sharding, target)
+    return DeviceData(
+        device_data.meta, buffer=buffer, sharding=target, maker=device_data.maker, source=device_data.source
+    )
 
 
 def placed_like(tensor: XlaTensor, target: XlaTensor) -> XlaTensor:
-    """A tensor of the same value on the devices of another one: split as that is where the shapes are equal, else
+    """A tensor of the same value on the devices of another one: sharded as that is where the shapes are equal, else
     replicated. It is annotated only if `target` is. The tensor itself where it needs no move."""
-    asked, here = target._cell.sharding, tensor._cell.sharding
-    lies = asked or current_sharding(target) or devices.default_sharding()
+    requested, here = target._storage.sharding, tensor._storage.sharding
+    sharding = requested or current_sharding(target) or devices.default_sharding()
     if tensor.shape != target.shape:
-        if here is None or here.devices == lies.devices:
+        if here is None or here.devices == sharding.devices:
             return tensor
-        lies, asked = lies.replicated(), asked and asked.replicated()
-    if here is asked or not tensor.numel():
+        sharding, requested = sharding.replicated(), requested and requested.replicated()
+    if here is requested or not tensor.numel():
         return tensor
-    if tensor._view is not None or type(tensor._cell.value) is not Leaf:
-        made = laid_out(tensor, lies)
-        made._cell.sharding = asked
+    if tensor._view is not None or type(tensor._storage.value) is not DeviceData:
+        made = with_sharding(tensor, sharding)
+        made._storage.sharding = requested
         return made
     with LOCK:
-        leaf = tensor._cell.value
-        data = moved(leaf, lies)
+        device_data = tensor._storage.value
+        data = moved(device_data, sharding)
         if data.host is not None:
-            data.sharding = asked
-        return wrap(tensor._meta, Cell(data, tensor._cell.meta, asked))
+            data.sharding = requested
+        return wrap(tensor._meta, Storage(data, tensor._storage.meta, requested))
 
 
-def wanted(leaf: Leaf) -> Sharding | None:
-    if leaf.host is None:
-        return leaf.sharding
-    cell = leaf.holder() if leaf.holder is not None else None
-    if cell is None:
-        return leaf.sharding
-    return cell.home if cell.sharding is None else cell.sharding.closed()
+def wanted(device_data: DeviceData) -> Sharding | None:
+    if device_data.host is None:
+        return device_data.sharding
+    storage = device_data.holder() if device_data.holder is not None else None
+    if storage is None:
+        return device_data.sharding
+    return storage.home if storage.sharding is None else storage.sharding.closed()
 
 
-def lies_in(leaf: Leaf, mesh: Sharding) -> Sharding:
-    """How a leaf is to lie in a program over `mesh`: as asked or as it does; whole on each device where it comes from
-    others."""
-    asked = wanted(leaf)
-    if asked is None:
+def is_placed_in(device_data: DeviceData, mesh: Sharding) -> Sharding:
+    """The sharding of device data in a program over `mesh`: the requested or the present one; replicated where it comes
+    from other devices."""
+    requested = wanted(device_data)
+    if requested is None:
         return mesh
-    return asked if asked.devices == mesh.devices else mesh.with_spec(Spec(), asked.memory)
+    return requested if requested.devices == mesh.devices else mesh.with_spec(Spec(), requested.memory)
 
 
-def bring(leaves: Iterable[Leaf], lies: Iterable[Sharding]) -> None:
-    """Takes each leaf to the devices of the program that is about to read it."""
-    for leaf, sharding in zip(leaves, lies, strict=True):
-        if leaf.host is not None:
+def bring(inputs: Iterable[DeviceData], shardings: Iterable[Sharding]) -> None:
+    """Moves each input to the devices of the program that is about to read it."""
+    for device_data, sharding in zip(inputs, shardings, strict=True):
+        if device_data.host is not None:
             if processes.several():
-                agreement.note(f"the upload of {leaf.meta!r}", transfer.sample(leaf.host), user_line())
-            buffer = transfer.upload(leaf.host, sharding)
-        elif leaf.is_abstract or leaf.sharding is not sharding:
-            leaf.check()
-            old, lay = leaf.placed()
-            buffer = transfer.move(old, leaf.meta.shape, lay, sharding)
+                agreement.note(f"the upload of {device_data.meta!r}", transfer.sample(device_data.host), user_line())
+            buffer = transfer.upload(device_data.host, sharding)
+        elif device_data.is_abstract or device_data.sharding is not sharding:
+            device_data.check()
+            old, old_sharding = device_data.placed()
+            buffer = transfer.move(old, device_data.meta.shape, old_sharding, sharding)
         else:
             continue
-        leaf.take(buffer, sharding)
-        cell = leaf.holder() if leaf.holder is not None else None
-        if cell is not None and cell.value is leaf:
-            cell.lie(sharding)
+        device_data.take(buffer, sharding)
+        storage = device_data.holder() if device_data.holder is not None else None
+        if storage is not None and storage.value is device_data:
+            storage.set_sharding(sharding)
 
 
-def pinned_sharding(cell: Cell, mesh: Sharding) -> Sharding | None:
-    """How a result must lie; None where the compiler may choose."""
-    if cell.sharding is not None:
-        return None if cell.sharding.is_open else cell.sharding  # its last op asks for what is asked (see `roots_of`)
+def pinned_sharding(storage: Storage, mesh: Sharding) -> Sharding | None:
+    """The sharding that a result must have; None where the compiler may choose."""
+    if storage.sharding is not None:
+        # An open one is requested by the value's last op (see `roots_of`).
+        return None if storage.sharding.is_open else storage.sharding
     if len(mesh.device_ids) == 1:
-        return mesh.with_spec(Spec(), _memory_of(cell))
-    if cell.data is not None:  # What is written over data comes back as that came: one step's output fits the next.
-        return lies_in(cell.data, mesh)
-    return cell.home if cell.home is not None and cell.home.devices == mesh.devices else None
+        return mesh.with_spec(Spec(), _memory_of(storage))
+    if storage.data is not None:  # A result keeps the sharding of overwritten data: one step's output fits the next.
+        return is_placed_in(storage.data, mesh)
+    return storage.home if storage.home is not None and storage.home.devices == mesh.devices else None
 
 
-def _memory_of(cell: Cell) -> str:
-    """In which memory a value that nobody has annotated lies: where it was, or where it is placed."""
-    if cell.home is not None:
-        return cell.home.memory
-    made = origin(cell.value)
-    return DEVICE if made is None else made.entry.memory
+def _memory_of(storage: Storage) -> str:
+    """The memory kind of a value without an annotation: where it was, or where its op places it."""
+    if storage.home is not None:
+        return storage.home.memory
+    made = origin(storage.value)
+    return DEVICE if made is None else made.op.memory
 
 
-def written_over(leaf: Leaf, lies: Sharding, asked: dict[Cell, tuple[int, Sharding | None]]) -> int | None:
-    """The place of the result, of the same layout, that the only holder of this buffer gets from this program."""
-    cell = leaf.holder() if leaf.holder is not None else None
-    if cell is None or cell not in asked or cell.value is leaf or cell.data not in (None, leaf):
+def written_over(
+    device_data: DeviceData, sharding: Sharding, requested: dict[Storage, tuple[int, Sharding | None]]
+) -> int | None:
+    """The index of the result, of the same layout, that this program gives the only holder of this buffer."""
+    storage = device_data.holder() if device_data.holder is not None else None
+    if (
+        storage is None
+        or storage not in requested
+        or storage.value is device_data
+        or storage.data not in (None, device_data)
+    ):
         return None
-    place, pinned = asked[cell]
-    return place if pinned is lies and cell.meta.struct == leaf.meta.struct else None
+    place, pinned = requested[storage]
+    return place if pinned is sharding and storage.meta.struct == device_data.meta.struct else None

@@ -1,1 +1,1 @@
-"""What users bring in JAX."""
+"""Functions of JAX and of XLA in a user's program."""

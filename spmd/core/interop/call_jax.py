@@ -1,4 +1,4 @@
-"""What users bring in JAX: any function as a differentiable op (`call_jax`), and lowering rules of their own ops."""
+"""JAX functions in a user's program: as differentiable ops (`call_jax`), and as lowering rules of the user's ops."""
 
 import itertools
 import re
@@ -17,10 +17,10 @@ from ..debug import check
 from ..dispatch.resolve import PLANS
 from ..dtypes import to_torch_dtype
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
-from ..lazy.cell import LOCK, take_up
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
+from ..lazy.storage import LOCK, take_up
 from ..lazy.tensor import XlaTensor, tensors_of
 from ..lazy.threads import enter_thread
 from ..ops import Promote
@@ -30,20 +30,20 @@ from ..tables import Interned
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
-    """Calls a JAX function on tensors as one recorded, differentiable op; its result's arrays come back as tensors.
+    """Calls a JAX function on tensors as one recorded, differentiable op; the arrays in its result become tensors.
 
-    Shapes and dtypes of the results are those that `jax.eval_shape` gives. Gradients come from `jax.vjp`, of any order;
-    integer inputs and results have none. The backward pass traces the function again, and XLA computes once what it
+    Shapes and dtypes of the results are those of `jax.eval_shape`. Gradients come from `jax.vjp`, of any order; integer
+    inputs and results have none. The backward pass traces the function again, and XLA computes once the values that it
     shares with the forward pass in the same program. The function must be pure. It is traced once for each combination
     of function, shapes, dtypes and static values: pass the same function object, not a new lambda each step.
 
     Args:
-        fn: takes arrays where tensors are given. It runs with JAX's 32-bit defaults unless an input has 64 bits.
-        tensors: pytrees of tensors on xla. What is no tensor in them (a number, a string) is static.
+        fn: takes arrays in place of the tensors. It runs with JAX's 32-bit defaults unless an input has 64 bits.
+        tensors: pytrees of tensors on xla. Anything else in them (a number, a string) is static.
         static: keyword arguments for `fn`; they must be hashable, and another value is another program.
 
     Raises TypeError for a tensor that is not on xla, a tensor in `static`, a static value that cannot be hashed, or a
-    result without arrays; what `fn` raises while it is traced comes out as it is. Source: `torchax.interop.call_jax`.
+    result without arrays; errors of `fn` while it is traced come out unchanged. Source: `torchax.interop.call_jax`.
 
     >>> import jax, torch, spmd
     >>> x = torch.ones(3, device="xla", requires_grad=True)
@@ -51,19 +51,19 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     >>> x.grad.shape
     torch.Size([3])
     """
-    leaves, tree = jax.tree.flatten(tensors)
+    values, tree = jax.tree.flatten(tensors)
     operands, places = [], []
-    for leaf in leaves:
-        if isinstance(leaf, torch.Tensor):
-            if type(leaf) is not XlaTensor:
-                where = f'{leaf.device}; move it with .to("xla") first'
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            if type(value) is not XlaTensor:
+                where = f'{value.device}; move it with .to("xla") first'
                 raise TypeError(f"call_jax: expected tensors on xla, got one on {where}")
-            operands.append(leaf)
+            operands.append(value)
             places.append(_TENSOR)
         else:
-            places.append(_Static(leaf, "an argument"))
+            places.append(_Static(value, "an argument"))
     for name, value in static.items():
-        if any(isinstance(part, torch.Tensor) for part in jax.tree.leaves(value)):
+        if any(isinstance(part, torch.Tensor) for part in jax.tree.flatten(value)[0]):
             raise TypeError(f"call_jax: {name} holds a tensor; pass tensors by position, only static values by name")
     named = tuple((name, _Static(value, name)) for name, value in sorted(static.items()))
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
@@ -79,7 +79,7 @@ _TENSOR = object()
 
 
 class _Static:
-    """A static value as part of a key: equal only to one of the same type that is written the same (1 is not 1.0)."""
+    """A static value as part of a key: equal only to one of the same type and the same text (1 is not 1.0)."""
 
     __slots__ = ("key", "value")
 
@@ -104,8 +104,8 @@ class _Static:
 def _flat(fn: Callable[..., Any], tree: Any, places: list[Any], static: dict[str, Any]) -> Callable[[Arrays], Any]:
     def function(arrays: Arrays) -> Any:
         queue = iter(arrays)
-        leaves = [next(queue) if place is _TENSOR else place.value for place in places]
-        return fn(*jax.tree.unflatten(tree, leaves), **static)
+        values = [next(queue) if place is _TENSOR else place.value for place in places]
+        return fn(*jax.tree.unflatten(tree, values), **static)
 
     return function
 
@@ -115,7 +115,7 @@ _serials = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class _Foreign(Lowering):
-    """A user's function of arrays; what it does no text can say, so that its number in this process stands for it."""
+    """A user's function of arrays; no text describes it, so its number in this process represents it."""
 
     serial: int
     function: Callable[[Arrays], Any] = field(compare=False)
@@ -124,12 +124,12 @@ class _Foreign(Lowering):
     def opaque(self) -> bool:
         return True
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        return tuple(jax.tree.leaves(self.function(operands)))
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return tuple(jax.tree.flatten(self.function(operands))[0])
 
 
 class _Call:
-    """One JAX function over operands of known shapes: the Entry that records it, the calls that are its gradients."""
+    """One JAX function over operands of known shapes: the OpSpec that records it, and the calls of its gradients."""
 
     def __init__(self, fn: Any, function: Callable[[Arrays], Any], metas: tuple[Meta, ...], statics: str):
         self.fn, self.function, self.metas, self.statics = fn, function, metas, statics
@@ -142,7 +142,7 @@ class _Call:
         self.results = tuple(dense_meta(shape.shape, to_torch_dtype(shape.dtype)) for shape in shapes)
         name = re.sub(r"\W+", "_", getattr(fn, "__name__", type(fn).__name__)).strip("_")
         foreign = _Foreign(next(_serials), self._traced)
-        self.entry = Entry.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
+        self.op = OpSpec.of(f"spmd.call_jax.{name}", foreign, self.results, metas, statics=statics)
         self.gradients: dict[tuple[bool, ...], _Call] = {}
 
     def _traced(self, arrays: Arrays) -> Any:
@@ -150,7 +150,7 @@ class _Call:
             return jax.tree.map(jnp.asarray, self.function(arrays))
 
     def gradient(self, needed: tuple[bool, ...]) -> "_Call":
-        """The call (operands, cotangents of the floating-point results) -> gradients of the operands that need one."""
+        """Returns the call (operands, cotangents of floating-point results) -> gradients of operands that need one."""
         if needed not in self.gradients:
             wanted = [i for i, need in enumerate(needed) if need]
             metas = (*self.metas, *(meta for meta in self.results if _is_float(meta)))
@@ -166,14 +166,14 @@ class _Call:
             given = list(operands)
             for index, array in zip(wanted, chosen, strict=True):
                 given[index] = array
-            made = jax.tree.leaves(self._traced(given))
+            made = jax.tree.flatten(self._traced(given))[0]
             return tuple(array for array, meta in zip(made, self.results, strict=True) if _is_float(meta))
 
         return jax.vjp(differentiable, *(operands[index] for index in wanted))[1](tuple(cotangents))
 
 
 _WIDE = {np.dtype(name) for name in ("int64", "uint64", "float64", "complex128")}
-# Few: each holds its function with all that this has captured. One that a compiled program has is found all the same.
+# Few: each holds its function with its closure. A call that a compiled program holds is found all the same.
 _CALLS: Interned[Any, _Call] = Interned(32)
 
 
@@ -182,7 +182,7 @@ def _is_float(meta: Meta) -> bool:
 
 
 class _Apply(torch.autograd.Function):
-    """Records a call; its backward is a call again, and so differentiable in turn."""
+    """Records a call; its backward is a call as well, and so differentiable again."""
 
     @staticmethod
     def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
@@ -211,7 +211,7 @@ def _record(call: _Call, tensors: tuple[XlaTensor, ...]) -> tuple[XlaTensor, ...
     enter_thread()
     with LOCK:
         operands = [operand(tensor) for tensor in tensors]
-        return tuple(tensors_of(record_here(call.entry, operands, (), sys._getframe(1), graph_task())))
+        return tuple(tensors_of(record_here(call.op, operands, (), sys._getframe(1), graph_task())))
 
 
 def register_lowering(
@@ -219,17 +219,16 @@ def register_lowering(
 ) -> Callable[..., Any]:
     """Registers a JAX function as the lowering rule of an op, such as one made by `torch.library.custom_op`.
 
-    The rule's parameters are the op's schema's, in its order; it receives jax arrays for tensors, Python values for the
-    rest, and returns an array, or a tuple of them. Shapes and dtypes of the results are what the op's
-    `torch.library.register_fake` says; gradients are what its `register_autograd` says. Returns the rule; without one,
-    a decorator.
+    The rule's parameters are those of the op's schema, in its order; it receives jax arrays for tensors, Python values
+    for the rest, and returns an array, or a tuple of them. Shapes and dtypes of the results come from the op's
+    `torch.library.register_fake`, gradients from its `register_autograd`. Returns the rule; without one, a decorator.
 
     Args:
-        op: an overload that changes no argument: `torch.ops.mylib.scale.default`, not `torch.ops.mylib.scale`.
+        op: an overload that writes into no argument: `torch.ops.mylib.scale.default`, not `torch.ops.mylib.scale`.
         rule: a pure function of arrays. promote: torch's type promotion, done before the rule is called.
 
-    Raises TypeError for what is not an overload, ValueError for one that writes into its arguments, for one that has a
-    rule already, and for parameters that are not the schema's.
+    Raises TypeError for an op that is not an overload, ValueError for one that writes into its arguments, for one that
+    has a rule already, and for parameters that differ from the schema's.
 
     >>> import torch, spmd
     >>> @torch.library.custom_op("doc::twice", mutates_args=())
@@ -251,8 +250,8 @@ def register_lowering(
         )
     with LOCK:
         lower(op, promote=promote, opaque=True)(rule)
-        PLANS.pop(op, None)  # made before there was a rule
-        take_up(lambda nodes, _: any(node.entry.name.startswith(str(op).removesuffix(".default")) for node in nodes))
+        PLANS.pop(op, None)  # made before the rule existed
+        take_up(lambda nodes, _: any(node.op.name.startswith(str(op).removesuffix(".default")) for node in nodes))
     return rule
 
 

@@ -1,4 +1,4 @@
-"""Calls of what XLA knows by a name alone: `stablehlo_custom_call`."""
+"""Calls of functions that XLA knows only by name: `stablehlo_custom_call`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,12 +13,12 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
 from ..jax_private import custom_call, ir
-from ..lazy.cell import LOCK
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
+from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, tensors_of
 from ..lazy.threads import enter_thread
 
@@ -37,9 +37,9 @@ def stablehlo_custom_call(
 ) -> Any:
     """Records `stablehlo.custom_call @call_target`: a function that XLA or a library registered under this name.
 
-    Register one with `jax.ffi.register_ffi_target`. What the target computes is known to nobody: it has no gradient (a
-    backward pass that reaches it raises NotImplementedError; give it one by `torch.autograd.Function`), and a sharded
-    operand is given to it as the partitioner likes, mostly whole. It runs when one of its results is needed.
+    Register one with `jax.ffi.register_ffi_target`. The function of the target is opaque: it has no gradient (a
+    backward pass that reaches it raises NotImplementedError; define one by `torch.autograd.Function`), and the
+    partitioner chooses the sharding of its operands, mostly replicated. It runs when one of its results is needed.
 
     Args:
         args: tensors on xla. output_shapes, output_dtypes: of the results, one each.
@@ -47,11 +47,11 @@ def stablehlo_custom_call(
         backend_config: text, or for the typed interface a dict of its attributes (numbers by numpy's types, as
             `jax.ffi.ffi_call` takes them). api_version: of XLA's `CustomCallApiVersion`; 0: the typed interface (4), or
             1 where `backend_config` is a text.
-        frontend_attributes: what the op says to XLA's passes, such as {"_xla_buffer_placement": "pinned_host"}.
+        frontend_attributes: attributes for XLA's passes, such as {"_xla_buffer_placement": "pinned_host"}.
 
-    Returns a tensor, or a tuple of them for several results. Raises TypeError for what is not on xla, ValueError where
-    shapes and dtypes are not as many; a target that the platform does not know is an error of the compile. Source:
-    `torch_xla.experimental.stablehlo_custom_call`; StableHLO's `custom_call`.
+    Returns a tensor, or a tuple of them for several results. Raises TypeError for arguments that are not on xla,
+    ValueError where shapes and dtypes differ in number; a target that the platform does not know is an error of the
+    compilation. Source: `torch_xla.experimental.stablehlo_custom_call`; StableHLO's `custom_call`.
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
@@ -86,20 +86,20 @@ def stablehlo_custom_call(
 
 
 def _attribute(item: tuple[str, Any]) -> tuple[str, str, Any]:
-    """An attribute of the typed interface as plain data: its name, its numpy type ("": none), its value."""
+    """Returns an attribute of the typed interface as plain data: its name, its numpy type ("": none), its value."""
     name, value = item
     if isinstance(value, np.generic):
         return name, value.dtype.name, value.item()
     if isinstance(value, str | bool):
         return name, "", value
     raise TypeError(
-        f"stablehlo_custom_call: {name} of backend_config is {value!r}; give text, a bool or a number of numpy's"
+        f"stablehlo_custom_call: {name} of backend_config is {value!r}; give text, a bool or a numpy number"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class CustomCall(Lowering):
-    """One target and all that is said to it."""
+    """A target and all attributes of its call."""
 
     target: str
     has_side_effect: bool
@@ -107,7 +107,7 @@ class CustomCall(Lowering):
     version: int
     frontend: tuple[tuple[str, str], ...]
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return tuple(_call_p.bind(*operands, call=self, metas=op.metas))
 
 
@@ -141,7 +141,7 @@ mlir.register_lowering(_call_p, _lower)
 
 
 class _Apply(torch.autograd.Function):
-    """Records a call; there is no gradient of it."""
+    """Records a call, which has no gradient."""
 
     @staticmethod
     def forward(ctx: Any, call: CustomCall, results: tuple[Meta, ...], *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
@@ -150,8 +150,8 @@ class _Apply(torch.autograd.Function):
         with LOCK:
             operands = [operand(tensor) for tensor in tensors]
             metas = tuple(tensor._meta.layout for tensor in tensors)
-            entry = Entry.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
-            return tuple(tensors_of(record_here(entry, operands, (), sys._getframe(1), graph_task())))
+            op = OpSpec.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
+            return tuple(tensors_of(record_here(op, operands, (), sys._getframe(1), graph_task())))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

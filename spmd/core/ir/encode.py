@@ -1,4 +1,4 @@
-"""Values as text that is the same in every process: what an op is known by, and a program on disk."""
+"""Values as text that is the same in every process: the key of an op, and of a program on disk."""
 
 import dataclasses
 import hashlib
@@ -16,10 +16,10 @@ _shardings: "WeakKeyDictionary[Sharding, str]" = WeakKeyDictionary()
 
 
 def encode(value: Any) -> str:
-    """The text of a value, other for every other value: 1, 1.0 and True differ, as 0.0 and -0.0 do.
+    """Returns the text of a value. Different values have different texts: 1, 1.0 and True differ, as 0.0 and -0.0 do.
 
     Takes Python's plain values, torch's names of things, numpy dtypes, tuples and lists, shardings, frozen dataclasses
-    (by the fields that they compare by), and what has an `encoded` text of its own. Raises TypeError for the rest.
+    (by the fields that they compare by), and values with an `encoded` text of their own. Raises TypeError for others.
     """
     kind = type(value)
     if value is None or kind is int or kind is bool:
@@ -40,7 +40,7 @@ def encode(value: Any) -> str:
         return f"<{value}>"
     if isinstance(value, np.dtype):
         return f"<numpy {value.name}>"
-    if isinstance(value, int):  # a kind of place: of an operand, of a lifted number
+    if isinstance(value, int):  # a kind of place: of an operand, of a scalar argument
         return f"{kind.__qualname__}{int(value)}"
     if isinstance(value, type):
         return f"<{value.__module__}.{value.__qualname__}>"
@@ -51,5 +51,5 @@ def encode(value: Any) -> str:
 
 
 def digest(value: Any) -> str:
-    """The sha256 of a value's text."""
+    """Returns the sha256 of a value's text."""
     return hashlib.sha256(encode(value).encode()).hexdigest()

@@ -1,9 +1,9 @@
-"""What is raised where a value is read that is not there."""
+"""Errors of values without data."""
 
 
 class LostError(RuntimeError):
-    """A tensor whose data is gone was read."""
+    """Raised where a tensor is read whose data was given up by a failed run."""
 
 
 class AbstractError(RuntimeError):
-    """What has no data, or lies on devices that are not here, was read or run."""
+    """Raised where a value is read or run that has no data, or is placed on devices that are not in this process."""

@@ -1,4 +1,4 @@
-"""Loop: the stretch of a graph that repeats one block, as data: what each turn reads, and what is read of it."""
+"""Loop: a stretch of a graph that repeats one block, as data: operands of each iteration, and results read outside."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,99 +6,100 @@ from typing import Any, NamedTuple
 
 from .graph import Node, Value
 
-Result = tuple[int, int]  # of a turn: the op's place in it, which of the op's results
+Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
 
 
-class Inner(NamedTuple):
-    """An operand that the same turn makes."""
+class Local(NamedTuple):
+    """An operand from the same iteration."""
 
     place: int
     result: int
 
 
-class Carried(NamedTuple):
-    """An operand that the turn before makes; the first turn has the initial value of `Loop.carried[slot]`."""
+class Carry(NamedTuple):
+    """An operand from the iteration before; in the first iteration, the initial value of `Loop.carry[slot]`."""
 
     slot: int
 
 
-class Same(NamedTuple):
-    """An operand that is `Loop.same[slot]` in every turn."""
+class Const(NamedTuple):
+    """An operand that is `Loop.consts[slot]` in every iteration."""
 
     slot: int
 
 
-class Rows(NamedTuple):
-    """An operand that is another value in each turn, none of which the loop makes: those of `Loop.rows[slot]`."""
+class Xs(NamedTuple):
+    """An operand that is another value from outside the loop in each iteration: one of `Loop.xs[slot]`."""
 
     slot: int
 
 
-Source = Inner | Carried | Same | Rows
+Source = Local | Carry | Const | Xs
 
 
 @dataclass(slots=True)
 class Loop:
-    """Equal turns of equally many ops, one behind the other in a graph.
+    """Isomorphic iterations of equally many ops, one after the other in a graph.
 
-    start: the number of nodes before it. period: ops in a turn. sources: for each op of a turn, where its operands come
-    from. early: the places of ops that take another position in each turn and read nothing that the loop makes: they
-    are done before it, and what they make is read as rows. carried: what a turn hands to the next, with the value that
-    the first turn has instead. kept: the results that are read outside, other than of the last turn alone; last: those
-    of which only the last turn's is. ended: of those that are carried and kept, the ones whose last turn's is read as a
-    row, too. beside: by row, what others make that stands with what all turns make of a result, before its first row or
-    behind its last: the gradient of a layer whose backward differs. backwards: whether rows are numbered from the last
-    turn on, as a backward pass goes through the layers.
+    start: the number of nodes before the loop. period: the ops of an iteration. iterations: the trip count. sources:
+    for each op of an iteration, where its operands come from. early: the places of ops that have another dynamic start
+    in each iteration and read no result of the loop: they are hoisted, and their results are xs. carry: the results
+    that an iteration passes to the next, each with its initial value. ys: the results that are read outside for more
+    than the last iteration; last: the results of which only the last iteration's is read. ended: of the results that
+    are both carry and ys, those whose last iteration's is read as a row, too. peeled: for a result, by row, the values
+    from outside the loop that belong to the stack of its ys, before the first row or after the last: the gradient of a
+    layer whose backward differs. backwards: whether rows are numbered from the last iteration on, as a backward pass
+    goes through the layers.
     """
 
     nodes: Sequence[Node]
     start: int
     period: int
-    turns: int
+    iterations: int
     sources: tuple[tuple[Source, ...], ...]
     early: frozenset[int]
-    carried: tuple[tuple[Result, Value], ...]
-    same: tuple[Value, ...]
-    rows: tuple[tuple[Value, ...], ...]
-    kept: list[Result] = field(default_factory=list)
+    carry: tuple[tuple[Result, Value], ...]
+    consts: tuple[Value, ...]
+    xs: tuple[tuple[Value, ...], ...]
+    ys: list[Result] = field(default_factory=list)
     last: list[Result] = field(default_factory=list)
     ended: set[Result] = field(default_factory=set)
-    beside: dict[Result, dict[int, Value]] = field(default_factory=dict)
+    peeled: dict[Result, dict[int, Value]] = field(default_factory=dict)
     backwards: bool = False
 
     @property
     def stop(self) -> int:
-        return self.start + self.period * self.turns
+        return self.start + self.period * self.iterations
 
     def body(self) -> Sequence[Node]:
-        """The first turn's ops."""
+        """Returns the ops of the first iteration."""
         return self.nodes[self.start : self.start + self.period]
 
-    def node(self, turn: int, place: int) -> Node:
-        return self.nodes[self.start + turn * self.period + place]
+    def node(self, iteration: int, place: int) -> Node:
+        return self.nodes[self.start + iteration * self.period + place]
 
     def at(self, place: int) -> Sequence[Node]:
-        """The ops of all turns at one place."""
+        """Returns the ops of all iterations at one place."""
         return self.nodes[self.start + place : self.stop : self.period]
 
     def positions(self, place: int) -> Sequence[int] | None:
-        """Where the op at a place takes elements from in each turn; None where its turns have the same op."""
-        entries = [node.entry for node in self.at(place)]
-        if all(entry is entries[0] for entry in entries):
+        """Returns the dynamic start of the op at a place in each iteration; None if all have the same op there."""
+        ops = [node.op for node in self.at(place)]
+        if all(op is ops[0] for op in ops):
             return None
-        return [entry.moving[1] for entry in entries if entry.moving is not None]
+        return [op.dynamic_start[1] for op in ops if op.dynamic_start is not None]
 
-    def row(self, turn: int) -> int:
-        """Where what a turn makes stands among what all turns make."""
-        return self.turns - 1 - turn if self.backwards else turn
+    def row(self, iteration: int) -> int:
+        """Returns the row of an iteration in the stacks of the ys."""
+        return self.iterations - 1 - iteration if self.backwards else iteration
 
-    def name(self, turn: int, result: Result) -> Any:
-        """What a turn makes at one place, as `value_name` says it."""
+    def name(self, iteration: int, result: Result) -> Any:
+        """Returns the name, as `value_name` has it, of one result of an iteration."""
         place, index = result
-        node = self.node(turn, place)
-        return node if len(node.entry.metas) == 1 else (node, index)
+        node = self.node(iteration, place)
+        return node if len(node.op.metas) == 1 else (node, index)
 
     def names(self, result: Result) -> list[Any]:
-        """What every turn makes at one place, by row."""
-        named = [self.name(turn, result) for turn in range(self.turns)]
+        """Returns the names of one result in every iteration, by row."""
+        named = [self.name(iteration, result) for iteration in range(self.iterations)]
         return named[::-1] if self.backwards else named

@@ -13,9 +13,9 @@ from ..tables import Interned
 class Meta:
     """Shape, dtype, strides and storage offset of a tensor, interned: equal metas are the same object.
 
-    layout: what an op sees of it: the same at offset 0, and without gaps where only gaps set it apart from contiguous
-    memory. Where a view begins and how far apart its rows are in its base's memory is nothing to an op that makes new
-    data.
+    layout: the meta that an op's key contains: the same at offset 0, and without gaps where only gaps set it apart from
+    contiguous memory. The offset of a view and the distance of its rows in the memory of its base make no difference to
+    an op that makes new data.
     """
 
     __slots__ = ("__weakref__", "dtype", "layout", "numel", "offset", "shape", "strides", "struct")
@@ -44,7 +44,7 @@ class Meta:
         return f"{self.dtype}{self.shape}{self.strides}{self.offset}"
 
     def make(self) -> torch.Tensor:
-        """A tensor on torch's meta device with this layout."""
+        """Returns a tensor on torch's meta device with this layout."""
         span = sum((dim - 1) * stride for dim, stride in zip(self.shape, self.strides, strict=True)) + 1
         size = self.offset + (span if self.numel else 0)
         storage = torch.empty(size, dtype=self.dtype, device="meta")
@@ -58,19 +58,19 @@ _METAS: Interned[tuple, Meta] = Interned(4096)
 
 
 def intern_meta(shape: tuple[int, ...], dtype: torch.dtype, strides: tuple[int, ...], offset: int = 0) -> Meta:
-    """The one Meta of these parts."""
+    """Returns the interned Meta of these parts."""
     key = (shape, dtype, strides, offset)
     found = _METAS.rows.get(key)
     return found if found is not None else _METAS.of(key, lambda: Meta(*key))
 
 
 def dense_meta(shape: Sequence[int], dtype: torch.dtype) -> Meta:
-    """A contiguous Meta."""
+    """Returns the Meta of a contiguous tensor."""
     return intern_meta(tuple(shape), dtype, _contiguous(shape))
 
 
 def padded_meta(meta: Meta, pads: Pads) -> Meta:
-    """The Meta with these dims as long as their capacity."""
+    """Returns the Meta whose dims in `pads` are as long as their capacity."""
     return dense_meta(physical(meta.shape, pads), meta.dtype) if pads else meta
 
 
@@ -83,7 +83,7 @@ def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether the elements lie in the order of contiguous memory, without overlaps, gaps between them or not."""
+    """True if the elements are in the order of contiguous memory without overlaps; there may be gaps between them."""
     reach = 1
     for dim, stride in zip(reversed(shape), reversed(strides), strict=True):
         if stride < reach:
@@ -93,6 +93,6 @@ def _has_only_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
 
 
 def meta_of(tensor: torch.Tensor) -> Meta:
-    """The Meta of any strided torch tensor."""
+    """Returns the Meta of any strided torch tensor."""
     offset: int = tensor.storage_offset()  # type: ignore[assignment]  # symbolic only in a trace of torch.compile
     return intern_meta(tuple(tensor.shape), tensor.dtype, tuple(tensor.stride()), offset)

@@ -1,4 +1,4 @@
-"""Entry: an op as data, with all that is the same each time it is recorded, and how it is lowered."""
+"""OpSpec: an op as data: all of it that is the same each time it is recorded, with its lowering."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ import jax
 import torch
 
 from ..forking import survives_fork
-from ..ops.moving import Run
+from ..ops.dynamic_start import Run
 from ..ops.offload import TO_HOST
 from ..ops.padding import NoRule, Pads
 from ..sharding.value import DEVICE, HOST, Sharding
@@ -29,31 +29,31 @@ _TO_HOST = str(TO_HOST).removesuffix(".default")
 
 
 class Padded(NamedTuple):
-    """An op on padded operands: what is padded of its results, and the integers that it lifts besides."""
+    """An op on padded operands: the padding of its results, and the integers that are scalar arguments of it alone."""
 
-    entry: "Entry"
+    op: "OpSpec"
     pads: tuple[Pads, ...]
     numbers: tuple[int, ...]
 
 
 class Columns(NamedTuple):
-    """Places of operands and of results; those of each run are alike, and belong together in this order."""
+    """Operands and results of an op that are one per iteration: each range is one stack, in the order of its rows."""
 
     operands: Sequence[range]
     results: Sequence[range]
 
 
 class Slot:
-    """Stands for a tensor result in `Entry.layout`."""
+    """Stands for a tensor result in `OpSpec.layout`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """What an op computes, as data: each kind is a frozen dataclass of what is static in it, and one rule.
+    """The description of an op, as data: each kind is a frozen dataclass of the op's static arguments, with one rule.
 
-    regions: the bodies inside the op (`ir.graph.Region`). An op that has some takes its lifted numbers as two vectors,
+    regions: the bodies inside the op (`ir.graph.Region`). An op with regions takes its scalar arguments as two vectors,
     the floats and the integers, and not one by one. elements: of a list op, each element's own op. takes_rows: whether
-    its operands may be rows of one array (`compile.rows.Row`); the results of a list op are then.
+    its operands may be rows of one array (`compile.stack_rows.Row`); the results of such a list op are rows, too.
     """
 
     @property
@@ -66,68 +66,68 @@ class Lowering:
 
     @property
     def columns(self) -> "Columns":
-        """Of an op that runs in turns: which operands, and which results, are one for each turn."""
+        """The operands and the results that are one per iteration, of an op that runs in iterations."""
         return Columns((), ())
 
     @property
     def opaque(self) -> bool:
-        """Whether it holds a user's function, which only this process knows."""
+        """True if the op contains a user's function, which no other process can rebuild."""
         return False
 
     @property
     def any_memory(self) -> bool:
-        """Whether it takes operands that lie in the host's memory as they are; others get them on the device."""
+        """True if the op takes operands in the host's memory as they are, and not only on the device."""
         return False
 
     @property
     def regions(self) -> tuple[Any, ...]:
         return ()
 
-    def lower(self, op: "Entry", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        """The results' arrays. layouts: how each operand is known to lie (None: unknown)."""
+    def lower(self, op: "OpSpec", operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        """Returns the results' arrays. layouts: the known sharding of each operand (None: unknown)."""
         raise NotImplementedError(f"{type(self).__name__} has no lowering")
 
-    def moving(self, op: "Entry") -> "tuple[Entry, int] | None":
-        """Of an op that takes elements from a static position on: the op that has the position lifted, the position."""
+    def dynamic_start(self, op: "OpSpec") -> "tuple[OpSpec, int] | None":
+        """Returns the op with its start as a scalar argument, and that start; None for an op without a static start."""
         return None
 
     @property
     def taken(self) -> Run | None:
-        """Of an op with its position lifted that takes a run of its operand: that run."""
+        """The run of its operand that an op with a dynamic start takes; None for other ops."""
         return None
 
-    def padded(self, op: "Entry", pads: Sequence[Pads], begins: Sequence[int]) -> "Padded":
-        """The op where dims of its operands are padded (see `ops.padding`); `begins`: where nothing is, and its result
-        grows in these dims. Raises NoRule."""
+    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Sequence[int]) -> "Padded":
+        """Returns the op on operands with padded dims (see `ops.padding`); begins: the dynamic dims of the result,
+        where no operand is padded. Raises NoRule."""
         raise NoRule("has no rule for a padded dim")
 
-    def draws(self, op: "Entry") -> Sequence[tuple[int, int]]:
-        """Where among its lifted numbers the seed and the count of each draw are, of an op that draws."""
+    def draws(self, op: "OpSpec") -> Sequence[tuple[int, int]]:
+        """Returns the places of the seed and of the count of each random draw among the op's scalar arguments."""
         return ()
 
-    def on_host(self, op: "Entry") -> OnHost | None:
-        """The op on CPU tensors (operands, lifted numbers), where torch could run it with the same result."""
+    def on_host(self, op: "OpSpec") -> OnHost | None:
+        """Returns the op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
         return None
 
 
-class Entry:
+class OpSpec:
     """One op together with everything that is the same each time it is recorded: a row of the shape-and-dtype table.
 
-    Entries are interned by construction: of equal parts there is one, for as long as anyone has it, so that graph keys
-    compare by identity. Make them with `Entry.of`.
+    Op specs are interned by construction: of equal parts there is one, for as long as it is referenced, so that graph
+    keys compare by identity. Make them with `OpSpec.of`.
 
     Attributes:
-        name: the op, as aten spells it. lowering: what it computes. metas: what each result looks like. operands: the
-        layouts of the operands. numbers: "f" or "i" for each lifted number. statics: the static arguments as text, for
-        people. sharding: what a sharding annotation asks for. constant: set where the op fills its result with one
-        number: that number, or "lifted" for its first lifted number. layout: for ops that return more than tensors,
-        what they return, in order: a `Slot` for the next result, anything else as it is. encoded: all of these as text
-        that is the same in every process.
+        name: the op, as aten spells it. lowering: its lowering. metas: the meta of each result. operands: the metas of
+        the operands. numbers: "f" or "i" for each scalar argument. statics: the static arguments as text, for messages.
+        sharding: the sharding that an annotation requests. constant: set where the op fills its result with one number:
+        that number, or `"lifted"` for its first scalar argument. layout: for ops that return more than tensors, the
+        return value, in order: a `Slot` for the next result, anything else as it is. encoded: all of these as text that
+        is the same in every process.
     """
 
     __slots__ = (
-        "__weakref__", "_moving", "_on_host", "constant", "encoded", "layout", "lowering", "metas", "name", "numbers",
-        "operands", "sharding", "statics",
+        "__weakref__", "_dynamic_start", "_on_host", "constant", "encoded", "layout", "lowering", "metas", "name",
+        "numbers", "operands", "sharding", "statics",
     )  # fmt: skip
 
     def __init__(
@@ -166,9 +166,9 @@ class Entry:
         sharding: Sharding | None = None,
         constant: Any = None,
         layout: tuple[Any, ...] | None = None,
-    ) -> "Entry":
-        """The one op of these parts."""
-        made = Entry(
+    ) -> "OpSpec":
+        """Returns the interned OpSpec of these parts."""
+        made = OpSpec(
             name, lowering, metas, operands, numbers=numbers, statics=statics, sharding=sharding, constant=constant,
             layout=layout,
         )  # fmt: skip
@@ -176,28 +176,28 @@ class Entry:
             return _alive.setdefault(made.encoded, made)
 
     def lower(self, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
-        """The results' arrays (see `Lowering.lower`)."""
+        """Returns the results' arrays (see `Lowering.lower`)."""
         return self.lowering.lower(self, operands, numbers, layouts)
 
     @property
     def memory(self) -> str:
-        """The memory in which its results are left: the device's, but by an annotation or `place_to_host`."""
+        """The memory of the op's results: the device's, except for an annotation or `place_to_host`."""
         if self.sharding is not None:
             return self.sharding.memory
         return HOST if self.name == _TO_HOST else DEVICE
 
     @property
-    def moving(self) -> "tuple[Entry, int] | None":
-        """See `Lowering.moving`; found once."""
+    def dynamic_start(self) -> "tuple[OpSpec, int] | None":
+        """The op with a dynamic start (see `Lowering.dynamic_start`), cached."""
         try:
-            return self._moving
+            return self._dynamic_start
         except AttributeError:
-            self._moving: tuple[Entry, int] | None = self.lowering.moving(self)
-            return self._moving
+            self._dynamic_start: tuple[OpSpec, int] | None = self.lowering.dynamic_start(self)
+            return self._dynamic_start
 
     @property
     def on_host(self) -> OnHost | None:
-        """See `Lowering.on_host`; found once."""
+        """The op on CPU tensors (see `Lowering.on_host`), cached."""
         try:
             return self._on_host
         except AttributeError:
@@ -210,14 +210,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One element of a list op: its own op, which of the list op's operands and lifted numbers it takes, and which of
-    its results it makes."""
+    """One element of a list op: its own op, and the places of its operands, numbers and results among the list op's."""
 
-    entry: Entry
+    op: OpSpec
     operands: tuple[int, ...]
     numbers: tuple[int, ...]
     results: tuple[int, ...]
 
 
-_alive: "WeakValueDictionary[str, Entry]" = WeakValueDictionary()
-_lock = survives_fork(threading.RLock())  # what is dropped may run a user's `__del__`, which records
+_alive: "WeakValueDictionary[str, OpSpec]" = WeakValueDictionary()
+_lock = survives_fork(threading.RLock())  # dropping a value may run a user's `__del__`, which records

@@ -1,4 +1,4 @@
-"""The user's lines: which frame recorded an op, and the forward op behind a backward one."""
+"""The user's lines: the frame that recorded an op, and the forward op of a backward one."""
 
 import contextlib
 import functools
@@ -20,8 +20,8 @@ from .graph import Node
 
 @functools.lru_cache(4096)
 def line_number(code: CodeType | None, instruction: int) -> int:
-    """The line of an instruction. Python moves the instruction by a little when it specialises code that has run often,
-    so places are compared by line."""
+    """Returns the line of an instruction. Places are compared by line, as Python moves the instruction by a little when
+    it specialises code that has run often."""
     for start, end, line in code.co_lines() if code else ():
         if start <= instruction < end and line is not None:
             return line
@@ -29,7 +29,7 @@ def line_number(code: CodeType | None, instruction: int) -> int:
 
 
 class Line:
-    """A user's line, kept as (code, last instruction) and turned into text only when someone reads it."""
+    """A user's line, kept as (code, last instruction) and turned into text only when it is read."""
 
     __slots__ = ("code", "instruction")
 
@@ -53,7 +53,7 @@ _LIBRARY_ROOTS = (
     os.path.dirname(torch.__file__) + os.sep,
     str(_ROOT / "spmd") + os.sep,
     str(_ROOT / "fsdp") + os.sep,
-    contextlib.__file__,  # what it calls, it calls for someone else
+    contextlib.__file__,  # its frames stand for those of their caller
     "<frozen ",
 )
 _is_library: Bounded[CodeType, bool] = Bounded(16_384)
@@ -62,8 +62,8 @@ _is_library: Bounded[CodeType, bool] = Bounded(16_384)
 class Ring:
     """The latest forward lines of one thread, by the numbers that autograd gives its nodes: in each thread from 0 on.
 
-    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a number it says which
-    thread's it is; so a recorded op needs no other reference to its ring.
+    Three lists instead of one of tuples: nothing is allocated per recorded op. base: added to a number, it identifies
+    the ring; so a recorded op needs no other reference to it.
     """
 
     __slots__ = ("__weakref__", "base", "codes", "instructions", "mask", "numbers")
@@ -76,7 +76,7 @@ class Ring:
         self.instructions: list[int] = [0] * size
 
     def line(self, number: int) -> Line | None:
-        """The line of the forward op with this number, where it is still known."""
+        """Returns the line of the forward op with this number, or None if the ring no longer has it."""
         slot = number & self.mask
         return Line(self.codes[slot], self.instructions[slot]) if self.numbers[slot] == number else None
 
@@ -86,14 +86,14 @@ SMALL_RING = 1 << 14  # of all threads but the first
 _TAG = 48  # the bit at which a ring's number begins
 _tags = itertools.count()
 _rings: "weakref.WeakValueDictionary[int, Ring]" = weakref.WeakValueDictionary()
-_latest: deque[Ring] = deque(maxlen=8)  # kept although their threads may have ended: others may run their backward
+_latest: deque[Ring] = deque(maxlen=8)  # kept after the end of their threads: another thread may run the backward
 
-# Of each thread: .ring, its own; .backward, that of the thread which recorded what its backward pass goes through.
+# Per thread: .ring, its own; .backward, the ring of the thread that recorded the forward of its backward pass.
 THREADS = threading.local()
 
 
 def new_ring() -> Ring:
-    """A ring for the thread that calls; see `tensor.enter_thread`."""
+    """Returns a ring for the calling thread; see `tensor.enter_thread`."""
     ring = Ring(SMALL_RING if _rings else RING)
     _rings[ring.base] = ring
     _latest.append(ring)
@@ -101,10 +101,10 @@ def new_ring() -> Ring:
 
 
 def forward_ring(number: int, place: Line | None) -> Ring:
-    """The ring of the thread that recorded the result which a backward pass starts from.
+    """Returns the ring of the thread that recorded the result from which a backward pass starts.
 
-    number: autograd's of that result. place: where it was recorded, where that is known; only one thread is likely to
-    have been there at this number, and of several this one.
+    number: autograd's of that result. place: the line of its recording, where known: only one thread is likely to have
+    recorded this line at this number. If there are several, the calling thread's ring is returned.
     """
     own: Ring = THREADS.ring
     if place is not None and len(_rings) > 1:
@@ -117,17 +117,17 @@ def forward_ring(number: int, place: Line | None) -> Ring:
 
 
 def is_library(code: CodeType) -> bool:
-    """Whether code belongs to torch or this library, noted for the next time."""
+    """True if code belongs to torch or to this library; cached."""
     return _is_library.keep(code, code.co_filename.startswith(_LIBRARY_ROOTS))
 
 
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
-    """(code, last instruction) of the nearest frame outside torch and this library."""
+    """Returns (code, last instruction) of the nearest frame outside torch and this library."""
     return place_of(sys._getframe(depth))
 
 
 def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
-    """(code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
+    """Returns (code, last instruction) of the nearest frame, from this one outwards, outside torch and this library."""
     known = _is_library.rows
     while frame is not None:
         code = frame.f_code
@@ -141,23 +141,23 @@ def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
 
 
 def user_line() -> Line:
-    """The nearest line outside torch and this library."""
+    """Returns the nearest line outside torch and this library."""
     return Line(*user_frame(2))
 
 
 def node_line(node: Node) -> Line:
-    """The user's line of a node; for a backward op the line of its forward op."""
+    """Returns the user's line of a node; for a backward op the line of its forward op."""
     return forward_line(node.sequence) or Line(node.code, node.instruction)
 
 
 def forward_line(sequence: int) -> Line | None:
-    """The line of the forward op with this number (autograd's, with its ring's base), where it is still known."""
+    """Returns the line of the forward op with this number (autograd's, plus its ring's base), if still kept."""
     ring = _rings.get(sequence >> _TAG << _TAG) if sequence >= 0 else None
     return None if ring is None else ring.line(sequence & (1 << _TAG) - 1)
 
 
 def describe(node: Node) -> str:
-    """An op and where the user wrote it, for messages."""
+    """Returns an op and its user's line, for messages."""
     backward = "the backward of " if node.sequence >= 0 else ""
     operands = ", ".join(repr(operand.meta) for operand in node.operands)
-    return f"{node.entry.name}({operands}), {backward}{node_line(node)}"
+    return f"{node.op.name}({operands}), {backward}{node_line(node)}"

@@ -1,4 +1,4 @@
-"""Store: one buffer whose rows are the data of several leaves; which leaves are all the rows of a store."""
+"""Store: one buffer whose rows are the data of several tensors; which inputs of a graph are all rows of a store."""
 
 import weakref
 from collections.abc import Iterable, Sequence
@@ -6,98 +6,101 @@ from typing import Any
 
 import jax
 
-from ..sharding import rows
+from ..sharding import store_rows
 from ..sharding.value import Sharding
 
-Family = tuple[int, ...]
+StackGroup = tuple[int, ...]
 
 
 class Store:
-    """A buffer [rows, *shape] and the leaves that have their data in it. It lives as long as one of them does.
+    """A buffer [rows, *shape] and the device data of its rows. It lives as long as one of them does.
 
-    sharding: how each row lies; the buffer lies so behind an unsplit first dim. A dim that the mesh does not divide is
-    padded in it as in a row. A leaf of a store has no buffer of its own and takes copies of its row (`Leaf.placed`); it
-    leaves when it gets one (`Leaf.take`), and dies when it is overwritten: its row is nobody's then.
+    sharding: of each row; the buffer has an unsharded first dim in front of it. A dim that the mesh does not divide is
+    padded in the store as in a row. Device data in a store has no buffer of its own and takes copies of its row
+    (`DeviceData.placed`); it leaves the store when it gets a buffer (`DeviceData.take`). When its value is overwritten,
+    it is freed and its row is free.
     """
 
-    __slots__ = ("__weakref__", "_leaves", "buffer", "sharding")
+    __slots__ = ("__weakref__", "_refs", "buffer", "sharding")
 
-    def __init__(self, buffer: jax.Array, sharding: Sharding, leaves: Sequence[Any]):
+    def __init__(self, buffer: jax.Array, sharding: Sharding, inputs: Sequence[Any]):
         self.buffer = buffer
         self.sharding = sharding
-        self._leaves = [weakref.ref(leaf) for leaf in leaves]
-        for index, leaf in enumerate(leaves):
-            leaf.lie_in(self, index)
+        self._refs = [weakref.ref(device_data) for device_data in inputs]
+        for index, device_data in enumerate(inputs):
+            device_data.move_into(self, index)
         _alive.add(self)
 
     @staticmethod
-    def of(leaves: Sequence[Any]) -> "Store":
-        """A store of leaves of one shape and layout, which give up their own buffers; back when the devices are done,
-        so that the next store finds those buffers free."""
-        sharding = leaves[0].sharding
-        made = rows.stacked([leaf.placed()[0] for leaf in leaves], sharding)
+    def of(inputs: Sequence[Any]) -> "Store":
+        """Returns a store of device data of one shape and sharding, whose own buffers it replaces.
+
+        Waits for the devices, so that the next store finds those buffers free.
+        """
+        sharding = inputs[0].sharding
+        made = store_rows.stacked([device_data.placed()[0] for device_data in inputs], sharding)
         jax.block_until_ready(made)
-        return Store(made, sharding, leaves)
+        return Store(made, sharding, inputs)
 
     def __len__(self) -> int:
-        return len(self._leaves)
+        return len(self._refs)
 
-    def leaf(self, index: int) -> Any:
-        """The leaf that has its data in a row; None where nobody has."""
-        leaf = self._leaves[index]()
-        return leaf if leaf is not None and leaf.store is self and leaf.row == index else None
+    def device_data(self, index: int) -> Any:
+        """Returns the device data of a row; None for a free row."""
+        data = self._refs[index]()
+        return data if data is not None and data.store is self and data.row == index else None
 
-    def leaves(self) -> list[Any]:
-        """Those that have their data here."""
-        return [leaf for index in range(len(self)) if (leaf := self.leaf(index)) is not None]
+    def inputs(self) -> list[Any]:
+        """Returns the device data of all rows that are not free."""
+        return [device_data for index in range(len(self)) if (device_data := self.device_data(index)) is not None]
 
     def placed(self) -> jax.Array:
-        """The buffer with all rows."""
+        """Returns the buffer with all rows."""
         return self.buffer
 
     def copy_of(self, index: int) -> jax.Array:
-        """A buffer with one row."""
-        return rows.row(self.buffer, index, self.sharding)
+        """Returns a buffer with a copy of one row."""
+        return store_rows.row(self.buffer, index, self.sharding)
 
-    def pass_on(self, index: int, leaf: Any) -> None:
-        """Gives the row of a leaf, which has a copy of it from then on, to another leaf."""
-        before = self._leaves[index]()
-        assert before is not None, "a leaf has the row"
+    def pass_on(self, index: int, device_data: Any) -> None:
+        """Gives a row to other device data; that which had it takes a copy."""
+        before = self._refs[index]()
+        assert before is not None, "the row is not free"
         before.take(self.copy_of(index), self.sharding)
-        self._leaves[index] = weakref.ref(leaf)
-        leaf.lie_in(self, index)
+        self._refs[index] = weakref.ref(device_data)
+        device_data.move_into(self, index)
 
-    def put(self, index: int, leaf: Any) -> None:
-        """Gives a leaf, which has a buffer of its own, a row that nobody has."""
-        assert self.leaf(index) is None, "a row is one leaf's"
-        self.buffer = rows.with_row(self.buffer, index, leaf.placed()[0], self.sharding)
-        self._leaves[index] = weakref.ref(leaf)
-        leaf.lie_in(self, index)
+    def put(self, index: int, device_data: Any) -> None:
+        """Copies device data that has a buffer of its own into a free row."""
+        assert self.device_data(index) is None, "the row is free"
+        self.buffer = store_rows.with_row(self.buffer, index, device_data.placed()[0], self.sharding)
+        self._refs[index] = weakref.ref(device_data)
+        device_data.move_into(self, index)
 
 
 _alive: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
-def store_of(leaves: Sequence[Any]) -> Store | None:
-    """The store whose rows these leaves are, all of them and in order."""
-    store: Store | None = leaves[0].store
-    if store is None or len(store) != len(leaves):
+def store_of(inputs: Sequence[Any]) -> Store | None:
+    """Returns the store whose rows these inputs are, all of them and in order; None if there is none."""
+    store: Store | None = inputs[0].store
+    if store is None or len(store) != len(inputs):
         return None
-    for index, leaf in enumerate(leaves):
-        if leaf.store is not store or leaf.row != index:
+    for index, device_data in enumerate(inputs):
+        if device_data.store is not store or device_data.row != index:
             return None
     return store
 
 
-def whole_stores(leaves: Sequence[Any], among: Iterable[int]) -> tuple[Family, ...]:
-    """Of each store all of whose rows are leaves at these places, where they are, row by row."""
+def full_stores(inputs: Sequence[Any], among: Iterable[int]) -> tuple[StackGroup, ...]:
+    """Returns, for each store all of whose rows are inputs at these places, the places by row."""
     if not _alive:
         return ()
     places: dict[Store, dict[int, int]] = {}
     for place in among:
-        store = leaves[place].store
+        store = inputs[place].store
         if store is not None:
-            places.setdefault(store, {})[leaves[place].row] = place
+            places.setdefault(store, {})[inputs[place].row] = place
     return tuple(
         tuple(found[row] for row in range(len(store))) for store, found in places.items() if len(found) == len(store)
     )

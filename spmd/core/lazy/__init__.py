@@ -1,1 +1,1 @@
-"""What a user holds: the tensor, the cell behind it, its views and annotations."""
+"""The tensor that users hold, the storage behind it, its views and annotations."""

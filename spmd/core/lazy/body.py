@@ -1,4 +1,4 @@
-"""What holds while a function is recorded as the body of an op: its arguments are stand-ins, for each turn's values."""
+"""Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
 
 import contextlib
 import threading
@@ -9,14 +9,14 @@ import jax
 
 from ..ir.graph import Node, Value, origin
 from ..ir.meta import Meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
 from ..tables import Interned
 from .record import NOWHERE, record
 
 
 class BodyError(RuntimeError):
-    """Inside the body of a loop something was asked for that only a run knows."""
+    """Raised where the recording of a loop's body needs something that only a run knows."""
 
 
 _thread = threading.local()  # .names: the ops whose bodies this thread records, innermost last
@@ -29,7 +29,7 @@ def names() -> list[str]:
 
 @contextlib.contextmanager
 def inside(name: str) -> Iterator[None]:
-    """The calling thread records the body of an op."""
+    """Context in which the calling thread records the body of an op."""
     before = names()
     _thread.names = [*before, name]
     try:
@@ -44,25 +44,25 @@ def refuse(call: str, what: str) -> None:
         raise BodyError(f"{call} at {user_line()}, inside the body of {names()[-1]}: {what}")
 
 
-_STAND_INS: Interned[Meta, Entry] = Interned(4096)
+_STAND_INS: Interned[Meta, OpSpec] = Interned(4096)
 
 
 @dataclass(frozen=True, slots=True)
 class _StandIn(Lowering):
-    """No value, but the place of one."""
+    """An argument of a body: it has no value while the body is recorded."""
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         raise BodyError("a value that is known only inside the body of a loop was used outside of it")
 
 
 def stand_in(meta: Meta) -> Node:
-    """A value that stands for one that the body will be given. The caller holds LOCK."""
-    entry = _STAND_INS.of(meta, lambda: Entry.of("spmd.stand_in", _StandIn(), (meta,), ()))
-    return record(entry, (), (), NOWHERE)
+    """A node in the place of a value that is passed to the body. The caller holds LOCK."""
+    op = _STAND_INS.of(meta, lambda: OpSpec.of("spmd.stand_in", _StandIn(), (meta,), ()))
+    return record(op, (), (), NOWHERE)
 
 
 def is_inside(value: Value, known: dict[Node, bool], *, since: int = 0) -> bool:
-    """Whether a value depends on a stand-in; `known` keeps what was found. Ops recorded before `since` do not count."""
+    """True if a value depends on a stand-in; `known` keeps the answers. Ops recorded before `since` do not count."""
     top = origin(value)
     if top is None:
         return False
@@ -73,7 +73,7 @@ def is_inside(value: Value, known: dict[Node, bool], *, since: int = 0) -> bool:
             stack.pop()
         elif node.serial < since:
             known[node] = False
-        elif isinstance(node.entry.lowering, _StandIn):
+        elif isinstance(node.op.lowering, _StandIn):
             known[node] = True
         else:
             behind = [maker for maker in map(origin, node.operands) if maker is not None]

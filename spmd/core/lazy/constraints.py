@@ -1,4 +1,4 @@
-"""Annotations out of place: a new value that lies so, and values that are to lie alike; where a value comes from."""
+"""Sharding constraints out of place: new values with a given or a common sharding; a tensor's present sharding."""
 
 import sys
 from collections.abc import Sequence
@@ -6,76 +6,77 @@ from dataclasses import dataclass
 
 import jax
 
-from ..ir.graph import Leaf, Value, origin
+from ..ir.graph import DeviceData, Value, origin
 from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Entry, Layouts, Lowering
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..pjrt import devices
-from ..sharding.partitioner import shard_alike
+from ..sharding.partitioner import shard_as
 from ..sharding.value import Sharding
-from .annotate import mark_entry
-from .cell import LOCK, Cell
+from .annotations import mark_op
 from .reads import operand
 from .record import graph_task, record_here
+from .storage import LOCK, Storage
 from .tensor import XlaTensor, tensors_of, wrap
 from .threads import enter_thread
 from .views import read
 
 
-def laid_out(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
-    """A new tensor of the same value, which is to lie so; what it is made of keeps its own layout."""
+def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
+    """A new tensor of the same value with this sharding; the given tensor keeps its own."""
     meta = dense_meta(tensor.shape, tensor.dtype)
     sharding = sharding if meta.numel else sharding.replicated()
     enter_thread()
     with LOCK:
-        node = record_here(mark_entry(meta, sharding), (operand(tensor),), (), sys._getframe(1), graph_task())
-        return wrap(meta, Cell(node, meta, sharding))
+        node = record_here(mark_op(meta, sharding), (operand(tensor),), (), sys._getframe(1), graph_task())
+        return wrap(meta, Storage(node, meta, sharding))
 
 
-def laid_alike(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
-    """New tensors of the same values: of each in the first half and its partner in the second, one layout."""
+def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
+    """New tensors of the same values; each in the first half has one sharding with its partner in the second half."""
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
     enter_thread()
     with LOCK:
         operands = [operand(tensor) for tensor in tensors]
-        return tensors_of(record_here(_alike_entry(metas), operands, (), sys._getframe(1), graph_task()))
+        return tensors_of(record_here(_shard_as_op(metas), operands, (), sys._getframe(1), graph_task()))
 
 
-def _alike_entry(metas: tuple[Meta, ...]) -> Entry:
-    return Entry.of("spmd.shard_as", _Alike(), metas, metas)
+def _shard_as_op(metas: tuple[Meta, ...]) -> OpSpec:
+    return OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas)
 
 
 @dataclass(frozen=True, slots=True)
-class _Alike(Lowering):
-    """The operands; the partitioner lays each of the first half out as its partner in the second."""
+class _ShardAsOp(Lowering):
+    """The operands; the partitioner chooses one sharding for each of the first half and its partner in the second."""
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         half = len(operands) // 2
-        pairs = [shard_alike(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
+        pairs = [shard_as(*pair) for pair in zip(operands[:half], operands[half:], strict=True)]
         return tuple(one for one, _ in pairs) + tuple(other for _, other in pairs)
 
 
-def lies_now(tensor: XlaTensor) -> Sharding | None:
-    """How a tensor lies, or is to lie; of a recorded value that nobody has annotated, whole on the mesh of what it is
-    made of. None where that is no mesh: what lies unannotated on the first device joins any."""
-    cell, view = tensor._cell, tensor._view
-    own = cell.sharding if view is None else view.sharding
+def sharding_now(tensor: XlaTensor) -> Sharding | None:
+    """The sharding that a tensor has or is to have; for a recorded value without an annotation, replicated on the mesh
+    of its operands. None where these have no mesh: unannotated data on the first device joins any."""
+    storage, view = tensor._storage, tensor._view
+    own = storage.sharding if view is None else view.sharding
     if own is not None:
         return own
     with LOCK:
-        value = cell.value if view is None else read(tensor)
-        if type(value) is Leaf:
+        value = storage.value if view is None else read(tensor)
+        if type(value) is DeviceData:
             return None if value.sharding is devices.default_sharding() else value.sharding
         return _mesh_behind(value)
 
 
 def _mesh_behind(value: Value) -> Sharding | None:
-    """The nearest mesh on which something lies that a recorded value is made of, all whole in it."""
+    """The nearest mesh of several devices among the values that a recorded value depends on, as its replicated
+    sharding."""
     todo, seen = [value], set()
     while todo:
         todo, level = [], todo
         for one in level:
             node = origin(one)
-            found = one.sharding if type(one) is Leaf else None if node is None else node.entry.sharding
+            found = one.sharding if type(one) is DeviceData else None if node is None else node.op.sharding
             if found is not None and len(found.device_ids) > 1:
                 return found.replicated()
             if node is not None and node not in seen:

@@ -24,7 +24,8 @@ _READ_LATE_IN_PLACE = frozenset({
 
 
 def check_target(name: str, base: str, target: Meta) -> None:
-    """Refuses a write into a tensor some of whose elements are one place in memory, such as an expanded one."""
+    """Raises RuntimeError for a write into a tensor with several elements at one place in memory, such as an expanded
+    one."""
     repeated = any(stride == 0 and size > 1 for size, stride in zip(target.shape, target.strides, strict=True))
     if not repeated or base in _UNIFORM or not target.numel:
         return
@@ -36,21 +37,22 @@ def check_target(name: str, base: str, target: Meta) -> None:
 
 
 def check_targets(name: str, base: str, targets: Any) -> None:
-    """`check_target` of one tensor or a list of them."""
+    """`check_target` for one tensor or a list of them."""
     for target in targets if isinstance(targets, (list, tuple)) else [targets]:
         if type(target) is XlaTensor:
             check_target(name, base, target._meta)
 
 
 def check_operands(name: str, target: XlaTensor, operands: Any, *, base: str = "") -> None:
-    """Refuses a write into memory that an operand shares in part; for some ops in whole. base: the op's, of `out=`."""
+    """Raises RuntimeError for a write into memory that an operand shares in part; for some ops, also in full. base: the
+    base name of an op with `out=`, empty for an op in place."""
     for operand in operands:
         if type(operand) in (list, tuple):
             check_operands(name, target, operand, base=base)
         elif (
             type(operand) is XlaTensor
-            and operand._cell is target._cell
-            and (operand is target or (operand._meta.numel and target._meta.numel))  # nothing meets nothing
+            and operand._storage is target._storage
+            and (operand is target or (operand._meta.numel and target._meta.numel))  # empty tensors share no memory
             and _overlap(operand, target, base in _READ_LATE if base else _in_place_base(name) in _READ_LATE_IN_PLACE)
         ):
             raise RuntimeError(
@@ -60,9 +62,10 @@ def check_operands(name: str, target: XlaTensor, operands: Any, *, base: str = "
 
 
 def elements_meet(operands: Sequence[Value], targets: Sequence[Any], lists: Sequence[Any]) -> bool:
-    """Whether one element of a list op, which torch does in turn, writes what a later one reads or writes, too.
+    """True if one element of a list op, which torch computes one after the other, writes memory that a later one reads
+    or writes.
 
-    operands: the values of all that is read. lists: of tensors (or of something else), besides the targets.
+    operands: the values of all operands. lists: the lists of tensors (or of something else) in addition to the targets.
     """
     others = [each for each in lists if type(each) in (list, tuple) and each and type(each[0]) is XlaTensor]
     if len(set(operands)) == len(operands) and not any([t._view for each in (targets, *others) for t in each]):  # noqa: C419
@@ -72,14 +75,14 @@ def elements_meet(operands: Sequence[Value], targets: Sequence[Any], lists: Sequ
         reads = [each[i] for each in others if i < len(each) and type(each[i]) is XlaTensor]
         for tensor in (target, *reads):
             begin, end = _reach(tensor._meta)
-            if any(begin < stop and start < end for start, stop in written.get(tensor._cell, ())):
+            if any(begin < stop and start < end for start, stop in written.get(tensor._storage, ())):
                 return True
-        written.setdefault(target._cell, []).append(_reach(target._meta))
+        written.setdefault(target._storage, []).append(_reach(target._meta))
     return False
 
 
 def _reach(meta: Meta) -> tuple[int, int]:
-    """The bytes from a tensor's first element to its last."""
+    """The range of bytes from a tensor's first element to its last."""
     if not meta.numel:
         return 0, 0
     last = meta.offset + sum((size - 1) * stride for size, stride in zip(meta.shape, meta.strides, strict=True))
@@ -104,7 +107,7 @@ def _overlap(one: XlaTensor, other: XlaTensor, reads_late: bool) -> bool:
 
 
 def _span(meta: Meta) -> tuple[int, int] | None:
-    """The bytes that a tensor without gaps and overlaps fills; None for others."""
+    """The range of bytes that a tensor without gaps and overlaps fills; None for others."""
     step = 1
     for stride, size in sorted((s, d) for s, d in zip(meta.strides, meta.shape, strict=True) if d != 1):
         if stride != step:

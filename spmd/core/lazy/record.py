@@ -1,4 +1,4 @@
-"""Recording: the one way an op comes into the graph, at the user's line or at a place that is known."""
+"""Recording: the only way an op gets into the graph, at the user's line or at a known place."""
 
 from collections.abc import Sequence
 from types import CodeType, FrameType
@@ -7,10 +7,10 @@ import torch
 
 from .. import pace
 from ..ir.graph import Node, Value
-from ..ir.op import Entry
+from ..ir.op import OpSpec
 from ..ir.source import THREADS, place_of, user_frame
 
-# Where an op stands: the user's code and instruction, and of a backward op autograd's number of its forward op (else
+# The place of an op: the user's code and instruction, and for a backward op autograd's number of its forward op (else
 # -1; see `ir.source`).
 Place = tuple[CodeType | None, int, int]
 NOWHERE: Place = (None, 0, -1)
@@ -20,17 +20,17 @@ _autograd_node = torch._C._current_autograd_node
 _next_sequence = torch._C._autograd._get_sequence_nr
 
 
-def record(entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], place: Place) -> Node:
-    """Records one op and counts it. The caller holds LOCK and gives the node to a cell or to another node."""
+def record(op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], place: Place) -> Node:
+    """Records one op and counts it. The caller holds LOCK and gives the node to a storage or to another node."""
     pace.recorded_ops += 1
-    return Node(entry, operands, numbers, *place)
+    return Node(op, operands, numbers, *place)
 
 
 def record_here(
-    entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], frame: FrameType | None, task: int
+    op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], frame: FrameType | None, task: int
 ) -> Node:
-    """`record` where the user is now; of a forward op the place is noted for its backward. The caller has entered its
-    thread, too (see `lazy.threads`). task: the run of autograd's engine, -1 outside backward."""
+    """`record` at the user's present line; the place of a forward op is noted for its backward op. The caller has
+    called `enter_thread`, too (see `lazy.threads`). task: the number of autograd's graph task, -1 outside backward."""
     if task != -1:
         code, instruction = backward_line(task)
         behind = _autograd_node()
@@ -43,7 +43,7 @@ def record_here(
         if ring.numbers[slot] != number:
             ring.numbers[slot], ring.codes[slot], ring.instructions[slot] = number, code, instruction
     pace.recorded_ops += 1
-    return Node(entry, operands, numbers, code, instruction, sequence)
+    return Node(op, operands, numbers, code, instruction, sequence)
 
 
 _last_backward: tuple[int, CodeType | None, int] = (-1, None, 0)

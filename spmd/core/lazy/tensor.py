@@ -10,29 +10,29 @@ import numpy as np
 import torch
 from torch._guards import CompileContext
 
-from ..ir.graph import Leaf, Node, results
+from ..ir.graph import DeviceData, Node, results
 from ..ir.meta import Meta
 from ..sharding.value import Sharding
 from . import rebased
-from .annotate import annotate
-from .cell import Cell
+from .annotations import annotate
+from .storage import Storage
 from .threads import enter_thread
 
 DEVICE = torch.device("privateuseone:0")  # named xla:0 once core.backend.install has claimed the name
 
 
-# What of a tensor's attributes is ours and no user's.
-OURS = ("_cell", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
+# The attributes of a tensor that are the library's and not the user's.
+OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_loading")
 
 
-# Told of each annotated tensor that becomes a parameter.
+# Called with each annotated tensor that becomes a parameter.
 WHEN_PARAMETER: list[Callable[[Any], None]] = []
 
 
 class XlaTensor(torch.Tensor):
-    """A tensor on the `xla` device: torch sees a wrapper with true sizes and strides, the data is a view of a cell."""
+    """A tensor on the `xla` device: to torch a wrapper with true sizes and strides, its data a view of a storage."""
 
-    _cell: Cell
+    _storage: Storage
     _view: Any
     _meta: Meta
 
@@ -50,16 +50,17 @@ class XlaTensor(torch.Tensor):
 
     @_is_param.setter
     def _is_param(self, value: bool) -> None:
-        # nn.Parameter marks a subclass instance with this attribute; it is how a cell learns that a module holds it.
+        # nn.Parameter marks a subclass instance with this attribute, by which the storage learns that a module holds
+        # it.
         self.__dict__["_is_param"] = value
-        self._cell.is_state = self._cell.is_parameter = value
-        if value and self._cell.sharding is not None:
-            for told in WHEN_PARAMETER:
-                told(self)
+        self._storage.is_state = self._storage.is_parameter = value
+        if value and self._storage.sharding is not None:
+            for function in WHEN_PARAMETER:
+                function(self)
 
     @property
     def data(self) -> torch.Tensor:
-        # Unlike `detach()` it counts its writes apart, so that autograd does not see them.
+        # Unlike `detach()` it has a version counter of its own, so that autograd does not see its writes.
         return alias(self, self._meta, self._view)
 
     @data.setter
@@ -73,15 +74,15 @@ class XlaTensor(torch.Tensor):
 
     def _take(self, new: "XlaTensor") -> None:
         for view in rebased.living(self):
-            rebased.follow(new._cell, view)  # it stays a view of this tensor
+            rebased.follow(new._storage, view)  # it stays a view of this tensor
         torch._C.TensorBase.data.__set__(self, new)  # type: ignore[attr-defined]
-        kept, before = self._cell.sharding if self._view is None else None, self._cell
-        self._cell, self._view, self._meta = new._cell, new._view, new._meta
-        self._cell.is_state |= before.is_state
-        self._cell.is_parameter |= before.is_parameter
+        kept, before = self._storage.sharding if self._view is None else None, self._storage
+        self._storage, self._view, self._meta = new._storage, new._view, new._meta
+        self._storage.is_state |= before.is_state
+        self._storage.is_parameter |= before.is_parameter
         if before.reads is not None and self._view is None:
-            before.reads.move(before, self._cell)
-        unmarked = self._view is None and self._cell.sharding is None
+            before.reads.move(before, self._storage)
+        unmarked = self._view is None and self._storage.sharding is None
         if unmarked and kept is not None and len(kept.spec.dims) <= len(self._meta.shape):
             annotate(self, kept)
 
@@ -97,7 +98,7 @@ class XlaTensor(torch.Tensor):
         copied = self._copied_alone() if self._is_param else self._copied_with_views(memo)
         memo[id(self)] = copied
         copied.requires_grad_(self.requires_grad)
-        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding lays out gradients; False: none
+        pin = self.__dict__.get("_pins_grad")  # the hook by which mark_sharding shards gradients; False: none
         if pin is False:
             copied.__dict__["_pins_grad"] = False
         if self._is_param:
@@ -115,20 +116,20 @@ class XlaTensor(torch.Tensor):
     def _copied_alone(self) -> "XlaTensor":
         with torch.no_grad():
             copied: XlaTensor = self.detach().clone()  # type: ignore[assignment]
-        if self._view is None and self._cell.sharding is not None:
-            annotate(copied, self._cell.sharding)
+        if self._view is None and self._storage.sharding is not None:
+            annotate(copied, self._storage.sharding)
         return copied
 
     def _copied_with_views(self, memo: dict[int, Any]) -> "XlaTensor":
         """A copy of all the memory behind the tensor, which other views in the same deep copy will share."""
-        whole: Any = memo.get(id(self._cell))
-        if whole is None:
+        base: Any = memo.get(id(self._storage))
+        if base is None:
             with torch.no_grad():
-                whole = memo[id(self._cell)] = wrap(self._cell.meta, self._cell).clone()
-            if self._cell.sharding is not None:
-                annotate(whole, self._cell.sharding)
+                base = memo[id(self._storage)] = wrap(self._storage.meta, self._storage).clone()
+            if self._storage.sharding is not None:
+                annotate(base, self._storage.sharding)
         view = self._view
-        return alias(whole, self._meta, None if view is None else view.elsewhere())
+        return alias(base, self._meta, None if view is None else view.elsewhere())
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         text = self.detach().cpu().__repr__().removesuffix(")")
@@ -157,25 +158,25 @@ class XlaTensor(torch.Tensor):
             raise TypeError("can't convert an xla tensor to numpy; use .cpu() first, or numpy(force=True)")
         return self.detach().cpu().numpy()
 
-    # Savers find tied weights and views by the address and size of their storage. A cell has no memory to point at, so
-    # its address is a number of its own, far from every other cell's; nothing lies there.
+    # Savers find tied weights and views by the address and size of their storage. A `Storage` has no memory to point
+    # at, so its address is a number of its own, far from every other one's; there is nothing at it.
     def untyped_storage(self) -> torch.UntypedStorage:
         storage = super().untyped_storage()
-        address = _address(self._cell)
+        address = _address(self._storage)
         storage.data_ptr = lambda: address  # type: ignore[method-assign]
         for name in ("clone", "copy_", "cpu", "fill_", "resize_", "tolist", "__deepcopy__"):
             setattr(storage, name, no_bytes)
         return storage
 
     def data_ptr(self) -> int:
-        return _address(self._cell) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
+        return _address(self._storage) + self.storage_offset() * self.element_size()  # type: ignore[return-value]  # int
 
     def backward(self, *args: Any, **kwargs: Any) -> None:
         enter_thread()
         super().backward(*args, **kwargs)
 
-    # Their presence lets Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
-    # Savers of Hugging Face ask the inner tensors whether storages are shared.
+    # These methods let Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
+    # Savers of Hugging Face look at the inner tensors to find shared storages.
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         return ["_inner"], None
 
@@ -192,18 +193,18 @@ class XlaTensor(torch.Tensor):
 
 @functools.cache
 def _leave_dynamo() -> None:
-    """Said once; from now on dynamo looks at no frame of what records and lowers."""
+    """Warns, once, and has dynamo skip every frame of this package and of jax."""
     for name in (__name__.partition(".")[0], "jax"):
         torch._dynamo.trace_rules.add(name)
     warnings.warn(
         "torch.compile does not compile for the xla device: functions with tensors on xla run as they are, and XLA "
-        "compiles what they record. TORCHDYNAMO_DISABLE=1 spares the attempts.",
+        "compiles what they record. TORCHDYNAMO_DISABLE=1 saves the attempts.",
         stacklevel=2,
     )
 
 
 def run_uncompiled() -> None:
-    """Has dynamo, which is tracing, run the function as it is; with `fullgraph=True` it raises this instead."""
+    """Has dynamo, which is tracing, run the function as it is; with `fullgraph=True` dynamo raises this error."""
     _leave_dynamo()
     error = torch._dynamo.exc.Unsupported(
         "torch.compile(fullgraph=True) of a function with tensors on xla; without fullgraph, or with "
@@ -221,11 +222,11 @@ _NO_COMPILE = (
 
 class _InnerType(type):
     def __repr__(cls) -> str:
-        return _NO_COMPILE  # what torch says it got where it wants to trace the inner tensors
+        return _NO_COMPILE  # torch's error names this type where it would trace the inner tensors
 
 
 class _Inner(metaclass=_InnerType):
-    """What stands for the tensor inside the wrapper: it tells where data would lie, and is nothing to compute with."""
+    """The inner tensor of the wrapper, with the device, dtype and address of the data; it cannot be computed with."""
 
     def __init__(self, tensor: XlaTensor):
         self.device, self.dtype = tensor.device, tensor.dtype
@@ -236,52 +237,52 @@ class _Inner(metaclass=_InnerType):
 
 
 def no_bytes(*args: Any, **kwargs: Any) -> Any:
-    """Stands for what would read or write the bytes of a storage."""
+    """Replaces the methods of a torch storage that would read or write its bytes."""
     raise NotImplementedError(
         "an xla tensor has no storage to read or write bytes of; use the tensor itself: .clone(), .fill_(), "
         ".resize_(), .cpu().untyped_storage()"
     )
 
 
-def _address(cell: Cell) -> int:
-    return id(cell) << 44  # room for 16 TiB each
+def _address(storage: Storage) -> int:
+    return id(storage) << 44  # room for 16 TiB each
 
 
 def handle_calls_by(handler: Callable[..., Any]) -> None:
-    """From now on torch gives a handler every aten call with a tensor of the class among its arguments."""
+    """Has torch call `handler` for every aten call with a tensor of the class among its arguments."""
     XlaTensor.__torch_dispatch__ = staticmethod(handler)  # type: ignore[method-assign]
 
 
 _make_wrapper = torch.Tensor._make_wrapper_subclass  # looked up once: `wrap` is called for every result
 
 
-def wrap(meta: Meta, cell: Cell, view: Any = None) -> XlaTensor:
-    """A torch tensor over a cell."""
+def wrap(meta: Meta, storage: Storage, view: Any = None) -> XlaTensor:
+    """A torch tensor over a storage."""
     tensor = _make_wrapper(
         XlaTensor, meta.shape, strides=meta.strides, storage_offset=meta.offset, dtype=meta.dtype, device=DEVICE
     )
-    tensor._cell = cell
+    tensor._storage = storage
     tensor._view = view
     tensor._meta = meta
     return tensor
 
 
 def abstract(meta: Meta, sharding: Sharding) -> XlaTensor:
-    """A tensor without data, which lies so: for programs that are compiled and never run."""
-    return wrap(meta, Cell(Leaf(meta, sharding=sharding, is_abstract=True), meta, sharding))
+    """A tensor with this sharding and without data: for programs that are compiled and never run."""
+    return wrap(meta, Storage(DeviceData(meta, sharding=sharding, is_abstract=True), meta, sharding))
 
 
 def tensors_of(node: Node) -> list[XlaTensor]:
     """A new tensor for each result of a recorded op."""
-    return [wrap(value.meta, Cell(value, value.meta)) for value in results(node)]
+    return [wrap(value.meta, Storage(value, value.meta)) for value in results(node)]
 
 
 def alias(base: XlaTensor, meta: Meta, view: Any = None) -> XlaTensor:
-    """Another tensor over the cell of `base`: in inference mode, too, one that autograd knows if it knows `base`."""
+    """Another tensor over the storage of `base`; autograd knows it if it knows `base`, in inference mode, too."""
     if torch.is_inference_mode_enabled() and not base.is_inference():
         with torch.inference_mode(False):
-            return wrap(meta, base._cell, view)
-    return wrap(meta, base._cell, view)
+            return wrap(meta, base._storage, view)
+    return wrap(meta, base._storage, view)
 
 
 def _place(tensor: XlaTensor) -> rebased.Place:

@@ -1,4 +1,4 @@
-"""What happens at the first use of the device in a process, and in each thread."""
+"""The setup at the first use of the device in a process, and in each thread."""
 
 from collections.abc import Callable
 
@@ -7,17 +7,18 @@ import torch
 from .. import forking
 from ..ir.source import THREADS, Ring, new_ring
 from . import recorders
-from .cell import LOCK
+from .storage import LOCK
 
-# What the first use of the device changes in the process, and in each thread: programs without it see nothing of us.
+# Functions that the first use of the device runs in the process, and in each thread: programs that do not use it stay
+# unchanged.
 AT_FIRST_USE: list[Callable[[], None]] = []
 IN_EACH_THREAD: list[Callable[[], None]] = []
 
 
 def enter_thread() -> Ring:
-    """Once per thread: autograd runs in the caller's thread (a process that ends soon after a backward on autograd's
-    own device thread aborts), the thread gets a ring of its own for the lines it records and a number (see
-    `recorders`), and a forked process is asked whether it may use the device."""
+    """Sets up the calling thread, once: autograd runs in the caller's thread (a process that ends soon after a backward
+    on autograd's own device thread aborts), the thread gets a ring of its own for the lines it records and a number
+    (see `recorders`), and in a forked process the use of the device is checked."""
     ring: Ring | None = getattr(THREADS, "ring", None)
     if ring is not None:
         return ring

@@ -39,8 +39,8 @@ from . import segment as segment
 from . import shape as shape
 from . import special as special
 from .checks import CHECKS as CHECKS
-from .lifting import base_name as base_name
-from .lifting import lifted_arguments as lifted_arguments
 from .registry import RULES as RULES
 from .registry import Promote as Promote
 from .registry import Rule as Rule
+from .scalar_arguments import base_name as base_name
+from .scalar_arguments import scalar_arguments as scalar_arguments

@@ -1,4 +1,4 @@
-"""Softmax and the activation functions of torch.nn, each beside its gradient."""
+"""Softmax and the activation functions of torch.nn, each next to its gradient."""
 
 import math
 
@@ -41,7 +41,7 @@ def aten_softmax(self, dim, half_to_float, *, returns):
 
 @lower(aten._safe_softmax.default)
 def aten_safe_softmax(self, dim, dtype=None, *, returns):
-    # A row of nothing but -inf attends to nothing: zeros, not NaN.
+    # A row of only -inf attends to nothing: zeros, not NaN.
     dead = jnp.all(self == -jnp.inf, axis=dim if self.ndim else None, keepdims=True)
     weights = _softmax(self, dim, wide(returns.dtype))
     return jnp.where(dead, jnp.zeros((), weights.dtype), weights).astype(returns.dtype)
@@ -75,7 +75,7 @@ def aten_log_softmax_backward_data(grad_output, output, dim, input_dtype):
     return (grad - jnp.exp(widened(output)) * total).astype(input_dtype)
 
 
-# -- GELU, SiLU and their kin.
+# -- GELU, SiLU and similar functions.
 
 
 @lower(aten.gelu.default, promote=Promote.DEFAULT)
@@ -142,7 +142,7 @@ def aten_softplus_backward(grad_output, self, beta, threshold):
 def aten_log_sigmoid_forward(self, *, returns):
     x = widened(self)
     output = jnp.minimum(x, 0) - jnp.log1p(jnp.exp(-jnp.abs(x)))
-    # The buffer is the CPU kernel's scratch; backward below does without it.
+    # The buffer is the CPU kernel's scratch; the gradient below does not read it.
     return output.astype(returns[0].dtype), jnp.zeros(returns[1].shape, returns[1].dtype)
 
 
@@ -165,7 +165,7 @@ def aten_glu_backward(grad_output, self, dim):
     return jnp.concatenate([grad_value, grad_value * (1 - gate) * value], axis=dim)
 
 
-# -- Pieces of lines.
+# -- Piecewise linear functions.
 
 
 @lower(aten.leaky_relu.default, promote=Promote.DEFAULT)

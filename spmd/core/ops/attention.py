@@ -1,8 +1,8 @@
 """Scaled dot-product attention and its gradient, with grouped heads, additive bias, causal mask and dropout.
 
-Here stand the rules, the choice between three forms, and the plainest of them: the scores as one array. From `LONG` on
-that array is never made (`flash.py`); on a GPU half precision goes to cuDNN (`cudnn.py`), on a TPU what is long to
-Pallas (`splash.py`).
+This file has the rules, the choice between three forms, and the simplest of them: the scores as one array. From `LONG`
+on that array is never made (`flash.py`); on a GPU half precision goes to cuDNN (`cudnn.py`), on a TPU long sequences go
+to Pallas (`splash.py`).
 """
 
 import math
@@ -19,7 +19,7 @@ from .registry import lower
 
 aten = torch.ops.aten
 
-# From how many scores per head on they are computed block by block; measured in docs/benchmarks.md.
+# The number of scores per head from which they are computed block by block; measured in docs/benchmarks.md.
 LONG = 512 * 512
 
 
@@ -28,7 +28,7 @@ def _is_long(query, key):
 
 
 def _batched(x):
-    """Heads without a batch, which torch allows, are a batch of one."""
+    """x with a batch dim of 1, where torch's heads have no batch."""
     return x[None] if x is not None and x.ndim == 3 else x
 
 
@@ -80,7 +80,7 @@ def aten_attention_backward(
 
 
 def _by_platform(form, direction, case, how):
-    """`form`, or the kernel for it of the platform that the program is compiled for, which need not be this host's."""
+    """`form`, or the platform's kernel for it; the platform is that of the program, which need not be this host's."""
     kernels = {}
     if cudnn.takes(*case):
         kernels["cuda"] = partial(getattr(cudnn, direction), **how)
@@ -102,7 +102,7 @@ def _like(grads, operands):
 
 
 def _heads(x, key):
-    """x as [batch, kv heads, queries per kv head, ...]; one head stands for all, as in a mask."""
+    """x as [batch, kv heads, queries per kv head, ...]; a single head stays one and broadcasts, as in a mask."""
     groups = (1, 1) if x.shape[1] == 1 != key.shape[1] else (key.shape[1], x.shape[1] // key.shape[1])
     return x.reshape(x.shape[0], *groups, *x.shape[2:])
 
@@ -126,11 +126,11 @@ def _long_backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout
 
 
 # -- The scores as one array. The backward repeats the forward's expressions for the probabilities: in one program XLA
-# merges the two, so nothing is computed twice and the probabilities are what is kept.
+# merges the two, so nothing is computed twice and only the probabilities are kept.
 
 
 def _grouped(query, key):
-    """query as [batch, kv heads, queries per kv head, length, width]; without groups the heads are left alone."""
+    """query as [batch, kv heads, queries per kv head, length, width]; without groups the heads stay as they are."""
     B, H, S, D = query.shape
     kv_heads = key.shape[1]
     return query if kv_heads == H else query.reshape(B, kv_heads, H // kv_heads, S, D)
@@ -162,10 +162,10 @@ def _scores(query, key, bias, is_causal, scale):
 
 
 def _probabilities(query, key, bias, is_causal, scale):
-    """(softmax of the scores, logsumexp of the scores). A row that may attend to nothing gets zeros."""
+    """(softmax of the scores, logsumexp of the scores). A fully masked row gets zeros."""
     scores = _scores(query, key, bias, is_causal, scale)
     largest = jnp.max(scores, axis=-1, keepdims=True)
-    if bias is not None:  # only a bias can forbid a whole row
+    if bias is not None:  # only a bias can mask a full row
         largest = jnp.where(largest == -jnp.inf, jnp.zeros_like(largest), largest)
     weights = jnp.exp(scores - largest)
     total = jnp.sum(weights, axis=-1, keepdims=True)
@@ -199,7 +199,7 @@ def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wan
     delta = grad_out * out if query.dtype == dtype else weights * grad_weights
     grad_scores = weights * (grad_weights - jnp.sum(delta, axis=-1, keepdims=True))
     scores = _grouped(grad_scores.astype(query.dtype), key)
-    # The scale meets the width-D gradients, not the S x L scores: a pass over the larger array less.
+    # The scale multiplies the width-D gradients, not the S x L scores: one pass over the larger array less.
     grad_query = scale * _einsum("bhgsl,bhld->bhgsd", "bhsl,bhld->bhsd", (scores, key), dtype=dtype)
     grad_key = scale * _einsum("bhgsl,bhgsd->bhld", "bhsl,bhsd->bhld", (scores, _grouped(query, key)), dtype=dtype)
     grad_bias = _grad_bias(grad_scores, bias) if wants_bias else None
@@ -207,7 +207,7 @@ def _backward(query, key, value, grad_out, out, logsumexp, *, bias, dropout, wan
 
 
 def _grad_bias(grad_scores, bias):
-    """The gradient of a broadcast bias: summed over what it was broadcast along."""
+    """The gradient of a broadcast bias, summed over the dims along which it was broadcast."""
     shape = (1,) * (grad_scores.ndim - bias.ndim) + bias.shape
     axes = tuple(axis for axis, size in enumerate(shape) if size == 1 and grad_scores.shape[axis] != 1)
     return jnp.sum(grad_scores, axis=axes, keepdims=True)

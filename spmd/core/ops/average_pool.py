@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _divisors(sizes, window, stride, padding, counts, include_pad, override):
-    """How many elements each window's sum is divided by: one number, or one for each window."""
+    """The divisors of the windows' sums: one number, or one for each window."""
     if override is not None:
         return np.asarray(override)
     made = np.ones((), np.int64)
@@ -30,7 +30,7 @@ def _divisors(sizes, window, stride, padding, counts, include_pad, override):
 
 def _window_sum(x, rank, window, stride, padding, counts):
     lead = x.ndim - rank
-    # The reduction pads for itself; what is left behind the last window is less than a stride and makes no window more.
+    # The reduction pads by itself; the rest after the last window is less than a stride and makes no further window.
     pads = [(0, 0)] * lead
     for dim in range(rank):
         needed = (counts[dim] - 1) * stride[dim] + window[dim]
@@ -45,7 +45,7 @@ def _divided(x, divisors):
 
 
 def _average(x, kernel_size, stride, padding, count_include_pad, override, rank, shape):
-    """(the sum over windows as a function of x, what the sums are divided by)."""
+    """(the sum over windows as a function of x, the divisors of the sums)."""
     window = per_dim(kernel_size, rank)
     stride = per_dim(stride, rank) if stride else window
     padding, lead = per_dim(listed(padding), rank), x.ndim - rank

@@ -1,4 +1,4 @@
-"""Windows as columns, and padding by what lies at the border: reflection and replication."""
+"""Windows as columns, and padding with the values at the border: reflection and replication."""
 
 import math
 

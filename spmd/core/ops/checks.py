@@ -1,4 +1,4 @@
-"""What torch's kernels refuse and its meta kernels take: checks of an op's arguments, as meta tensors.
+"""Checks of an op's arguments, as meta tensors: for arguments that torch's kernels refuse and its meta kernels take.
 
 A check is named after its op, has its parameters (those it needs, by the schema's names) and raises torch's error.
 """
@@ -17,7 +17,7 @@ CHECKS: dict[Any, Callable[..., None]] = {}
 
 
 def checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers what looks at the arguments of these overloads."""
+    """Registers a check of the arguments of these overloads."""
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
         for overload in overloads:
@@ -128,7 +128,7 @@ def _is_complex(value: Any) -> bool:
 
 
 def refused_by_cpu(op: Callable[..., torch.Tensor], *operands: Any) -> None:
-    """Lets torch's CPU kernel refuse such operands: the class of its error differs between torch's versions."""
+    """Calls torch's CPU kernel on such operands, which raises an error of the class of this torch version."""
     op(*(torch.empty(0, dtype=x.dtype, device="cpu") if isinstance(x, torch.Tensor) else x for x in operands))
     raise AssertionError(f"torch's CPU takes {op.__name__} of {operands}")
 
@@ -177,7 +177,7 @@ def clamp(self, min=None, max=None):
 
 
 def _fits() -> Callable[..., None]:
-    """A complex number is none for real tensors."""
+    """The check that no complex number is passed for real tensors."""
 
     def check(*args: Any, **kwargs: Any) -> None:
         given = [*args, *kwargs.values()]
@@ -189,7 +189,7 @@ def _fits() -> Callable[..., None]:
 
 
 def _real(name: str) -> Callable[..., None]:
-    """What has no order."""
+    """The check that operands are real: complex numbers have no order."""
 
     def check(*args, **kwargs):
         if any(_is_complex(value) for value in [*args, *kwargs.values()]):
@@ -222,7 +222,7 @@ CHECKS |= {
 
 
 def _of_complex(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
-    """What CPU's kernel says to complex numbers: a meta kernel takes them where most of the functions are of reals."""
+    """The check of complex operands by CPU's kernel: a meta kernel takes them even for functions of reals."""
 
     def check(self, *rest, **named):
         if self.is_complex():
@@ -235,7 +235,7 @@ CHECKS |= {op: _of_complex(op) for op in (*UNARY_FLOAT, *UNARY_DEFAULT) if op no
 
 
 def _ordered(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
-    """Of real numbers only: an error that torch 2.13 calls a RuntimeError and torch 2.15 a TypeError."""
+    """The check that operands are real: torch 2.13 raises a RuntimeError, torch 2.15 a TypeError."""
 
     def check(self, other):
         if _is_complex(self) or _is_complex(other):
@@ -255,7 +255,7 @@ def index_put(self, indices, values, *_, **__):
     if len(indices) > self.dim():
         raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(indices)})")
     masked = any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
-    if self.dtype != values.dtype and not (masked and values.dim() == 0):  # that is masked_fill, which casts
+    if self.dtype != values.dtype and not (masked and values.dim() == 0):  # the latter is masked_fill, which casts
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
             f"{self.dtype} for the destination and {values.dtype} for the source."
@@ -272,7 +272,7 @@ def index_put(self, indices, values, *_, **__):
         ) from None
     selected = aten.index.Tensor(self, indices).shape
     missing = len(selected) - values.dim()
-    # More dims are taken where they are 1, as torch takes them.
+    # Further leading dims may be of size 1, as in torch.
     fits = all(size in (1, wanted) for size, wanted in zip(values.shape[::-1], selected[::-1], strict=False))
     if not fits or any(size != 1 for size in values.shape[: max(-missing, 0)]):
         raise RuntimeError(
@@ -282,7 +282,7 @@ def index_put(self, indices, values, *_, **__):
 
 
 def _same_dtype(name: str) -> Callable[..., None]:
-    """Of a product, whose operands have one dtype."""
+    """The check of a product that its operands have one dtype."""
 
     def check(*args, **kwargs):
         given = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}

@@ -1,8 +1,8 @@
-"""A block of a matrix that is computed, made by itself: a mask of positions need not be there as a whole.
+"""Blocks of a computed matrix: a mask of positions need not be in memory in full.
 
-What users make of `arange` (a sliding window, a shift, documents of a packed sequence) is a few operations on elements,
-and what goes into them is a row or a column. Where such a mask is the operand of a loop over blocks, XLA makes it whole
-before the loop; here the operations that made it are done again for one block, and the whole is used by nobody.
+The masks that users make of `arange` (a sliding window, a shift, documents of a packed sequence) take a few elementwise
+operations, of a row or a column. Where such a mask is the operand of a loop over blocks, XLA computes it in full before
+the loop; here the operations that made it are repeated for one block, and the full matrix is unused.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from jax import lax
 
 from . import split
 
-# Operations on elements, whose operands have the result's shape, but for dims of size 1, or none.
+# Elementwise operations, whose operands have the result's shape, except for dims of size 1, or none.
 _ELEMENTWISE = frozenset((
     "add", "sub", "mul", "div", "rem", "neg", "sign", "abs", "max", "min", "floor", "exp", "log", "and", "or", "xor",
     "not", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "convert_element_type", "is_finite", "clamp",
@@ -34,7 +34,7 @@ class Block:
     columns: int
 
     def of(self, matrix: jax.Array) -> jax.Array:
-        """The block of a matrix, made by itself where the matrix is computed; a dim of size 1 stands for all."""
+        """The block of a matrix, computed by itself where the matrix is computed; a dim of size 1 broadcasts."""
         return _made(matrix, self) if _is_computed(matrix) else _cut(matrix, self)
 
 
@@ -51,7 +51,7 @@ class _Inner:
 
 
 class _Scope:
-    """The equations of a jitted function, by what they make, and the operands it was called with."""
+    """The equations of a jitted function, by their results, and the operands of its call."""
 
     def __init__(self, jaxpr: Any, operands: Sequence[Any]):
         self.made_by = {out: eqn for eqn in jaxpr.eqns for out in eqn.outvars}
@@ -64,7 +64,8 @@ class _Scope:
 
 
 def _producer(value: Any) -> tuple[Any, dict[str, Any], list[Any]] | None:
-    """(primitive, parameters, operands) of what made a value; None for an input, a constant, or one of many results."""
+    """(primitive, parameters, operands) of a value's equation; None for an input, a constant, or one of several
+    results."""
     if isinstance(value, _Inner):
         eqn: Any = value.scope.made_by.get(value.var)
         operands = [] if eqn is None else [value.scope.value(atom) for atom in eqn.invars]
@@ -85,14 +86,14 @@ def _shape(value: Any) -> tuple[int, ...]:
     return tuple(getattr(value, "shape", ()))
 
 
-def _is_whole(value: Any) -> bool:
-    """Whether it has rows and columns: what has only one of them is small."""
+def _is_matrix(value: Any) -> bool:
+    """True if a value has rows and columns: a value with only one of them is small."""
     shape = _shape(value)
     return len(shape) > 1 and shape[-1] > 1 and shape[-2] > 1
 
 
 def _parts(value: Any) -> list[Any] | None:
-    """The operands, with rows and columns, of which a block of the value needs the same block; None: not known how."""
+    """The operands, with rows and columns, of which a block of the value needs the same block; None if unknown."""
     found = _producer(value)
     if found is None:
         return None
@@ -108,7 +109,7 @@ def _parts(value: Any) -> list[Any] | None:
         case "reshape":
             return operands if _shape(operands[0])[-2:] == shape[-2:] else None
         case "broadcast_in_dim":
-            if not _is_whole(operands[0]):
+            if not _is_matrix(operands[0]):
                 return [x for x in operands[:1] if isinstance(x, _Inner)]
             rank, places = len(shape), params["broadcast_dimensions"]
             return operands[:1] if tuple(places[-2:]) == (rank - 2, rank - 1) else None
@@ -116,18 +117,18 @@ def _parts(value: Any) -> list[Any] | None:
 
 
 def _is_computed(matrix: Any) -> bool:
-    """Whether all of a matrix with rows and columns is computed, or an array of the program to take blocks of."""
-    if not _is_whole(matrix) or _parts(matrix) is None:
+    """True if a matrix is computed, and every matrix that it comes from is computed or an array of the program."""
+    if not _is_matrix(matrix) or _parts(matrix) is None:
         return False
     todo, seen = [matrix], set()
     while todo:
         value = todo.pop()
         is_inner = isinstance(value, _Inner)
         name = (value.var, id(value.scope)) if is_inner else id(value)
-        if name in seen or not (is_inner or _is_whole(value)):
+        if name in seen or not (is_inner or _is_matrix(value)):
             continue
         seen.add(name)
-        parts = _parts(value) if _is_whole(value) else (_producer(value) or (0, 0, None))[2]
+        parts = _parts(value) if _is_matrix(value) else (_producer(value) or (0, 0, None))[2]
         if parts is None and is_inner:
             return False  # the program has no such array
         todo.extend(parts or ())
@@ -143,11 +144,11 @@ def _full(value: Any) -> Any:
 
 
 def _made(value: Any, block: Block) -> Any:
-    """The block of a value; of what is no matrix, what of it the block needs."""
-    parts = _parts(value) if _is_whole(value) else None
+    """The block of a value; of a value that is no matrix, the part that the block needs."""
+    parts = _parts(value) if _is_matrix(value) else None
     if parts is None:
         return _cut(_full(value), block)
-    primitive, params, operands = _producer(value)  # type: ignore[misc]  # what has parts was made
+    primitive, params, operands = _producer(value)  # type: ignore[misc]  # a value with parts has an equation
     shape = (*_shape(value)[:-2], block.rows, block.columns)
     match primitive.name:
         case "iota":
@@ -161,7 +162,7 @@ def _made(value: Any, block: Block) -> Any:
             places = params["broadcast_dimensions"]
             source = (
                 _made(operands[0], block)
-                if _is_whole(operands[0])
+                if _is_matrix(operands[0])
                 else _cut_along(_full(operands[0]), places, len(shape), block)
             )
             return lax.broadcast_in_dim(source, shape, places)
@@ -171,15 +172,16 @@ def _made(value: Any, block: Block) -> Any:
 
 
 def _cut(array: Any, block: Block) -> Any:
-    if array.dtype == jnp.bool_ and _is_whole(array) and split.platform() == "tpu":
-        # XLA would lay all of the booleans out anew for each block; a cast to bytes it would move into the loop.
+    if array.dtype == jnp.bool_ and _is_matrix(array) and split.platform() == "tpu":
+        # XLA would change the layout of all of the booleans for each block; a cast to bytes it would move into the
+        # loop.
         return _cut(array.view(jnp.int8), block) != 0
     rank = len(_shape(array))
     return _cut_along(array, range(rank), rank, block)
 
 
 def _cut_along(array: Any, places: Sequence[int], rank: int, block: Block) -> Any:
-    """The part of an array, whose dims stand at these places of a matrix of `rank` dims, that a block of it needs."""
+    """The part of an array that a block needs; `places` are the array's dims in the block's matrix of `rank` dims."""
     runs = {rank - 2: (block.row, block.rows), rank - 1: (block.column, block.columns)}
     for dim, place in enumerate(places):
         if place in runs and array.shape[dim] > 1:

@@ -18,7 +18,7 @@ from .windows import per_dim
 aten = torch.ops.aten
 
 _SPECS = {1: ("NCW", "OIW", "NCW"), 2: ("NCHW", "OIHW", "NCHW"), 3: ("NCDHW", "OIDHW", "NCDHW")}
-# The gradient of the kernel convolves the input with the output's gradient, batch and feature having changed places.
+# The gradient of the kernel convolves the input with the output's gradient, with batch and feature dims swapped.
 _KERNEL_SPECS = {1: ("CNW", "IOW", "CNW"), 2: ("CNHW", "IOHW", "CNHW"), 3: ("CNDHW", "IODHW", "CNDHW")}
 
 
@@ -27,17 +27,17 @@ _MOST = 27  # elements of a window of 3 x 3 x 3
 
 def _on_few(num_pixels, window, groups, product, convolution, *operands):
     """The convolution; in the program of a CPU, where the window has more elements than the result or gradient has
-    pixels, the product over patches that gives the same."""
-    # XLA's own loops take what Eigen's kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2 under
-    # a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/12 and 1/10; at 4 x 4
-    # with 64 channels it takes twice the time of Eigen's. A large window would make as many slices.
+    pixels, the equal product over patches."""
+    # XLA's own loops compute what Eigen's kernels refuse, an image smaller than the window. Of 512 channels at 2 x 2
+    # under a window of 3 x 3 the product takes 1/180 of their time, the gradients of input and kernel 1/12 and 1/10; at
+    # 4 x 4 with 64 channels it takes twice the time of Eigen's. A large window would make as many slices.
     if groups != 1 or not num_pixels < math.prod(window) <= _MOST:
         return convolution(*operands)
     return lax.platform_dependent(*operands, cpu=product, default=convolution)
 
 
 def _patches(x, window, stride, pads, dilation):
-    """The pixels that each element of a kernel meets: x [N, C, ...] as [N, C, window, pixels of the result]."""
+    """The pixels under each element of a kernel: x [N, C, ...] as [N, C, window, pixels of the result]."""
     dtype = wide(x.dtype)
     x = lax.pad(x.astype(dtype), jnp.zeros((), dtype), ((0, 0, 0), (0, 0, 0), *((low, high, 0) for low, high in pads)))
     sizes = zip(x.shape[2:], window, dilation, stride, strict=True)
@@ -76,7 +76,7 @@ def _plain(x, kernel, stride, pads, dilation, groups):
 def _spread(x, kernel, stride, padding, dilation, groups, sizes):
     """The transpose of `_convolve` in x: x [N, O, ...], kernel [O, C / groups, ...], result [N, C, *sizes]."""
     rank, (features, inner, *window) = x.ndim - 2, kernel.shape
-    # Within each group input and output features change places; space is flipped.
+    # Within each group input and output features are swapped; space is flipped.
     flipped = jnp.flip(kernel, tuple(range(2, kernel.ndim))).reshape(groups, features // groups, inner, *window)
     flipped = jnp.swapaxes(flipped, 1, 2).reshape(groups * inner, features // groups, *window)
     pads = []
@@ -121,8 +121,8 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
 
 
 def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
-    """`_kernel_grad` in a dtype. Where that is narrower than what adds up, each device makes the sum of its own rows,
-    which is rounded before they are exchanged: no convolution can be asked for a narrower result."""
+    """`_kernel_grad` in a dtype. Where that is narrower than the accumulator, each device sums its own rows and rounds
+    the sum before the exchange: no convolution has a narrower result than its operands."""
     how = (window, stride, padding, dilation, groups)
     known = _rows_split(x, grad, groups) if is_rounded(x, dtype) else None
     if known is None:
@@ -136,16 +136,16 @@ def _kernel_grad_in(x, grad, window, stride, padding, dilation, groups, dtype):
 
 
 def _rows_split(x, grad, groups):
-    """The mesh, and the axes that split the batch, the input's features and the output's; None where the batch is not
-    known to be split, or what else is takes more than one product a device."""
+    """The mesh, and the axes that shard the batch, the input's features and the output's. None where the batch is not
+    known to be sharded, or where the other sharded dims take more than one product per device."""
     rank = x.ndim - 2
     space = [(array, 2 + dim) for array in (x, grad) for dim in range(rank)]
     for array in (x, grad):
-        known = split.layout((array, 0), (x, 1), (grad, 1), *space)
+        known = split.axes_of_dims((array, 0), (x, 1), (grad, 1), *space)
         if known is not None and known[1][0]:
             mesh, (rows, inner, features, *others) = known
-            is_whole = not any(others) and (groups == 1 or not (inner or features))
-            return (mesh, rows, inner, features) if is_whole else None
+            is_one_product = not any(others) and (groups == 1 or not (inner or features))
+            return (mesh, rows, inner, features) if is_one_product else None
     return None
 
 
@@ -190,7 +190,7 @@ def aten_convolution_backward(
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
-            # Only as much of the gradient as the input reaches: output padding made the rest.
+            # Only the part of the gradient that the input reaches: output padding made the rest.
             reach = [
                 _reach(input.shape[2 + d], weight.shape[2 + d], stride[d], padding[d], dilation[d]) for d in range(rank)
             ]

@@ -1,4 +1,4 @@
-"""Factories and copies: tensors made from numbers, and tensors made from tensors of the same values."""
+"""Factories and copies: tensors made from numbers, and copies of tensors."""
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,7 @@ from .registry import lower
 
 aten = torch.ops.aten
 
-# Past the largest number of e4m3fn, which has no infinities: torch 2.11 makes NaN, torch 2.13 and later stop there.
+# Past the largest number of e4m3fn, which has no infinities, torch 2.11 makes NaN; torch 2.13 and later saturate.
 _E4M3FN_STOPS = not torch.tensor(1e30, device="cpu").to(torch.float8_e4m3fn).float().isnan().item()
 
 
@@ -62,7 +62,7 @@ def aten_new_ones(self, size, *, dtype=None, returns):
     return jnp.ones(returns.shape, returns.dtype)
 
 
-# torch leaves new memory as it finds it; zeros are as good as any garbage and the same on every run.
+# torch leaves new memory uninitialized; zeros are as valid as any content, and the same on every run.
 @lower(aten.empty_like.default)
 def aten_empty_like(self, *, dtype=None, returns):
     return jnp.zeros(returns.shape, returns.dtype)
@@ -94,7 +94,7 @@ def aten_scalar_tensor(s, *, dtype=None, returns):
 
 
 def _arange(start: float, step: float, returns: jax.ShapeDtypeStruct) -> jax.Array:
-    """start + i * step in the wide type, as torch accumulates it, then narrowed."""
+    """start + i * step in the wide dtype, as torch accumulates it, then narrowed."""
     wide = jnp.float64
     if jnp.issubdtype(returns.dtype, jnp.integer):
         wide, start, step = jnp.int64, int(start), int(step)
@@ -122,7 +122,7 @@ def aten_linspace(start, end, steps, *, dtype=None, returns):
         return jnp.linspace(start, end, steps).astype(returns.dtype)
     # torch drops the fractions of the ends first, counts from both of them, and drops those of the results.
     start, end = (jnp.trunc(jnp.asarray(number, jnp.float64)) for number in (start, end))
-    # By a number that XLA does not know it divides; by one it knows it would multiply with the rounded inverse.
+    # XLA divides by a number that it does not know; by one it knows it would multiply with the rounded inverse.
     step, place = (end - start) / jax.lax.optimization_barrier(jnp.float64(max(steps - 1, 1))), jnp.arange(steps)
     near = max(steps // 2, 1)
     return jnp.where(place < near, start + step * place, end - step * (steps - 1 - place)).astype(returns.dtype)
@@ -170,9 +170,9 @@ def cast(array: jax.Array, dtype: jnp.dtype) -> jax.Array:
 
 
 def _integers(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """The whole parts of floats. Of what the dtype cannot hold int32 and int64 take their nearest number, as on GPUs
-    (NaN is 0); the narrower ones, and those without a sign, the low bits of that, as torch's conversions do everywhere.
-    """
+    """The integer parts of floats. For numbers outside of the dtype's range int32 and int64 take their nearest number,
+    as on GPUs (NaN is 0); the narrower and the unsigned dtypes take the low bits of that, as torch's conversions do
+    everywhere."""
     if dtype in (jnp.int32, jnp.int64):
         return x.astype(dtype)
     if dtype.itemsize < 4:
@@ -184,15 +184,15 @@ def _integers(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
 def _eight_bits(x: jax.Array, dtype: jnp.dtype) -> jax.Array:
     """The bits of float32 numbers as eight-bit floats."""
     if dtype == jnp.float8_e8m0fnu:
-        # The exponent alone: torch rounds the magnitude, jax makes NaN of a negative number.
+        # The exponent alone: torch rounds the magnitude, jax returns NaN for a negative number.
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
         exponent, rest = bits >> 23 & 0xFF, bits & 0x7FFFFF
         is_up = (rest > 0x400000) | (rest == 0x400000) & (exponent > 0)
         return jnp.where(exponent == 0xFF, exponent, exponent + is_up).astype(jnp.uint8)
-    # jax makes NaN past the largest number of e4m3fn.
+    # jax returns NaN past the largest number of e4m3fn.
     bounded = jnp.clip(x, -448, 448) if dtype == jnp.float8_e4m3fn and _E4M3FN_STOPS else x
     made = jax.lax.bitcast_convert_type(bounded.astype(dtype), jnp.uint8)
-    if dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # of their NaNs torch takes this one, with the sign
+    if dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):  # of their NaNs torch returns this one, with the sign
         nan = jnp.where(jnp.signbit(x), 0xFF, 0x7F).astype(jnp.uint8)
         made = jnp.where(jnp.isnan(x), nan, made)
     return made

@@ -12,7 +12,7 @@ aten = torch.ops.aten
 
 
 def _padded(targets, lengths, width):
-    """Targets as [batch, width]; those given end to end in one dim are cut apart."""
+    """Targets as [batch, width]; targets that are concatenated in one dim are split."""
     if targets.ndim == 2:
         return targets[:, :width]
     starts = jnp.cumsum(lengths) - lengths
@@ -56,7 +56,7 @@ def _alphas(log_probs, targets, input_lengths, target_lengths, blank, width):
 
 
 def _logsumexp(ways):
-    """Over dim 0; of nothing but -inf it is -inf, with a gradient of 0."""
+    """The logsumexp over dim 0; where all are -inf it is -inf, with a gradient of 0."""
     top = lax.stop_gradient(jnp.max(ways, axis=0))
     top = jnp.where(jnp.isfinite(top), top, jnp.zeros_like(top))
     total = jnp.sum(jnp.exp(ways - top), axis=0)
@@ -65,7 +65,7 @@ def _logsumexp(ways):
 
 
 def _as_lengths(lengths):
-    # Of one sequence without a batch torch takes 0-dim lengths.
+    # For one sequence without a batch torch takes 0-dim lengths.
     return jnp.asarray(np.asarray(lengths) if isinstance(lengths, list) else lengths).astype(jnp.int64).reshape(-1)
 
 

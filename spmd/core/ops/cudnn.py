@@ -1,9 +1,9 @@
 """Attention by cuDNN's fused kernel, forward and backward: when it may be called, how, and how it is partitioned.
 
-`jax.nn.dot_product_attention(implementation="cudnn")` is the public door to the kernel. It asks for cuDNN while it is
+`jax.nn.dot_product_attention(implementation="cudnn")` is the public way to the kernel. It looks for cuDNN while it is
 traced, which a machine without a GPU does not have; its backward would run the forward again, whose results torch's
-backward has at hand; and it refuses a sharded length, or keys and values that lie otherwise than the queries. So the
-two operations behind it are bound here, under a partitioning of our own.
+backward has at hand; and it refuses a sharded length, or keys and values sharded otherwise than the queries. So the two
+operations behind it are bound here, under a partitioning of our own.
 """
 
 import math
@@ -25,11 +25,11 @@ Arrays = tuple[jax.Array, ...]
 def takes(
     query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float
 ) -> bool:  # fmt: skip
-    """Whether jax has the kernel and it computes this, on every GPU that has it (Ampere and later).
+    """True if jax has the kernel and it computes this attention on every GPU that has it (Ampere and later).
 
-    A mask stays out: the kernel wants it additive and in the operands' dtype, another array of query length x key
-    length, and torch promises zeros for a row that may attend to nothing. Dropout stays out: the kernel's numbers are
-    its own, and would change with the mesh.
+    Masks are excluded: the kernel takes an additive one in the operands' dtype, another array of query length x key
+    length, and torch promises zeros for a fully masked row. Dropout is excluded: the kernel's random numbers are its
+    own, and would change with the mesh.
     """
     width = query.shape[-1]
     half = query.dtype in (jnp.bfloat16, jnp.float16) and query.dtype == key.dtype == value.dtype
@@ -47,14 +47,14 @@ def backward(
     query: jax.Array, key: jax.Array, value: jax.Array, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array,
     *, is_causal: bool, scale: float,
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
-    """The gradients of query, key, value and of the bias that there is not."""
+    """The gradients of query, key and value, and None for the bias."""
     return *_backward(query, key, value, logsumexp, out, grad_out, is_causal, scale), None
 
 
 def _kernel(primitive: Any, qkv: Arrays, rest: Arrays, is_causal: bool, scale: float, **options: Any) -> Arrays:
     """One of the two operations; the seven operands between are for masks and for packed sequences."""
     empty = [jnp.zeros(0, qkv[0].dtype)] * 7
-    assert kernel is not None, "asked for by `takes`"
+    assert kernel is not None, "`takes` was called first"
     made = primitive.bind(
         *qkv, *empty, *rest, scale=scale, seed=0, dropout_rate=0.0, variadic_args=(False, False),
         mask_type=kernel.MaskType.CAUSAL if is_causal else kernel.MaskType.NO_MASK,
@@ -76,9 +76,9 @@ def _backward(query, key, value, logsumexp, out, grad_out, is_causal, scale):
 
 
 def _split(mesh: Mesh, operands: Any) -> NamedSharding:
-    """How every operand and result lies: batch and heads as the queries have them, where that splits the keys evenly.
+    """The sharding of every operand and result: batch and heads as of the queries, where that divides the keys evenly.
 
-    Each of them is [batch, heads, ...], and a device that has some heads of the keys needs just their queries.
+    Each of them is [batch, heads, ...], and a device with some heads of the keys needs only their queries.
     """
     query, key = operands[:2]
     spec = query.sharding.spec[:2] if isinstance(query.sharding, NamedSharding) else ()
@@ -90,7 +90,7 @@ def _split(mesh: Mesh, operands: Any) -> NamedSharding:
 
 
 def _define(function: custom_partitioning, body: Callable[..., Arrays], rule: str, num_results: int) -> None:
-    """Tells both partitioners that the function is split along batch and heads."""
+    """Registers with both partitioners that the function is sharded along batch and heads."""
 
     def infer(is_causal, scale, mesh, operands, results):
         return (_split(mesh, operands),) * num_results
@@ -99,8 +99,8 @@ def _define(function: custom_partitioning, body: Callable[..., Arrays], rule: st
         split = _split(mesh, operands)
         return mesh, lambda *x: body(*x, is_causal, scale), (split,) * num_results, (split,) * len(operands)
 
-    # Heads of queries and of keys are two factors, for they differ in number; `_split` brings them together. Shardy
-    # wants the factors that stay whole in the order in which the rule names them.
+    # Heads of queries and of keys are two factors, as their numbers differ; `_split` relates them. Shardy takes the
+    # replicated factors in the order in which the rule names them.
     function.def_partition(
         partition, infer_sharding_from_operands=infer, sharding_rule=rule, need_replication_factors=("s", "d", "l")
     )

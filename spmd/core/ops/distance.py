@@ -1,4 +1,4 @@
-"""Distances between all pairs of rows (cdist, pdist), each beside its gradient."""
+"""Distances between all pairs of rows (cdist, pdist), each next to its gradient."""
 
 import math
 
@@ -49,7 +49,7 @@ def _pairs(x1, x2):
 
 
 def _euclidean(x1, x2):
-    """Through one product of matrices: |a|^2 - 2ab + |b|^2, which torch takes for many rows."""
+    """Distances through one product of matrices: |a|^2 - 2ab + |b|^2, which torch takes for many rows."""
     squares1 = jnp.sum(x1 * x1, axis=-1)[..., :, None]
     squares2 = jnp.sum(x2 * x2, axis=-1)[..., None, :]
     return jnp.sqrt(jnp.maximum(squares1 + squares2 - 2 * jnp.matmul(x1, jnp.swapaxes(x2, -1, -2)), 0))

@@ -1,4 +1,4 @@
-"""What torch refuses of random draws and its meta kernels take: dtypes, ranges, chances. See `checks`."""
+"""Checks of random draws that torch's meta kernels lack: dtypes, ranges, probabilities. See `checks`."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def geometric(self, p, **_):
 
 
 def _check_range(self: torch.Tensor, low: int, high: int | None) -> None:
-    """As many values as the dtype can tell apart: low and high - 1 must be among them."""
+    """Raises where the dtype cannot represent low and high - 1."""
     if self.is_complex():
         raise RuntimeError(f"random_ handles only integral, floating-point and boolean types, got {self.dtype}")
     if high is not None and low >= high:
@@ -110,7 +110,7 @@ def bernoulli(self, **_):
 
 
 @checks(aten.bernoulli_.float, aten.bernoulli.p)
-def bernoulli_of_number(self, p=0.5, **_):  # p, which is lifted, is looked at by each call: see `specials`
+def bernoulli_of_number(self, p=0.5, **_):  # p is a scalar argument and checked by each call: see `specials`
     if self.is_complex():
         _refuse("bernoulli_", self.dtype)
 

@@ -1,7 +1,7 @@
 """Elementary functions of complex numbers, with C99's values (Annex G) at zeros, infinities and NaN.
 
-XLA's own are right where all is finite; at the edges they make NaN of most infinities and lose the sign of a zero,
-which says on which side of a branch cut a number lies. Real numbers go to XLA's functions as they are.
+XLA's own are right where all is finite; at the edges they return NaN for most infinities and lose the sign of a zero,
+which decides the side of a branch cut. Real numbers go to XLA's functions as they are.
 """
 
 import math
@@ -47,7 +47,7 @@ def _wild(y: jax.Array) -> jax.Array:
 
 
 def _with_signs(x: jax.Array, y: jax.Array, real: jax.Array, imaginary: jax.Array) -> _Parts:
-    """Of an odd function: each part has the sign of the argument's."""
+    """The parts of an odd function: each has the sign of the argument's part."""
     return jnp.copysign(jnp.abs(real), x), jnp.copysign(jnp.abs(imaginary), y)
 
 
@@ -152,7 +152,7 @@ def _acos(x: jax.Array, y: jax.Array) -> _Parts:
 
 def _acosh(x: jax.Array, y: jax.Array) -> _Parts:
     real, imaginary = _acos(x, y)
-    # |i acos(z)| on the side of the cut that the sign of y says.
+    # |i acos(z)| on the side of the cut given by the sign of y.
     return jnp.abs(imaginary), jnp.copysign(real, y)
 
 

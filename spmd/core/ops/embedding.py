@@ -8,7 +8,7 @@ import torch
 
 from . import split
 from .floats import missing, wide
-from .partial import exchanged, is_rounded, pieces
+from .partial import exchanged, is_rounded, shards
 from .registry import lower
 
 aten = torch.ops.aten
@@ -26,7 +26,7 @@ def aten_embedding(weight, indices, padding_idx=-1, scale_grad_by_freq=False, sp
 @lower(aten.embedding_dense_backward.default)
 def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx, scale_grad_by_freq, *, returns):
     flat = indices.reshape(-1)
-    # Rows that meet many times are summed in float32 and rounded once.
+    # Rows with the same index are summed in float32 and rounded once.
     accumulator = wide(grad_output.dtype)
     rows = grad_output.reshape(flat.shape[0], grad_output.shape[-1]).astype(accumulator)
     if scale_grad_by_freq:
@@ -38,9 +38,9 @@ def aten_embedding_dense_backward(grad_output, indices, num_weights, padding_idx
     if known is None:
         return _rows_added(flat, rows, num_weights).astype(returns.dtype)
     mesh, axes = known
-    flat, rows = (pieces(one.reshape(*indices.shape, *one.shape[1:]), mesh, axes) for one in (flat, rows))
+    flat, rows = (shards(one.reshape(*indices.shape, *one.shape[1:]), mesh, axes) for one in (flat, rows))
     added = jax.vmap(lambda flat, rows: _rows_added(flat.reshape(-1), rows.reshape(-1, rows.shape[-1]), num_weights))
-    # The table's own dims are left to the partitioner: they lie as the gradient will.
+    # The table's own dims are left to the partitioner: they are sharded as the gradient will be.
     parts = split.in_front(added(flat, rows), mesh, tuple(itertools.chain(*axes)))
     return exchanged(parts, returns.dtype)
 
@@ -52,9 +52,9 @@ def _rows_added(flat, rows, num_weights):
 
 
 def _lookups_split(indices, grad_output):
-    """The mesh, and the axes that split each dim of the indices; None where they are not known to be split."""
+    """The mesh, and the axes that shard each dim of the indices; None where they are not known to be sharded."""
     for array in (indices, grad_output):
-        known = split.layout(*((array, dim) for dim in range(indices.ndim)))
+        known = split.axes_of_dims(*((array, dim) for dim in range(indices.ndim)))
         if known is not None and any(known[1]):
             return known
     return None

@@ -1,4 +1,4 @@
-"""Fourier transforms: the three ops to which torch reduces its whole family."""
+"""Fourier transforms: the three ops to which torch reduces all of its transforms."""
 
 import math
 
@@ -9,7 +9,7 @@ from .registry import lower
 
 aten = torch.ops.aten
 
-# torch's numbers: leave the sum alone, divide by the root of its length, divide by its length.
+# torch's modes: no scaling, division by the root of the length, division by the length.
 _NONE, _ROOT, _LENGTH = 0, 1, 2
 
 

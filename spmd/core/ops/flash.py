@@ -1,8 +1,9 @@
-"""Attention block by block, forward and backward: nothing of query length x key length, but for a mask that came so.
+"""Attention block by block, forward and backward: no array of query length x key length, except for a passed mask.
 
 FlashAttention-2 (Dao 2023, arXiv:2307.08691) on XLA: one loop over the pairs of a block of query rows and a block of
-key columns. The forward keeps a running maximum and total of each row and leaves only the output and the logsumexp; the
-backward makes the probabilities again from the logsumexp. A pair that causality forbids wholly is not in the loop.
+key columns. The forward keeps a running maximum and total of each row and returns only the output and the logsumexp;
+the backward computes the probabilities again from the logsumexp. A pair that is fully masked by causality is not in the
+loop.
 
 Queries are [batch, kv heads, queries per kv head, length, width] throughout, so keys and values are never repeated.
 Batch and heads are batch dims of every operation in the loop, so a sharding of them needs no communication.
@@ -26,15 +27,15 @@ from .random import Draw, _mix, bits
 
 # Rows and columns of one block.
 BLOCK = (256, 256)
-# On a TPU, as long as the scores of one block, of all heads of a device, are no more than this many bytes.
+# The block on a TPU, as long as its scores, of all heads of a device, take at most this many bytes.
 TPU_BLOCK, _MOST = (512, 512), 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Dropout:
-    """Which probabilities are dropped: each row a splitmix64 stream (Steele et al. 2014), its seed a word of the draw.
+    """The dropped probabilities: each row a splitmix64 stream (Steele et al. 2014), its seed a word of the draw.
 
-    So a number depends on the draw, the row and the column alone, and any block of it can be made by itself, at two
+    So a number depends on the draw, the row and the column alone, and any block of it can be computed by itself, at two
     multiplications a number.
     """
 
@@ -43,15 +44,15 @@ class Dropout:
 
     @staticmethod
     def of(draw: Draw, shape: tuple[int, ...], probability: float) -> "Dropout | None":
-        """The dropout of rows of the given shape; None where nothing is dropped."""
+        """The dropout of rows of the given shape; None where the probability is 0."""
         return None if probability == 0 else Dropout(bits(draw, shape), probability)
 
     def rows(self, cut: Callable[[jax.Array], jax.Array]) -> "Dropout":
-        """The same for some of the rows."""
+        """The same dropout for some of the rows."""
         return Dropout(cut(self.words), self.probability)
 
     def apply(self, x: jax.Array, first_column: int | jax.Array = 0) -> jax.Array:
-        """x, [rows..., columns] from `first_column` on, with what is dropped at zero and the rest scaled up."""
+        """x, [rows..., columns] from `first_column` on, with dropped elements at zero and the rest scaled up."""
         golden = np.uint64(0x9E3779B97F4A7C15)
         columns = lax.iota(jnp.uint64, x.shape[-1]) + jnp.asarray(first_column).astype(jnp.uint64) + np.uint64(1)
         threshold = np.uint64(min(int((1 - self.probability) * 2**64), 2**64 - 1))
@@ -62,7 +63,7 @@ class Dropout:
 
 @dataclass(frozen=True, slots=True)
 class _Scores:
-    """The scores of any block: made from blocks of query and key, masked positions at -inf."""
+    """The scores of any block, computed from blocks of query and key, masked positions at -inf."""
 
     query: jax.Array
     key: jax.Array
@@ -76,7 +77,7 @@ class _Scores:
 
     @property
     def block(self) -> tuple[int, int]:
-        """Rows and columns of a block; where there are few of the one it has more of the other."""
+        """Rows and columns of a block; where one dim is short the block is longer in the other."""
         num_bytes = math.prod((*self.query.shape[:3], *TPU_BLOCK)) * wide(self.query.dtype).itemsize
         is_large = split.platform() == "tpu" and num_bytes <= _MOST * split.num_devices()
         largest = TPU_BLOCK if is_large else BLOCK
@@ -96,7 +97,7 @@ class _Scores:
         return np.asarray(starts, np.int32)
 
     def rows(self, x: jax.Array, row: jax.Array) -> jax.Array:
-        """The rows of a block out of a query-like x; a length of 1 stands for all."""
+        """The rows of a block out of a query-like x; a length of 1 broadcasts."""
         return x if x.shape[3] == 1 else lax.dynamic_slice_in_dim(x, row, self.block[0], 3)
 
     def columns(self, x: jax.Array, column: jax.Array, axis: int = 2) -> jax.Array:
@@ -119,7 +120,7 @@ class _Scores:
         return scores if allowed is None else jnp.where(allowed, scores, jnp.asarray(-jnp.inf, dtype))
 
     def _allowed(self, row: jax.Array, column: jax.Array) -> jax.Array | None:
-        """[rows, columns] of what causality and the edge leave; None for everything.
+        """[rows, columns]: the positions that causality and the edge leave; None for all.
 
         A dynamic slice that would pass the end is moved back to fit. So the last block of a length that the block does
         not divide begins with positions that the block before it has had; here they count as masked.
@@ -133,11 +134,11 @@ class _Scores:
         return functools.reduce(operator.and_, conditions) if conditions else None
 
     def start(self, row: jax.Array, column: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Where a block truly begins (see `_allowed`)."""
+        """The first row and column of a block after it is moved back (see `_allowed`)."""
         return jnp.minimum(row, self.lengths[0] - self.block[0]), self.first_column(column)
 
     def first_column(self, column: jax.Array) -> jax.Array:
-        """Where the columns of a block truly begin."""
+        """The first column of a block after it is moved back."""
         return jnp.minimum(column, self.lengths[1] - self.block[1])
 
 
@@ -146,7 +147,7 @@ def _put(x: jax.Array, block: jax.Array, start: jax.Array, axis: int) -> jax.Arr
 
 
 def _no_infinity(x: jax.Array) -> jax.Array:
-    """x, with 0 for -inf: the reference point of rows that have met no allowed position yet."""
+    """x, with 0 for -inf: the reference point of rows without an allowed position so far."""
     return jnp.where(x == -jnp.inf, jnp.zeros_like(x), x)
 
 
@@ -154,7 +155,7 @@ def forward(
     query: jax.Array, key: jax.Array, value: jax.Array, bias: jax.Array | None, dropout: Dropout | None,
     *, is_causal: bool, scale: float,
 ) -> tuple[jax.Array, jax.Array]:  # fmt: skip
-    """(output, logsumexp of the scores) in the accumulation dtype. A row that may attend to nothing gets zeros."""
+    """(output, logsumexp of the scores) in the accumulation dtype. A fully masked row gets zeros."""
     scores = _Scores(query, key, bias, is_causal, scale)
     dtype = wide(query.dtype)
 
@@ -186,7 +187,7 @@ def backward(
     bias: jax.Array | None, dropout: Dropout | None,
     *, is_causal: bool, scale: float, wants_bias: bool,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array | None]:  # fmt: skip
-    """The gradients of query, key, value and, where asked for, bias, in the accumulation dtype."""
+    """The gradients of query, key, value and, if it is needed, bias, in the accumulation dtype."""
     scores = _Scores(query, key, bias, is_causal, scale)
     dtype = wide(query.dtype)
     # FlashAttention-2: the sum over l of weights * grad_weights is the row sum of grad_out * out.
@@ -220,12 +221,12 @@ def backward(
     grad_query, grad_key, grad_value = (jnp.zeros(x.shape, dtype) for x in (query, key, value))
     start = grad_query, grad_key, grad_value, _zeros_like_bias(scores) if wants_bias else None
     (grad_query, grad_key, grad_value, grad_bias), _ = lax.scan(step, start, scores.pairs())
-    # The scale meets the width-D gradients, not the scores: a pass over the larger array less.
+    # The scale multiplies the width-D gradients, not the scores: one pass over the larger array less.
     return scale * grad_query, scale * grad_key, grad_value, grad_bias
 
 
 def _zeros_like_bias(scores: _Scores) -> jax.Array:
-    """Where the gradient of the bias begins: each position of a whole one gets one term, so it needs no wider sum."""
+    """The initial gradient of the bias: each position of a full-size bias gets one term, so it needs no wider sum."""
     bias = scores.bias
     assert bias is not None
     return jnp.zeros(bias.shape, bias.dtype if bias.shape[3:] == scores.lengths else wide(bias.dtype))
@@ -234,7 +235,7 @@ def _zeros_like_bias(scores: _Scores) -> jax.Array:
 def _add_to_bias(
     grad_bias: jax.Array, grad_scores: jax.Array, scores: _Scores, row: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """grad_bias with a block's scores added, summed over what the bias was broadcast along."""
+    """grad_bias with a block's scores added, summed over the dims along which the bias was broadcast."""
     here = scores.columns(scores.rows(grad_bias, row), column, 4)
     axes = tuple(axis for axis, size in enumerate(here.shape) if size == 1 and grad_scores.shape[axis] != 1)
     block = here + jnp.sum(grad_scores, axis=axes, keepdims=True)

@@ -21,7 +21,7 @@ def widened_as(x, dtype):
 
 
 def is_exact(x):
-    """Whether x holds integers or truth values."""
+    """True if x has integers or booleans."""
     return not jnp.issubdtype(x.dtype, jnp.inexact)
 
 
@@ -31,9 +31,10 @@ def conj(x):
 
 
 def missing(dtype):
-    """What is read at an index that is out of range: no number where the dtype has that, else the nearest element.
+    """The keyword arguments of jax's gather for an index that is out of range: NaN where the dtype has it, else the
+    nearest element.
 
-    The keyword arguments of jax's gather. CPU raises; the device cannot, and a wrong number would go unseen.
+    CPU raises; the device cannot, and a wrong number would go unnoticed.
     """
     if jnp.issubdtype(dtype, jnp.inexact):
         return {"mode": "fill", "fill_value": jnp.nan}

@@ -1,9 +1,9 @@
-"""Dims that a reshape merges, (batch, sequence) to rows say, kept apart over several devices.
+"""Dims that a reshape merges, as (batch, sequence) to rows, kept apart over several devices.
 
-No layout of a merged dim says that two of its parts are split over different axes, or the later part alone: a
-partitioner would all-gather them. A reshape that merges is therefore the last step of what makes an array, so that an
-op that reads it finds the dims from before, computes in these and merges its own result; a reshape that splits the
-merged dim again begins with them, too.
+No sharding of a merged dim can shard two of its parts over different axes, or the later part alone: a partitioner would
+all-gather them. A reshape that merges is therefore the last step of a computation, so that an op that reads it finds
+the dims from before the merge, computes in these and merges its own result; a reshape that splits the merged dim again
+begins with them, too.
 """
 
 import math
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 
 from . import split
 
-Groups = tuple[tuple[int, ...], ...]  # of each dim of an array, the dims of another that it is made of
+Groups = tuple[tuple[int, ...], ...]  # for each dim of an array, the dims of another array that are merged in it
 
 
 def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
-    """array.reshape(shape), of the dims from before a merge; dims are split first and merged last."""
+    """array.reshape(shape), from the dims before a merge; dims are split first and merged last."""
     shape = tuple(shape)
     if array.shape == shape or split.num_devices() == 1:
         return array.reshape(shape)
@@ -34,7 +34,7 @@ def reshaped(array: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 
 def unmerged(array: Any) -> tuple[jax.Array, Groups]:
-    """The array before a reshape merged its dims, and which of that one's dims make each of its own."""
+    """The array before a reshape merged its dims, and for each dim the dims of that array that are merged in it."""
     alone = tuple((dim,) for dim in range(array.ndim))
     made_by: Any = getattr(array, "parent", None)
     name = "" if made_by is None or split.num_devices() == 1 else made_by.primitive.name
@@ -51,7 +51,7 @@ def unmerged(array: Any) -> tuple[jax.Array, Groups]:
 
 
 def apart(array: jax.Array, *dims: int) -> tuple[jax.Array, list[tuple[int, ...]]]:
-    """The array with these dims as they were before a merge, and of each of its own dims the sizes in it."""
+    """The array with these dims as they were before a merge, and for each of its own dims the sizes of its parts."""
     source, groups = unmerged(array)
     wanted = {dim % array.ndim for dim in dims}
     sizes = [
@@ -72,7 +72,7 @@ def transposed(array: jax.Array, order: Sequence[int]) -> jax.Array:
 
 
 def summed(array: jax.Array, dims: Sequence[int], keepdims: bool) -> jax.Array:
-    """The sum over dims, and so over all that was merged into these."""
+    """The sum over dims, and so over all dims that are merged in these."""
     source, groups = unmerged(array)
     if source is array:
         return jnp.sum(array, axis=tuple(dims), keepdims=keepdims)
@@ -88,7 +88,7 @@ def elementwise(function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.A
 def called(
     rule: Callable[..., jax.Array], arguments: Sequence[Any], keywords: dict[str, Any], shape: tuple[int, ...]
 ) -> jax.Array:
-    """The same of an elementwise rule with all its arguments, and of what only looks like one as it is."""
+    """`elementwise` of a rule with all its arguments; a rule that only looks elementwise is called as it is."""
     places = [i for i, value in enumerate(arguments) if isinstance(value, jax.Array)]
 
     def function(*arrays: jax.Array) -> jax.Array:
@@ -109,7 +109,7 @@ def _broadcasts(shape: Sequence[int], to: Sequence[int]) -> bool:
 
 
 def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.Array) -> jax.Array:
-    """The same of a function that goes along these dims, counted from the end, which stay merged."""
+    """`elementwise` of a function that goes along these dims, counted from the end, which stay merged."""
     shape = jnp.broadcast_shapes(*(array.shape for array in arrays))
     found: dict[int, tuple[int, ...]] = {}
     for array in arrays:
@@ -123,7 +123,7 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
         return function(*arrays)
 
     def fine(of: Sequence[int]) -> list[int]:
-        """The sizes of an array's dims, those found in their parts: ones where it is broadcast."""
+        """The sizes of an array's dims, with those in `found` as their parts: ones where it is broadcast."""
         sizes: list[int] = []
         for place, size in enumerate(of, -len(of)):
             parts = found.get(place, (size,))
@@ -135,7 +135,7 @@ def along(dims: Sequence[int], function: Callable[..., jax.Array], *arrays: jax.
 
 
 def _common(before: Sequence[int], after: Sequence[int]) -> tuple[int, ...] | None:
-    """The fewest dims, none of size 1, of which the dims of both shapes are made; None where there are none."""
+    """The fewest dims, none of size 1, that are a refinement of both shapes; None where there are none."""
     ends = sorted({*_ends(before), *_ends(after)})
     if not ends or 0 in ends:
         return None
@@ -152,7 +152,7 @@ def _ends(shape: Sequence[int]) -> list[int]:
 
 
 def _groups(parts: Sequence[int], shape: Sequence[int]) -> Groups | None:
-    """Which of these parts, in order, make each dim of a shape; None where its dims are no merges of them."""
+    """The indices of the parts, in order, that make each dim of a shape; None where its dims are no merges of them."""
     groups: list[tuple[int, ...]] = []
     here = 0
     for size in shape:

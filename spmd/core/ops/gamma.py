@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def digamma(self):
-    # At 0 torch gives the limit from the side that the zero's sign says.
+    # At 0 torch returns the limit from the side given by the zero's sign.
     return jnp.where(self == 0, jnp.copysign(jnp.asarray(jnp.inf, self.dtype), -self), special.digamma(self))
 
 
@@ -32,7 +32,7 @@ _SHIFTS = 4096
 
 
 def _hurwitz_zeta(s, q):
-    """zeta(s, q) for whole s: terms of negative q are summed one by one, up to where JAX's function is defined."""
+    """zeta(s, q) for integer s: terms of negative q are summed one by one, up to where JAX's function is defined."""
 
     def more(state):
         _, at, count = state
@@ -49,7 +49,7 @@ def _hurwitz_zeta(s, q):
 
 
 def zeta(self, other):
-    """Hurwitz' zeta function; at its poles infinite where torch says so; jax has NaN there or the other one."""
+    """Hurwitz' zeta function, infinite at its poles where torch's is; jax returns NaN there, or the other infinity."""
     made = special.zeta(self, other)
     made = jnp.where((other <= 0) & (other == jnp.floor(other)), jnp.inf, made)
     return jnp.where(self < 1, jnp.nan, jnp.where(self == 1, jnp.inf, made))
@@ -121,7 +121,8 @@ def _incomplete(self, other, upper):
     series = special.gammaincc if upper else special.gammainc
     made = series(jnp.where(plain, a, one), jnp.where(plain, x, one))
     made = jnp.where(near, _tails(jnp.where(near, a, 100 * one), jnp.where(near, x, 100 * one))[upper], made)
-    # At the edges: of x all of it or nothing, whatever a; of an infinite a nothing before any finite x.
+    # At the edges: x = 0 and infinite x have all or nothing below, whatever a; an infinite a has nothing below a finite
+    # x.
     below = jnp.where(x == 0, 0.0, jnp.where(jnp.isinf(a), 0.0, 1.0))
     below = jnp.where((x == 0) & (a == 0) | jnp.isinf(a) & jnp.isinf(x), jnp.nan, below)
     edge = (x == 0) | (a == 0) | jnp.isinf(a) | jnp.isinf(x)

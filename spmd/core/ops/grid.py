@@ -33,7 +33,7 @@ def _reflected(x, twice_low, twice_high):
 
 
 def _within(x, size):
-    """x cut to the plane; the gradient of what was cut, or lies on the border, is zero."""
+    """x clipped to the plane; the gradient of clipped positions, and of those on the border, is zero."""
     return jnp.where((x > 0) & (x < size - 1), x, lax.stop_gradient(jnp.clip(x, 0, size - 1)))
 
 

@@ -11,7 +11,7 @@ aten = torch.ops.aten
 
 
 def _bounds(self, given, room):
-    """The outermost edges: those given or those of the data, and a little room where they coincide."""
+    """The outermost edges: the given ones or those of the data, a little apart where they coincide."""
     if given is None:  # without data torch takes 0 and 1
         given = (jnp.min(self), jnp.max(self)) if self.size else (0, 1)
     low, high = (jnp.asarray(edge, self.dtype) for edge in given)

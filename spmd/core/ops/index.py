@@ -15,7 +15,7 @@ _IN_BOUNDS = "promise_in_bounds"
 
 
 def _accumulator(dtype):
-    """Narrow floats that meet at one position are summed in float32 and rounded once; booleans are counted."""
+    """The dtype of a sum at one position: float32 for narrow floats, rounded once; booleans are counted."""
     return jnp.int32 if dtype == jnp.bool_ else wide(dtype)
 
 
@@ -85,8 +85,8 @@ def _write(self, dim, index, src, method):
     if index.size == 1 or any(index.shape[axis] != self.shape[axis] for axis in others):
         target = at(self, _grid(index, dim))
         return getattr(target, method)(src, mode=_IN_BOUNDS, wrap_negative_indices=False)
-    # The other dims are said to be those of a batch: no partitioner sees that computed positions stay in the piece of
-    # their own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
+    # The other dims are declared as batch dims: no partitioner sees that computed positions stay in the shard of their
+    # own device, and would gather all that is written (the gradient of a `topk` over a batch, say).
     numbers = lax.ScatterDimensionNumbers(
         update_window_dims=(), inserted_window_dims=(dim,), scatter_dims_to_operand_dims=(dim,),
         operand_batching_dims=others, scatter_indices_batching_dims=others,
@@ -122,7 +122,7 @@ def aten_scatter_add(self, dim, index, src):
 
 
 def _identity(reduce, dtype):
-    """What a reduction starts from where self is not included."""
+    """The initial value of a reduction where self is not included."""
     if reduce in ("sum", "mean"):
         return jnp.zeros((), dtype)
     if reduce == "prod":
@@ -140,7 +140,7 @@ def _divide_counts(total, counts, dtype):
 
 
 def _reduce_into(self, write, reduce, include_self):
-    """Reduction of the values that `write(array, value or None, method)` puts, over self or over nothing."""
+    """The reduction of the values that `write(array, value or None, method)` writes, over self or over nothing."""
     touched = write(jnp.zeros(self.shape, jnp.bool_), True, "set")
     wide = self.astype(_accumulator(self.dtype))
     start = wide if include_self else jnp.where(touched, _identity(reduce, wide.dtype), wide)
@@ -166,11 +166,11 @@ def aten_scatter_reduce(self, dim, index, src, reduce, *, include_self=True):
     return _reduce_into(self, write, reduce, include_self).reshape(shape)
 
 
-# -- Whole slices at positions of one dim.
+# -- Full slices at positions of one dim.
 
 
 def _slices(self, dim, index):
-    """The positions of `index` along dim, and everything else."""
+    """The index of the positions `index` along dim, with full slices in the other dims."""
     return (slice(None),) * (dim % self.ndim) + (index.reshape(-1),)
 
 
@@ -291,7 +291,7 @@ def aten_put(self, index, source, accumulate=False):
 def aten_masked_scatter(self, mask, source):
     shape = jnp.broadcast_shapes(self.shape, mask.shape)
     self, mask = jnp.broadcast_to(self, shape), jnp.broadcast_to(mask, shape)
-    if not source.size:  # no hit either
+    if not source.size:  # then there is no hit either
         return self
     # The n-th hit takes the n-th element of source.
     order = jnp.cumsum(mask.reshape(-1), dtype=jnp.int64).reshape(shape) - 1

@@ -1,4 +1,4 @@
-"""A function that is traced when it is lowered: what only one platform's branch of a program needs is free elsewhere.
+"""Functions that are traced when they are lowered: the branch of one platform costs the others nothing.
 
 `jax.lax.platform_dependent` traces the branches of every platform and lowers one. A kernel takes long to trace, so a
 branch binds it here, and it is traced where that branch is lowered.
@@ -16,15 +16,15 @@ _late_p.multiple_results = True
 
 
 def late(function: Callable[..., Any], results: Any, *operands: Any) -> Any:
-    """function(*operands), both pytrees; `results` has a `jax.ShapeDtypeStruct` for each array of what it returns.
+    """function(*operands), both pytrees; `results` has a `jax.ShapeDtypeStruct` for each array that it returns.
 
-    The function must not hold arrays of the program beside its operands.
+    The function must not hold arrays of the program other than its operands.
     """
     arrays, tree = jax.tree.flatten(operands)
     promised, shape = jax.tree.flatten(results)
 
     def flat(*arrays: jax.Array) -> Any:
-        return jax.tree.leaves(function(*jax.tree.unflatten(tree, arrays)))
+        return jax.tree.flatten(function(*jax.tree.unflatten(tree, arrays)))[0]
 
     precision = jax.config.jax_default_matmul_precision  # type: ignore[attr-defined]  # made when jax starts
     made = _late_p.bind(*arrays, function=flat, results=tuple(promised), precision=precision)

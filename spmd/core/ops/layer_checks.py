@@ -1,4 +1,4 @@
-"""What torch's kernels of layers and losses refuse and its meta kernels take: ranks, counts, names. See `checks`."""
+"""Checks of layers and losses that torch's meta kernels lack: ranks, counts, names. See `checks`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -158,7 +158,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
     if targets.dim() == 2 and targets.shape[0] != batch:
         raise RuntimeError(f"ctc_loss: expected targets of {batch} rows, one a sequence, got shape {_size(targets)}")
     if isinstance(input_lengths, torch.Tensor):
-        return  # what they hold is for `core.dispatch.bounds`
+        return  # `core.dispatch.bounds` checks their values
     wrong = [length for length in input_lengths if not 0 <= length <= time]
     if wrong:
         raise RuntimeError(
@@ -168,7 +168,7 @@ def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_in
 
 
 def check_targets(targets: torch.Tensor, lengths: list[int]) -> None:
-    """Whether targets are as many as their lengths say."""
+    """Raises where targets are fewer or more than their lengths."""
     if any(length < 0 for length in lengths):
         raise RuntimeError(f"Expected target_lengths to have value at least 0, but got value {min(lengths)}")
     if targets.dim() == 1 and targets.shape[0] != sum(lengths):
@@ -187,7 +187,7 @@ def check_targets(targets: torch.Tensor, lengths: list[int]) -> None:
 
 
 def _needs_elements(name: str, batch: int) -> Any:
-    """Dims after the first ones, of batch and perhaps channel, have a size."""
+    """The check that no dim after the first ones, of batch and perhaps channel, has size 0."""
 
     def check(self, *_, **__):
         if 0 in self.shape[batch:]:

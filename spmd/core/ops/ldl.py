@@ -1,6 +1,6 @@
 """The LDL factorization of symmetric and Hermitian matrices (Bunch and Kaufman 1977), as LAPACK's sytf2 and sytrs do.
 
-A block of D is 1 x 1, or 2 x 2 where the diagonal is too small; a negative pivot, given for both of its rows, says so.
+A block of D is 1 x 1, or 2 x 2 where the diagonal is too small; a negative pivot, given for both of its rows, marks it.
 """
 
 import functools
@@ -37,7 +37,7 @@ def _swapped(x, first, second, rows):
 
 
 def _pivot(a, k, rows):
-    """(which row comes to the block's last place, whether the block is 2 x 2, whether the column is zero)."""
+    """(the row that becomes the block's last, True if the block is 2 x 2, True if the column is zero)."""
     diagonal = _size(a[k, k])
     i, column = _largest(_size(a[:, k]), rows > k)
     _, row = _largest(_size(a[i]), (rows >= k) & (rows != i))
@@ -49,7 +49,7 @@ def _pivot(a, k, rows):
 
 
 def _block_inverse(a, k, after, is_two, is_zero):
-    """The inverse of D's block at k as 2 x 2, a 1 x 1 block standing in its corner."""
+    """The inverse of D's block at k as 2 x 2; a 1 x 1 block is its first element."""
     one = jnp.where(is_zero, jnp.ones((), a.dtype), a[k, k])
     p, q, r, s = a[k, k], a[k, after], a[after, k], a[after, after]
     determinant = jnp.where(is_two, p * s - q * r, jnp.ones((), a.dtype))
@@ -78,7 +78,7 @@ def _factored(x, conjugate):
         rest = rows > last
         columns = jnp.where(rest[:, None], jnp.stack([a[:, k], jnp.where(is_two, a[:, after], 0)], axis=1), 0)
         factors = columns @ inverse
-        # What the packed factor keeps of these columns: D's block, and L below it.
+        # The packed factor's values of these columns: D's block, and L below it.
         first = jnp.where(rest, factors[:, 0], jnp.where(rows >= k, a[:, k], packed[:, k]))
         second = jnp.where(rest, factors[:, 1], jnp.where(rows == after, a[after, after], packed[:, after]))
         packed = packed.at[:, after].set(jnp.where(is_two, second, packed[:, after])).at[:, k].set(first)
@@ -101,7 +101,7 @@ def _solved(packed, pivots, b, conjugate):
         return jnp.conj(x) if conjugate else x
 
     def blocks(k):
-        """(whether 2 x 2, its last row, the row exchanged, L's two columns)."""
+        """(True if 2 x 2, its last row, the row exchanged, L's two columns)."""
         is_two = pivots[k] < 0
         after = jnp.where(is_two, jnp.minimum(k + 1, size - 1), k)
         rest = rows > after

@@ -1,7 +1,7 @@
 """Dense linear algebra: factorizations, solvers and spectra with LAPACK's conventions, batched over leading dims.
 
-A factorization that fails says so in its `info`, as in torch; who must raise reads `info` (see `dispatch.specials`).
-Gradients are torch's own formulas, written with these and ordinary ops.
+A factorization that fails sets its `info`, as in torch; a caller that must raise reads `info` (see
+`dispatch.specials`). Gradients are torch's own formulas, written with these and ordinary ops.
 """
 
 import jax
@@ -24,7 +24,7 @@ def _zeros(promised):
 
 
 def _as_promised(values, returns):
-    """Each value in the dtype that torch promises; what torch leaves empty stays empty."""
+    """Each value in the dtype that torch promises; a result that torch leaves empty stays empty."""
     return tuple(
         _zeros(promised) if value is None else value.reshape(promised.shape).astype(promised.dtype)
         for value, promised in zip(values, returns, strict=True)
@@ -51,7 +51,7 @@ def _square(x, size):
 
 
 def _cholesky(x, upper):
-    """(factor, which matrices are not positive-definite: XLA fills their factor with NaN)."""
+    """(factor, a mask of the matrices that are not positive-definite: XLA fills their factor with NaN)."""
     lower_half = _adjoint(x) if upper else x
     factor = lax.linalg.cholesky(lower_half, symmetrize_input=False)
     failed = jnp.isnan(jnp.real(jnp.diagonal(factor, axis1=-2, axis2=-1))).any(-1)
@@ -325,7 +325,7 @@ def aten_linalg_matrix_exp(self):
 
 
 def _tolerance(atol, rtol, largest, shape, dtype):
-    """What counts as zero beside the largest singular value: torch's defaults where none is given."""
+    """The bound for a singular value that counts as zero, relative to the largest; by default torch's."""
     if rtol is None:
         rtol = float(jnp.finfo(dtype).eps) * max(shape[-2:])
         rtol = rtol if atol is None else jnp.where(jnp.asarray(atol) > 0, 0.0, rtol)
@@ -357,7 +357,8 @@ def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
 
 @lower(aten.linalg_lstsq.default)
 def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
-    """Residuals are given for every overdetermined system; torch leaves them out when it finds the rank deficient."""
+    """Least squares. Every overdetermined system has residuals; torch leaves them out when it finds the rank
+    deficient."""
     is_vector = b.ndim == self.ndim - 1
     if self.size == 0 or b.size == 0:
         return tuple(map(_zeros, returns))

@@ -1,11 +1,10 @@
-"""Cross entropy of a linear layer's outputs, a piece of the classes at a time: the logits are never there as a whole.
+"""Cross entropy of a linear layer's outputs, a chunk of the classes at a time: the logits are never in memory in full.
 
 The forward keeps a running maximum and total of each target's logits, as attention in blocks does (`flash.py`), and
-leaves two numbers a target; the backward makes each piece of the logits again (Wijmans et al. 2024, "Cut your losses in
-large-vocabulary language models", arXiv:2411.09009). Where it is known how targets and classes are split over devices,
-each device goes through its own classes for its own targets, and what they found is brought together once, at the end
-(Shoeybi et al. 2019, arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entropy`, rounded where
-these round.
+returns two numbers a target; the backward computes each chunk of the logits again (Wijmans et al. 2024, "Cut your
+losses in large-vocabulary language models", arXiv:2411.09009). Where the sharding of targets and classes is known, each
+device processes its own classes for its own targets, and the results are reduced once, at the end (Shoeybi et al. 2019,
+arXiv:1909.08053). The numbers are those of `aten.linear` and `spmd.cross_entropy`, rounded where these round.
 """
 
 import math
@@ -23,8 +22,8 @@ from .floats import wide, widened
 from .registry import lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# max_bytes: what the logits that are there at a time may take on a device. logits_dtype: what the logits are cast to
-# before the loss is taken of them, in the dtype of which it is.
+# max_bytes: the most bytes that the logits in memory at a time take on a device. logits_dtype: the dtype to which the
+# logits are cast before the loss, and the dtype of the loss.
 _OPERANDS = "Tensor input, Tensor linear_weight, Tensor target, Tensor? linear_bias, Tensor? weight"
 _SETTINGS = "int reduction, int ignore_index, float label_smoothing, ScalarType logits_dtype, int max_bytes"
 _library.define(
@@ -38,8 +37,8 @@ _library.define(
 LINEAR_CROSS_ENTROPY = torch.ops.spmd.linear_cross_entropy.default
 LINEAR_CROSS_ENTROPY_BACKWARD = torch.ops.spmd.linear_cross_entropy_backward.default
 
-# Into how many pieces go logits that are as large as they may be.
-PIECES = 8
+# The number of chunks of logits that are as large as `config.max_logits_bytes`.
+CHUNKS = 8
 # Fewer classes at a time would leave a matrix unit idle; their number is a multiple of its width.
 FEWEST, WIDTH = 1024, 128
 
@@ -87,14 +86,14 @@ def spmd_linear_cross_entropy_backward(
 class _Head:
     """A linear layer and its loss, placed on devices.
 
-    weight: [classes, width], with rows of zeros beyond `num_classes` where the devices do not divide these. mesh: None
-    where nothing is known of devices. targets: per dim of the targets, the mesh axes that split it. classes: those that
-    split the classes.
+    weight: [classes, width], with rows of zeros after `num_classes` where the devices do not divide these. mesh: None
+    where no sharding is known. targets: for each dim of the targets, the mesh axes that shard it. classes: the axes
+    that shard the classes.
     """
 
     weight: jax.Array
     bias: jax.Array
-    class_weights: jax.Array | None  # float, where label smoothing asks for them
+    class_weights: jax.Array | None  # float, where label smoothing needs them
     num_classes: int
     logits_dtype: Any
     max_bytes: int
@@ -108,9 +107,9 @@ class _Head:
         label_smoothing: float, logits_dtype: Any, max_bytes: int,
     ) -> "_Head":  # fmt: skip
         num_classes, num_dims = weight.shape[0], input.ndim - 1
-        known = split.layout(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
+        known = split.axes_of_dims(*((input, dim) for dim in range(num_dims)), (weight, 0), uneven=num_dims)
         mesh, axes = known or (None, [()] * (num_dims + 1))
-        missing = -num_classes % split.num_pieces(mesh, axes[-1]) if mesh is not None else 0
+        missing = -num_classes % split.num_shards(mesh, axes[-1]) if mesh is not None else 0
         bias = jnp.zeros((num_classes,), weight.dtype) if bias is None else bias
         if label_smoothing == 0:
             class_weights = None
@@ -126,7 +125,7 @@ class _Head:
         return _Head(weight, bias, class_weights, *rest)
 
     def forward(self, input: jax.Array, classes: jax.Array) -> tuple[jax.Array, ...]:
-        """Of each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
+        """For each target's logits: the highest, the log of the sum of exp(logit - highest), the target's own less the
         highest; and the weighted sum of all less the highest (zeros without label smoothing)."""
         by_class = split.spec(self.classes)
         of_targets = split.spec(*self.targets)
@@ -135,8 +134,8 @@ class _Head:
         return self._placed(self._forward, specs, (of_targets,) * 4)(*operands)
 
     def backward(self, input: jax.Array, classes: jax.Array, *of_targets: jax.Array) -> tuple[jax.Array, ...]:
-        """The gradients of input, weight and bias. of_targets: logsumexp, and what the softmax, the target and every
-        class are given of the loss's gradient."""
+        """The gradients of input, weight and bias. of_targets: logsumexp, and the shares of the softmax, of the target
+        and of every class in the loss's gradient."""
         by_class = split.spec(self.classes)
         rows = split.spec(*self.targets)
         operands = input, classes, *of_targets, self.weight, self.bias, self.class_weights
@@ -154,14 +153,14 @@ class _Head:
 
     def _forward(self, input, classes, weight, bias, class_weights):
         rows, shape = input.reshape(-1, input.shape[-1]), classes.shape
-        pieces = self._pieces(rows, weight)
+        chunks = self._chunks(rows, weight)
         classes = classes.reshape(-1).astype(jnp.int32)
         dtype = wide(self.logits_dtype)
 
         def step(carry, start):
             before, total, picked, others = carry
-            numbers, fresh = pieces.classes(start), pieces.is_fresh(start)
-            logits = pieces.logits(start, weight, bias)
+            numbers, fresh = chunks.classes(start), chunks.is_fresh(start)
+            logits = chunks.logits(start, weight, bias)
             fresh = fresh & (numbers < self.num_classes)
             highest = jnp.maximum(before, jnp.max(jnp.where(fresh, logits, -jnp.inf), axis=1))
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
@@ -170,13 +169,13 @@ class _Head:
             hit = fresh & (numbers == classes[:, None])
             picked = picked + jnp.sum(jnp.where(hit, logits, jnp.zeros((), dtype)), axis=1)
             if class_weights is not None:
-                each = logits * pieces.cut(class_weights, start)
+                each = logits * chunks.cut(class_weights, start)
                 others = others + jnp.sum(jnp.where(fresh, each, jnp.zeros((), dtype)), axis=1)
             return (highest, total, picked, others), None
 
         nothing = jnp.zeros(classes.shape, dtype)
         carry = jnp.full(classes.shape, -jnp.inf, dtype), nothing, nothing, nothing
-        highest, total, picked, others = pieces.loop(step, carry)
+        highest, total, picked, others = chunks.loop(step, carry)
         if self.classes:
             here, highest = highest, lax.pmax(highest, self.classes)
             base = jnp.where(highest == -jnp.inf, jnp.zeros_like(highest), highest)
@@ -190,7 +189,7 @@ class _Head:
         self, input, classes, logsumexp, of_softmax, at_target, elsewhere, weight, bias, class_weights
     ):  # fmt: skip
         rows = input.reshape(-1, input.shape[-1])
-        pieces = self._pieces(rows, weight)
+        chunks = self._chunks(rows, weight)
         classes, dtype = classes.reshape(-1).astype(jnp.int32), wide(self.logits_dtype)
         logsumexp, of_softmax, at_target, elsewhere = (
             x.reshape(-1, 1) for x in (logsumexp, of_softmax, at_target, elsewhere)
@@ -198,24 +197,24 @@ class _Head:
 
         def step(carry, start):
             grad_rows, grad_weight, grad_bias = carry
-            numbers = pieces.classes(start)
-            grad = of_softmax * jnp.exp(pieces.logits(start, weight, bias) - logsumexp)
+            numbers = chunks.classes(start)
+            grad = of_softmax * jnp.exp(chunks.logits(start, weight, bias) - logsumexp)
             grad = grad - jnp.where(numbers == classes[:, None], at_target, jnp.zeros((), dtype))
             if class_weights is not None:
-                grad = grad - elsewhere * pieces.cut(class_weights, start)
+                grad = grad - elsewhere * chunks.cut(class_weights, start)
             if self.weight.shape[0] != self.num_classes:
                 grad = jnp.where(numbers < self.num_classes, grad, jnp.zeros((), dtype))
             grad = grad.astype(self.logits_dtype).astype(input.dtype)
-            # Classes that two pieces share are the same in both: their weights get the same gradient twice, written
-            # over each other; in the sum over classes they count in the first.
-            once = jnp.where(pieces.is_fresh(start), grad, jnp.zeros((), grad.dtype)) if pieces.overlap else grad
-            grad_rows = grad_rows + _product(once, pieces.cut(weight, start), (1, 0))
+            # Classes that two chunks share are the same in both: their weights get the same gradient twice, the second
+            # write over the first; in the sum over classes they count in the first.
+            once = jnp.where(chunks.is_fresh(start), grad, jnp.zeros((), grad.dtype)) if chunks.overlap else grad
+            grad_rows = grad_rows + _product(once, chunks.cut(weight, start), (1, 0))
             of_weight = _product(grad, rows, (0, 0)).astype(weight.dtype)
             of_bias = jnp.sum(widened(grad), axis=0).astype(bias.dtype)
-            return (grad_rows, pieces.put(grad_weight, of_weight, start), pieces.put(grad_bias, of_bias, start)), None
+            return (grad_rows, chunks.put(grad_weight, of_weight, start), chunks.put(grad_bias, of_bias, start)), None
 
         carry = jnp.zeros(rows.shape, wide(input.dtype)), jnp.zeros_like(weight), jnp.zeros_like(bias)
-        grad_rows, grad_weight, grad_bias = pieces.loop(step, carry)
+        grad_rows, grad_weight, grad_bias = chunks.loop(step, carry)
         if self.classes:
             grad_rows = lax.psum(grad_rows, self.classes)
         axes = tuple(axis for axes in self.targets for axis in axes)
@@ -223,22 +222,21 @@ class _Head:
             grad_weight, grad_bias = lax.psum((grad_weight, grad_bias), axes)
         return grad_rows.astype(input.dtype).reshape(input.shape), grad_weight, grad_bias
 
-    def _pieces(self, rows: jax.Array, weight: jax.Array) -> "_Pieces":
+    def _chunks(self, rows: jax.Array, weight: jax.Array) -> "_Chunks":
         axes = () if self.mesh is None else self.classes
         first = lax.axis_index(axes) * weight.shape[0] if axes else 0
         most = self.max_bytes // (max(rows.shape[0], 1) * wide(self.logits_dtype).itemsize)
-        return _Pieces.of(rows, weight.shape[0], first, most, self.logits_dtype)
+        return _Chunks.of(rows, weight.shape[0], first, most, self.logits_dtype)
 
 
 def _product(left, right, dims):
-    """The product over one dim of each, in the dtype that sums are made in."""
+    """The product over one dim of each, in the dtype of the accumulator."""
     return lax.dot_general(left, right, ((dims[:1], dims[1:]), ((), ())), preferred_element_type=wide(left.dtype))
 
 
 @dataclass(frozen=True, slots=True)
-class _Pieces:
-    """The classes of one device in pieces of one size; the last is moved back to fit, and shares classes with the one
-    before it."""
+class _Chunks:
+    """The classes of one device in chunks of one size; the last is moved back to fit, and overlaps the one before."""
 
     rows: jax.Array
     num_classes: int
@@ -247,10 +245,10 @@ class _Pieces:
     logits_dtype: Any
 
     @staticmethod
-    def of(rows: jax.Array, num_classes: int, first: Any, most: int, logits_dtype: Any) -> "_Pieces":
+    def of(rows: jax.Array, num_classes: int, first: Any, most: int, logits_dtype: Any) -> "_Chunks":
         count = math.ceil(num_classes / max(most, FEWEST, 1))
         size = math.ceil(num_classes / max(count, 1) / WIDTH) * WIDTH
-        return _Pieces(rows, num_classes, first, min(size, num_classes), logits_dtype)
+        return _Chunks(rows, num_classes, first, min(size, num_classes), logits_dtype)
 
     @property
     def overlap(self) -> bool:
@@ -268,10 +266,10 @@ class _Pieces:
     def cut(self, x: jax.Array, start: Any) -> jax.Array:
         return x if self.size == self.num_classes else lax.dynamic_slice_in_dim(x, self._begin(start), self.size, 0)
 
-    def put(self, x: jax.Array, piece: jax.Array, start: Any) -> jax.Array:
+    def put(self, x: jax.Array, chunk: jax.Array, start: Any) -> jax.Array:
         if self.size == self.num_classes:
-            return piece
-        return lax.dynamic_update_slice_in_dim(x, piece, self._begin(start), 0)
+            return chunk
+        return lax.dynamic_update_slice_in_dim(x, chunk, self._begin(start), 0)
 
     def _places(self, start: Any) -> jax.Array:
         return self._begin(start) + lax.broadcasted_iota(jnp.int32, (1, self.size), 1)
@@ -281,7 +279,7 @@ class _Pieces:
         return self._places(start) + jnp.asarray(self.first, jnp.int32)
 
     def is_fresh(self, start: Any) -> jax.Array:
-        """Which classes no piece before has had."""
+        """True for the classes that no chunk before has had."""
         return self._places(start) >= start
 
     def logits(self, start: Any, weight: jax.Array, bias: jax.Array) -> jax.Array:

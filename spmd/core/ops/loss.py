@@ -12,7 +12,7 @@ from .registry import Promote, lower
 aten = torch.ops.aten
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# Class indices as targets. Returns the loss, the logsumexp of each target's logits, and what a mean divides by.
+# Class indices as targets. Returns the loss, the logsumexp of each target's logits, and the divisor of a mean.
 _library.define(
     "cross_entropy(Tensor self, Tensor target, Tensor? weight, int reduction, int ignore_index, float label_smoothing) "
     "-> (Tensor loss, Tensor logsumexp, Tensor total_weight)"
@@ -36,7 +36,7 @@ def _reduce(loss, reduction):
 
 
 def _share(grad_output, self, target, reduction):
-    """What one element receives of the gradient."""
+    """The gradient that one element receives."""
     if reduction != MEAN:
         return grad_output
     return grad_output / jnp.asarray(math.prod(jnp.broadcast_shapes(self.shape, target.shape)), grad_output.dtype)
@@ -50,7 +50,7 @@ def _class_dim(self):
 
 
 def target_weights(target, weight, ignore_index, dtype):
-    """(a class to look at, its weight in the sum) per target: ignored targets look at class 0 with weight 0."""
+    """(class, weight in the sum) per target: ignored targets have class 0 with weight 0."""
     kept = target != ignore_index
     safe = jnp.where(kept, target, jnp.zeros((), target.dtype))
     weights = jnp.ones((), dtype) if weight is None else widened(weight).at[safe].get(mode="promise_in_bounds")
@@ -79,18 +79,18 @@ def aten_nll_loss_backward(grad_output, self, target, weight, reduction, ignore_
     classes, weights = target_weights(target, weight, ignore_index, wide(self.dtype))
     share = widened(grad_output) / widened(total_weight) if reduction == MEAN else widened(grad_output)
     dim = _class_dim(self)
-    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and shards like self.
+    # A comparison with the class number, not a scatter: it fuses into log_softmax's gradient and is sharded as self is.
     hit = lax.broadcasted_iota(target.dtype, self.shape, dim) == jnp.expand_dims(classes, dim)
     value = jnp.where(weights == 0, jnp.zeros((), weights.dtype), -weights * share)
     return jnp.where(hit, jnp.expand_dims(value, dim), jnp.zeros((), value.dtype)).astype(returns.dtype)
 
 
-# -- Cross entropy: log_softmax and negative log likelihood in one, which differs in its gradient. That of their
+# -- Cross entropy: log_softmax and negative log likelihood in one op, with a gradient of its own. The gradient of their
 # composition has the one-hot gradient of the log probabilities as an intermediate, which XLA's CPU backend writes to
 # memory; here it is never an operand of its own. It reads one number per target, the logsumexp, which is as exact as
-# the logits are. With label smoothing e the target of a row is the distribution
-# (1 - e) * one-hot + e / C, with class weights w that times w; the loss is its cross entropy, the gradient the
-# difference of what the softmax and the target give each class.
+# the logits are. With label smoothing e the target of a row is the distribution (1 - e) * one-hot + e / C, with class
+# weights w that times w; the loss is its cross entropy, the gradient the difference of the shares of the softmax and of
+# the target in each class.
 
 
 def _class_weights(self, weight):
@@ -114,13 +114,13 @@ def reduced(losses, weights, reduction):
 
 
 def share(grad_output, target, reduction, ignore_index, total_weight):
-    """What each target receives of the gradient, before its weight."""
+    """The gradient that each target receives, before its weight."""
     share = widened(grad_output) / total_weight if reduction == MEAN else widened(grad_output)
     return unless_ignored(share, target, ignore_index)  # also where all are, and the mean is NaN
 
 
 def shares(weighted, share, num_classes, weight, label_smoothing):
-    """What the softmax, the target's class and, times its weight, every class are given of each target's gradient."""
+    """The shares of each target's gradient: of the softmax, of its class and (times its weight) of every class."""
     if label_smoothing == 0:
         return weighted, weighted, None
     elsewhere, at_target = label_smoothing / num_classes * share, (1 - label_smoothing) * weighted
@@ -161,7 +161,7 @@ def spmd_cross_entropy_backward(
         return jnp.expand_dims(values, dim)
 
     of_softmax, at_target, elsewhere = shares(weights * given, given, self.shape[dim], weight, label_smoothing)
-    # A comparison with the class number, not a scatter: it fuses, and shards like the logits.
+    # A comparison with the class number, not a scatter: it fuses, and is sharded as the logits are.
     hit = lax.broadcasted_iota(jnp.int32, self.shape, dim) == by_class(classes.astype(jnp.int32))
     grad = by_class(of_softmax) * jnp.exp(widened(self) - by_class(logsumexp))
     grad = grad - jnp.where(hit, by_class(at_target), jnp.zeros((), at_target.dtype))
@@ -269,7 +269,7 @@ def aten_multi_margin_loss_backward(grad_output, self, target, p, margin, weight
 
 
 def _goals(rows, target):
-    """The goals of each row, which stand before its first -1 (0 in the other places), and where they stand."""
+    """The goals of each row, those before its first -1 (0 in the other places), and the mask of their places."""
     goals = target.reshape(rows.shape)
     counts = jnp.cumsum(goals < 0, axis=1) == 0
     return jnp.where(counts, goals, jnp.zeros((), goals.dtype)), counts
@@ -277,7 +277,7 @@ def _goals(rows, target):
 
 @lower(aten.multilabel_margin_loss_forward.default)
 def aten_multilabel_margin_loss_forward(self, target, reduction, *, returns):
-    # torch's decomposition takes the places after the first -1 for goals of class 0.
+    # torch's decomposition treats the places after the first -1 as goals of class 0.
     rows = self.reshape(-1, self.shape[-1] if self.ndim else 1)
     goals, counts = _goals(rows, target)
     batch = jnp.arange(rows.shape[0])[:, None]

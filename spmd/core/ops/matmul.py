@@ -28,12 +28,12 @@ def _product(left, right):
 
 
 def _rounded_product(left, right, dtype):
-    """left @ right in a dtype that nothing is added to before rounding.
+    """left @ right in a dtype, with nothing added before rounding.
 
-    Over several devices a narrow one is asked of the product itself, which accumulates in float32 all the same: where
-    the mesh cuts what is summed over, the partial sums then travel at half the bytes. On one device that would only
-    have XLA's CPU compiler leave the rounding out between two products. A gradient may be asked in another dtype than
-    its operands' (`ops.partial`).
+    Over several devices a narrow dtype is the result dtype of the product itself, which accumulates in float32 all the
+    same: where the mesh shards the summed dim, the partial sums then travel at half the bytes. On one device that would
+    only make XLA's CPU compiler leave out the rounding between two products. A gradient may have another dtype than its
+    operands' (`ops.partial`).
     """
     if is_rounded(left, dtype):
         return _matmul(left, right, dtype)
@@ -50,7 +50,7 @@ def _matmul(left, right, dtype):
     other, of_other = folds.apart(right, *lead, -1, *([-2] if inner else ()))
     if one is left and other is right:
         return jnp.matmul(left, right, precision=None, preferred_element_type=dtype)
-    for dims in (*((dim, dim) for dim in lead), (-1, -2)):  # both operands have these, in the same parts
+    for dims in (*((dim, dim) for dim in lead), (-1, -2)):  # both operands have these dims, in the same parts
         of_one[dims[0]] = of_other[dims[1]] = max(of_one[dims[0]], of_other[dims[1]], key=len)
     one, other = (folds.reshaped(x, sum(of, ())) for x, of in ((left, of_one), (right, of_other)))
     batch = tuple(range(sum(map(len, of_one[:-2]))))
@@ -64,15 +64,15 @@ def _matmul(left, right, dtype):
 
 
 def _split_inside(array, dim):
-    """Whether a dim is merged of several of which a later one is known to be split: to sum over it merged would gather
-    it. Else it is summed over merged, which spares XLA's CPU compiler a transposed copy."""
+    """True if a dim is merged from several of which a later one is known to be sharded: to sum over the merged dim
+    would gather it. Otherwise the sum is over the merged dim, which saves XLA's CPU compiler a transposed copy."""
     source, groups = folds.unmerged(array)
-    known = split.layout_of(source)
+    known = split.axes_of(source)
     return known is not None and any(known[1][i] for i in groups[dim][1:])
 
 
 def _affine(self, product, beta, alpha):
-    # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see the lifting table).
+    # torch promises that beta=0 ignores self, even where it is nan; beta and alpha are static (see `scalar_arguments`).
     if alpha != 1:
         product = product * jnp.asarray(alpha, product.dtype)
     if beta == 0:
@@ -103,18 +103,18 @@ def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
 
 
 def _rows(array):
-    """An array whose last dim are features: matrices on one device, since one product of matrices is what XLA's CPU
-    compiler does best. Over several the other dims stay apart, those too that a reshape has merged; of what a device
-    has XLA makes matrices by itself."""
+    """An array whose last dim are features, as a matrix on one device: one product of matrices is what XLA's CPU
+    compiler does best. Over several devices the other dims stay apart, including those that a reshape has merged; XLA
+    itself makes matrices of a device's shard."""
     if split.num_devices() == 1:
         return array.reshape(math.prod(array.shape[:-1]), array.shape[-1])
     return folds.apart(array, *range(array.ndim - 1))[0]
 
 
 def _summed_rows(left, right):
-    """Rows that are summed over: as one dim, unless one of them is known to be split behind the first."""
-    known = [split.layout_of(x) for x in (left, right)]
-    if any(lies is not None and any(lies[1][1:-1]) for lies in known):
+    """The rows, over which a product sums, as one dim, unless a dim of them after the first is known to be sharded."""
+    known = [split.axes_of(x) for x in (left, right)]
+    if any(shardings is not None and any(shardings[1][1:-1]) for shardings in known):
         return left, right
     return tuple(x.reshape(math.prod(x.shape[:-1]), x.shape[-1]) for x in (left, right))
 
@@ -130,7 +130,7 @@ def aten_linear(input, weight, bias=None, *, returns):
 
 
 def _summed_over_rows(left, right, dtype):
-    """Of (..., m) and (..., n) the product (m, n), summed over all other dims."""
+    """The product (m, n) of (..., m) and (..., n), summed over all other dims."""
     if left.ndim == 2:
         return _rounded_product(left.T, right, dtype)
     before = tuple(range(left.ndim - 1))
@@ -139,12 +139,12 @@ def _summed_over_rows(left, right, dtype):
 
 
 def _gathered(grad_output, self):
-    """The gradient of a product's result, whole along the axes over which the features of `self` are split.
+    """The gradient of a product's result, unsharded along the axes that shard the features of `self`.
 
-    Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), they are gathered
-    once for both gradients. Left to themselves, partitioners gather the weight and exchange the input's gradient.
+    Where the forward's partial sums were scattered along rows (sequence parallel, arXiv:2205.05198), the gradient is
+    gathered once for both gradients. By themselves, partitioners gather the weight and exchange the input's gradient.
     """
-    known, given = split.layout_of(self), split.layout_of(grad_output)
+    known, given = split.axes_of(self), split.axes_of(grad_output)
     if known is None or given is None or known[0] != given[0]:
         return grad_output
     (mesh, (*_, features)), (_, dims) = known, given
@@ -153,9 +153,9 @@ def _gathered(grad_output, self):
 
 
 def _input_gradient(made, self, grad_output):
-    """The gradient of a product's input. Where devices have partial sums of it, it lies as the input lies: left to
-    itself, a partitioner may scatter the sum of each of several products of one input, piece by piece."""
-    known, given = split.layout_of(self), split.layout_of(grad_output)
+    """The gradient of a product's input. Where devices have partial sums of it, it is sharded as the input: by itself,
+    a partitioner may scatter the sum of each of several products of one input, one by one."""
+    known, given = split.axes_of(self), split.axes_of(grad_output)
     if known is None or given is None or known[0] != given[0] or not given[1][-1]:
         return made
     mesh, dims = known
@@ -166,7 +166,7 @@ def _input_gradient(made, self, grad_output):
 @lower(aten.linear_backward.default)
 def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     rows, grad = _rows(self), _rows(grad_output)
-    if rows.shape[:-1] != grad.shape[:-1]:  # merged in one of them alone
+    if rows.shape[:-1] != grad.shape[:-1]:  # only one of them is merged
         lead = max(rows.shape[:-1], grad.shape[:-1], key=len)
         rows, grad = (folds.reshaped(x, (*lead, x.shape[-1])) for x in (rows, grad))
     grad = _gathered(grad, rows)
@@ -254,8 +254,8 @@ def aten_scaled_mm(
     if returns.dtype in (jnp.float8_e4m3fn, jnp.float8_e5m2):
         if scale_result is not None:  # torch ignores it elsewhere
             product = product / scale_result
-        # The instruction by which CUDA rounds to them stops at the largest number (`cvt.satfinite`; it has no other
-        # way). CPU kernels differ: torch's own makes infinities of e5m2, oneDNN's, on processors with AMX, NaN.
+        # CUDA's instruction for this rounding stops at the largest number (`cvt.satfinite`; it has no other mode). CPU
+        # kernels differ: torch's own returns infinities of e5m2, oneDNN's, on processors with AMX, NaN.
         limit = float(jnp.finfo(returns.dtype).max)
         product = jnp.clip(product, -limit, limit)
     return cast(product, returns.dtype)
@@ -271,7 +271,7 @@ def aten_scaled_mm_v2(
 
 @lower(aten._grouped_mm.default)
 def aten_grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, returns):
-    """One product a group: `offs` holds where each group's rows (columns, or inner dim when both are matrices) end."""
+    """One product a group: `offs` has the end of each group's rows (columns, or inner dim when both are matrices)."""
     if offs is None:
         product = _product(self, mat2)
     elif self.ndim == 3:  # a group is a run of mat2's columns
@@ -285,7 +285,8 @@ def aten_grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None, *, returns
 
 @lower(aten._trilinear.default)
 def aten_trilinear(i1, i2, i3, expand1, expand2, expand3, sumdim, unroll_dim=1):
-    """The sum over `sumdim` of the product of three arrays, each given new dims of size 1 first (`bilinear` is one)."""
+    """The sum over `sumdim` of the product of three arrays, with new dims of size 1 inserted first (for `bilinear`,
+    too)."""
     arrays = [jnp.expand_dims(array, tuple(dims)) for array, dims in ((i1, expand1), (i2, expand2), (i3, expand3))]
     wide = [array.astype(_accumulator(array.dtype)) for array in arrays]
     return jnp.sum(wide[0] * wide[1] * wide[2], axis=tuple(sumdim)).astype(i1.dtype)

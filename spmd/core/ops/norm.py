@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _like(values, returns):
-    """Each value in the dtype and shape that torch promises; None stays None, what torch leaves empty is dropped."""
+    """Each value in the dtype and shape that torch promises; None stays None, results that torch leaves empty go."""
 
     def shaped(value, promised):
         return value.reshape(-1)[:0] if 0 in promised.shape and value.size else value.reshape(promised.shape)
@@ -137,7 +137,7 @@ def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, H
     )
 
 
-# -- Batch norm: dim 1 is the channel. Rules are pure; who owns the running statistics writes the new ones back.
+# -- Batch norm: dim 1 is the channel. Rules are pure; the owner of the running statistics writes the new ones back.
 
 
 def _batch_axes(x):
@@ -203,7 +203,7 @@ def aten_native_batch_norm_backward(
     normalized = (x - mean) * rstd
     scaled = _scaled(grad, _per_channel(weight, x))
     grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd
-    # torch's meta kernel makes the input's gradient whatever the mask says: what it returns decides.
+    # torch's meta kernel returns the input's gradient whatever the mask: the promised results decide.
     of_weight, of_bias = (grad_out if like is None else like for like in returns[1:])
     made = (
         grad_input,

@@ -1,4 +1,4 @@
-"""What changes where a value is kept and not the value: its name for a checkpoint's policy, the memory it lies in.
+"""Ops that keep the value and change how it is kept: its name for a checkpoint's policy, its memory kind.
 
 The gradient of a value that was taken to the host is on the device again, and the other way round.
 """
@@ -15,7 +15,7 @@ _library = torch.library.Library("spmd", "FRAGMENT")
 
 
 def _define(schema: str, backward: Callable[..., Any]) -> Any:
-    """A differentiable op that gives a new tensor of the same value."""
+    """A differentiable op that returns a new tensor of the same value."""
     name = schema.partition("(")[0]
     _library.define(schema)
     _library.impl(name, lambda x, *static: x.clone(), "CompositeExplicitAutograd")

@@ -10,7 +10,7 @@ aten = torch.ops.aten
 
 
 def _unless_inf(found_inf, new, old):
-    """new, or old where the gradient scaler found an infinity: the whole step is then skipped."""
+    """new, or old where the gradient scaler found an infinity: the optimizer step is then skipped."""
     new = new.astype(old.dtype)
     return new if found_inf is None else jnp.where(found_inf.reshape(()) == 1, old, new)
 
@@ -128,7 +128,7 @@ def aten_fused_adagrad(
         self, grads, state_sums, state_steps, lr=lr, lr_decay=lr_decay, weight_decay=weight_decay, eps=eps,
         maximize=maximize, grad_scale=grad_scale, found_inf=found_inf,
     )  # fmt: skip
-    return (*made, state_steps)  # the schema says that they are written; the optimizer has counted
+    return (*made, state_steps)  # by the schema they are written; the optimizer has counted them already
 
 
 @lower(aten._amp_foreach_non_finite_check_and_unscale.default)

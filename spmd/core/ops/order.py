@@ -30,7 +30,8 @@ def aten_cumprod(self, dim, *, dtype=None, returns):
 
 
 def _complex_cumlogsumexp(x, axis):
-    """One after another, as torch adds them: a sum's phase is that of its greater part and a little, never wrapped."""
+    """The running logsumexp of complex numbers, one after another, as torch adds them: a sum's phase is that of its
+    greater part and a little, never wrapped."""
 
     def add(total, value):
         less = value.real < total.real
@@ -57,7 +58,7 @@ def _extreme_scan(self, dim, better):
         return self, jnp.zeros((), jnp.int64)
 
     def later(left, right):
-        # Of equals torch keeps the last; NaN beats all.
+        # Of equal values torch keeps the last; NaN is above all.
         take = better(right[0], left[0]) | (right[0] != right[0])
         return jnp.where(take, right[0], left[0]), jnp.where(take, right[1], left[1])
 
@@ -141,7 +142,7 @@ def aten_median_dim(self, dim, keepdim=False):
 
 
 def _median_of_nothing(dtype):
-    """As CPU has it: no number, or what that becomes as an integer."""
+    """The median of no elements, as on CPU: NaN, or its conversion to an integer."""
     if jnp.issubdtype(dtype, jnp.inexact):
         return jnp.asarray(jnp.nan, dtype)
     return jnp.asarray(jnp.iinfo(dtype).min, dtype)
@@ -160,7 +161,7 @@ def aten_nanmedian_dim(self, dim, keepdim=False):
         return self, jnp.zeros((), jnp.int64)
     if not jnp.issubdtype(self.dtype, jnp.inexact):
         return aten_median_dim(self, dim, keepdim)
-    # NaN sorts last, so the median of the rest stands in the middle of what comes before.
+    # NaN sorts last, so the median of the rest is in the middle of the values before.
     axis = dim % self.ndim
     count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
     middle = jnp.maximum(count - 1, 0) // 2
@@ -177,7 +178,7 @@ def aten_nanmedian(self):
 
 @lower(aten.mode.default)
 def aten_mode(self, dim=-1, keepdim=False):
-    """The smallest of the most frequent values, and the last place where it stands."""
+    """The smallest of the most frequent values, and its last place."""
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
@@ -185,7 +186,7 @@ def aten_mode(self, dim=-1, keepdim=False):
     place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
     before = jnp.roll(values, 1, axis)
     starts = jnp.where((values != before) | (place == 0), place, 0)
-    length = place - lax.cummax(starts, axis=axis)  # how many equals came before, which is greatest at a run's end
+    length = place - lax.cummax(starts, axis=axis)  # the number of equal values before: greatest at a run's end
     best = jnp.argmax(length, axis=axis, keepdims=True)
     picked = (jnp.take_along_axis(part, best, axis) for part in (values, indices))
     return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)

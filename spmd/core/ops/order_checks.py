@@ -1,4 +1,4 @@
-"""What torch refuses of reductions, searches and sorting, and its meta kernels take. See `checks`."""
+"""Checks of reductions, searches and sorting that torch's meta kernels lack. See `checks`."""
 
 from collections.abc import Callable, Sequence
 

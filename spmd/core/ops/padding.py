@@ -1,9 +1,9 @@
-"""Ops whose operands are longer than what counts of them: what an op needs to give the same there.
+"""Rules of padded dims: how an op on operands with padding gives the same unpadded result.
 
-A padded dim has a capacity, which is static, and a length, which only the run knows: the elements before it are right
-and those behind it anything at all, NaN too. The rules (`padding_shapes`, `padding_sums`, `padding_windows`) say per op
-which dims of the result are padded then, and what must be done to the operands: usually nothing, or a fill behind the
-length (zeros for a sum).
+A padded dim has a capacity, which is static, and a length, which is a scalar argument: the elements before the length
+are the value, and those after it may be anything, NaN too. The rules (`padding_shapes`, `padding_sums`,
+`padding_windows`) state for each op the dims of its result that are padded then, and the steps that its operands need:
+usually none, or a fill after the length (zeros for a sum).
 """
 
 from collections.abc import Callable, Sequence
@@ -14,30 +14,30 @@ import jax
 import jax.numpy as jnp
 from torch._ops import OpOverload
 
+from .dynamic_start import Run
 from .floats import wide
-from .moving import Run
 
 Pads = dict[int, int]  # by dim, its capacity
 
 LOW, HIGH = "low", "high"  # below and above every number
 
 
-class Whole(int):
-    """The capacity of a slice of a buffer that is taken whole: it may be many times the length."""
+class FullBuffer(int):
+    """The capacity of a slice for which the full buffer is taken: it may be many times the length."""
 
 
-def is_whole(size: int) -> bool:
-    """Whether a capacity is that of a whole buffer."""
-    return type(size) is Whole
+def is_full_buffer(size: int) -> bool:
+    """True if a capacity is that of a full buffer."""
+    return type(size) is FullBuffer
 
 
 class NoRule(Exception):
-    """An op has no rule for this padding; the text goes on behind the op's name."""
+    """An op has no rule for this padding; the message continues a sentence that begins with the op's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fills an operand behind the length of a dim."""
+    """Fills an operand after the length of a dim."""
 
     operand: int
     dim: int
@@ -49,12 +49,12 @@ class Fill:
 
 
 def filled(array: jax.Array, dim: int, length: jax.Array, value: float | str) -> jax.Array:
-    """The array with this value behind the length of a dim."""
+    """The array with this value after the length of a dim."""
     return jnp.where(_counts(array.ndim, array.shape[dim], dim, length), array, _number(value, array.dtype))
 
 
 def _counts(rank: int, size: int, dim: int, length: jax.Array) -> jax.Array:
-    """Which places of a dim come before the length, to be broadcast over the others."""
+    """A mask of the places of a dim before the length, which broadcasts over the other dims."""
     return (jnp.arange(size) < length).reshape([size if axis == dim else 1 for axis in range(rank)])
 
 
@@ -70,7 +70,7 @@ def _number(value: float | str, dtype: Any) -> jax.Array:
 
 @dataclass(frozen=True, slots=True)
 class RepeatLast:
-    """Repeats, behind a dim's length, the last element before it."""
+    """Repeats, after a dim's length, the last element before it."""
 
     operand: int
     dim: int
@@ -96,8 +96,8 @@ class FromBehind:
 
 @dataclass(frozen=True, slots=True)
 class MaskKeys:
-    """Lets attention see the keys before the length: a bias (the operand behind the others where there is none), and
-    values that are zero behind it, as a weight of 0 does not hide a NaN."""
+    """Masks attention's keys after the length: by a bias (an operand after the others where there is none), and by
+    values that are zero there, as a weight of 0 does not hide a NaN."""
 
     has_bias: bool
 
@@ -131,7 +131,7 @@ class Mean:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Elements of a padded dim from a place on that only the run knows."""
+    """Elements of a padded dim from a dynamic start on."""
 
     run: Run
 
@@ -141,7 +141,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Zeros, and from a place on that only the run knows the operand."""
+    """Zeros, with the operand from a dynamic start on."""
 
     run: Run
     shape: tuple[int, ...]
@@ -152,7 +152,7 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """The first operand, padded in a dim, and behind its length the others."""
+    """The first operand, padded in a dim, with the other operands after its length."""
 
     dim: int
     capacity: int
@@ -164,19 +164,19 @@ class Append:
         return jax.lax.dynamic_update_slice_in_dim(jnp.pad(first, room), new, length, self.dim)
 
 
-# What is done before the op, and what in its place. Both take one lifted integer each, or more.
+# The steps before the op, and the replacement of the op. Both take one scalar argument each, an integer, or more.
 Before = Callable[[list[jax.Array], jax.Array], list[jax.Array]]
 Instead = Callable[..., jax.Array]
 
 
 @dataclass(slots=True)
 class Case:
-    """An op, its operands and its results, as a rule finds them, and what the rule makes of them.
+    """An op, its operands and its results, as a rule reads them, and the fields that the rule sets.
 
     overload; given: its arguments by name, tensors as the index of their operand. shapes, pads: of the operands,
-    without padding, and what of them is padded. results: the shapes of the results without padding; dtypes: theirs.
-    made: what of the results is padded. before, numbers: what is done to the operands first, each with a lifted
-    integer. instead: what is done in the op's place, with the last of the numbers.
+    without padding, and their padded dims. results: the shapes of the results without padding; dtypes: theirs. made:
+    the padded dims of the results. before, numbers: the steps on the operands before the op, each with a scalar
+    argument. instead: the replacement of the op, with the last of the numbers.
     """
 
     overload: OpOverload
@@ -191,17 +191,17 @@ class Case:
     instead: Instead | None = None
 
     def operand(self, name: str) -> int | None:
-        """Which operand an argument is."""
+        """The index of the operand that an argument is."""
         value = self.given.get(name)
         return None if value is None else int(value)
 
     def length(self, operand: int, dim: int) -> int:
-        """How much of a dim counts."""
+        """The length of a dim without its padding."""
         return self.shapes[operand][dim]
 
     def level(self, places: Sequence[tuple[int, int]]) -> int | None:
-        """The capacity that these dims of operands, which are one, have in common: the least, to which others are cut;
-        None where they are not padded. Dims of size 1 are repeated."""
+        """The capacity of a dim that several operands share, given as (operand, dim): the least, to which the others
+        are cut; None where they are not padded. Dims of size 1 broadcast."""
         padded = [(operand, dim) for operand, dim in places if dim in self.pads[operand]]
         if not padded:
             return None
@@ -213,23 +213,23 @@ class Case:
         return least
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
-        """Fills an operand behind a dim's length before the op, where the dim is padded."""
+        """Fills an operand after a dim's length before the op, where the dim is padded."""
         if dim in self.pads[operand]:
             self.first(Fill(operand, dim, value), self.length(operand, dim))
 
     def first(self, step: Before, number: int) -> None:
-        """Does this before the op."""
+        """Adds a step before the op."""
         self.before.append(step)
         self.numbers.append(number)
 
     def do(self, instead: Instead, number: int) -> None:
-        """Does this in the op's place."""
+        """Replaces the op."""
         self.instead = instead
         self.numbers.append(number)
 
-    def whole(self) -> bool:
-        """Whether padding may be most of an operand."""
-        return any(is_whole(size) for pads in self.pads for size in pads.values())
+    def has_full_buffer(self) -> bool:
+        """True if padding may be most of an operand."""
+        return any(is_full_buffer(size) for pads in self.pads for size in pads.values())
 
 
 Rule = Callable[[Case], None]

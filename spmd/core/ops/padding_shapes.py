@@ -1,4 +1,4 @@
-"""What ops that move elements or take them one by one make of a padded dim (see `padding`); and where padding begins.
+"""Rules of padded dims (see `padding`) for elementwise ops, moves of elements, and ops at which padding begins.
 
 An op that is neither here nor in `padding_sums` or `padding_windows` ends the padding.
 """
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import torch
 
-from .moving import run_of
-from .padding import Append, Case, NoRule, Put, Take, Whole, is_whole, padded, physical
+from .dynamic_start import run_of
+from .padding import Append, Case, FullBuffer, NoRule, Put, Take, is_full_buffer, padded, physical
 from .registry import RULES as LOWERINGS
 
 aten = torch.ops.aten
@@ -25,7 +25,7 @@ aten = torch.ops.aten
     aten.softplus_backward.default, aten.hardswish.default, aten._conj.default,
 )  # fmt: skip
 def elementwise(case: Case) -> None:
-    """Broadcasting: each dim of the result is the same dim, from behind, of the operands."""
+    """Broadcasting: each dim of the result is the same dim, counted from the last, of the operands."""
     for result, shape in enumerate(case.results):
         for dim in range(len(shape)):
             behind = dim - len(shape)
@@ -61,7 +61,7 @@ def order(case: Case) -> None:
     aten.squeeze.dims, aten.unsqueeze.default,
 )  # fmt: skip
 def reshape(case: Case) -> None:
-    """A padded dim stays one of its own: only dims of size 1 come and go beside it."""
+    """A padded dim stays a dim of its own: only dims of size 1 are inserted or removed next to it."""
     old, new = case.shapes[0], case.results[0]
     places = {} if 0 in old else _same_dims(old, new)
     for dim, size in case.pads[0].items():
@@ -73,7 +73,7 @@ def reshape(case: Case) -> None:
 
 
 def _same_dims(old: Sequence[int], new: Sequence[int]) -> dict[int, int]:
-    """Which dims longer than 1 a reshape leaves as they are: where each is afterwards."""
+    """The dims longer than 1 that a reshape leaves as they are, with the new index of each."""
     found: dict[int, int] = {}
     i = j = 0
     while i < len(old) and j < len(new):
@@ -103,7 +103,7 @@ def expand(case: Case) -> None:
 
 @padded(aten.view_as_complex.default, aten.view_as_real.default, aten.tril.default, aten.triu.default)
 def same(case: Case) -> None:
-    """The dims of the result are the operand's; what is beside them is whole."""
+    """The dims of the result are the operand's; other dims have no padding."""
     rank = min(len(case.shapes[0]), len(case.results[0]))
     if any(dim >= rank for dim in case.pads[0]):
         raise NoRule(f"takes the padded dim {rank} apart")
@@ -128,13 +128,13 @@ def take(case: Case) -> None:
     run, start = found
     is_to_the_end = case.given.get("end") in (None, torch.iinfo(torch.int64).max)
     if not is_select and is_to_the_end and (case.given.get("start") or 0) >= 0:
-        raise NoRule("takes what follows a place in a padded dim")
+        raise NoRule("takes the elements after a place in a padded dim")
     case.do(Take(run), start)
 
 
 @padded(aten.slice_backward.default, aten.select_backward.default)
 def give_back(case: Case) -> None:
-    """The gradient of a select or slice along other dims than those that are padded."""
+    """The gradient of a select or slice along other dims than the padded ones."""
     shape = tuple(case.given["input_sizes"])
     dim = positive(case.given["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
@@ -164,7 +164,7 @@ def cat(case: Case) -> None:
         raise NoRule("has a padded operand before others")
     length, size = case.length(first, dim), case.pads[first][dim]
     more = case.results[0][dim] - length
-    capacity = Whole(size + more) if is_whole(size) else capacity_of(length + more, size)
+    capacity = FullBuffer(size + more) if is_full_buffer(size) else capacity_of(length + more, size)
     case.made[0][dim] = capacity
     case.do(Append(dim, int(capacity)), length)
 
@@ -186,13 +186,13 @@ def _level_all(case: Case, operands: Sequence[int], *, but: int | None) -> None:
 
 # --- sources ----------------------------------------------------------------------------------------------------------
 
-# The least capacity of what grows without a bound, and of turns.
+# The least capacity of a dynamic dim without a bound, and of a number of iterations.
 LEAST = 64
-LEAST_TURNS = 32
+LEAST_ITERATIONS = 32
 
 
 def capacity_of(length: int, least: int = LEAST) -> int:
-    """The capacity of what grows: it doubles."""
+    """The capacity of a dynamic dim: it doubles."""
     size = least
     while size < length:
         size *= 2
@@ -200,7 +200,7 @@ def capacity_of(length: int, least: int = LEAST) -> int:
 
 
 def begins(case: Case, dims: Sequence[int]) -> None:
-    """An op that no padding reaches and whose result grows in these dims: takes the padded result from the start."""
+    """An op without padded operands whose result has these dynamic dims: gives it its padding."""
     shape = case.results[0]
     if case.overload is aten.slice.Tensor:
         dim = positive(case.given.get("dim", 0), len(shape))
@@ -208,7 +208,7 @@ def begins(case: Case, dims: Sequence[int]) -> None:
         if (case.given.get("start") or 0) != 0 or case.given.get("step", 1) != 1 or list(dims) != [dim]:
             raise NoRule("does not begin at 0")
         case.given["end"] = size
-        case.made[0][dim] = Whole(size)
+        case.made[0][dim] = FullBuffer(size)
     elif case.overload in (aten.arange.default, aten.arange.start, aten.arange.start_step):
         size = capacity_of(shape[0])
         if type(case.given["end"]) is not int or case.given.get("start", 0) != 0 or case.given.get("step", 1) != 1:
@@ -219,10 +219,10 @@ def begins(case: Case, dims: Sequence[int]) -> None:
         found = run_of(case.overload, shape, case.given)
         if found is None:
             raise NoRule("is of all of a dim")
-        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_TURNS) for dim in dims}
+        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_ITERATIONS) for dim in dims}
         case.do(Put(found[0], physical(shape, case.made[0])), found[1])
     elif case.overload is aten.expand.default:
-        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_TURNS) for dim in dims}
+        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_ITERATIONS) for dim in dims}
         case.given["size"] = [int(case.made[0].get(dim, size)) for dim, size in enumerate(shape)]
     else:
-        raise NoRule("makes a value that grows")
+        raise NoRule("makes a value with a dynamic dim")

@@ -1,4 +1,4 @@
-"""What ops that sum, compare or look up over a dim make of its padding: reductions, products, attention, losses."""
+"""Rules of padded dims (see `padding`) for reductions, products, attention, lookups and losses."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def _keep_others(case: Case, dims: Sequence[int]) -> None:
 
 
 def reduction(case: Case, neutral: float | str) -> None:
-    """Over a padded dim what does not count is the op's neutral element."""
+    """A reduction over a padded dim: elements after the length are filled with the op's neutral element."""
     dims = _reduced(case)
     _keep_others(case, dims)
     for dim in dims:
@@ -80,7 +80,7 @@ def softmax(case: Case) -> None:
 
 @padded(aten.cumsum.default, aten.cumprod.default)
 def cumulative(case: Case) -> None:
-    case.made[0] |= case.pads[0]  # what comes before the length does not see what comes behind it
+    case.made[0] |= case.pads[0]  # elements before the length do not depend on those after it
 
 
 @padded(aten.native_layer_norm.default, aten._fused_rms_norm.default)
@@ -96,7 +96,7 @@ def layer_norm(case: Case) -> None:
 
 
 def product(case: Case, equation: str) -> None:
-    """A product of dims by name: one that the result does not have is summed, and must be zero behind its length."""
+    """A product of dims by name: a dim that the result does not have is summed, and must be zero after its length."""
     inputs, output = equation.split("->")
     names = [name[len(name) - len(shape) :] for name, shape in zip(inputs.split(","), case.shapes, strict=True)]
     for letter in dict.fromkeys("".join(names)):
@@ -136,9 +136,9 @@ def linear(case: Case) -> None:
 
 
 def refuse_most(case: Case) -> None:
-    """Refuses a slice that is taken whole."""
-    if case.whole():
-        raise NoRule("would compute what the buffer has behind the slice, too")
+    """Refuses the full buffer in place of a slice."""
+    if case.has_full_buffer():
+        raise NoRule("would compute on the buffer after the slice, too")
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def index_select(case: Case) -> None:
 
 @padded(aten.index.Tensor, aten._unsafe_index.Tensor)
 def index(case: Case) -> None:
-    """Indices into dims side by side; those that count from behind begin at the length."""
+    """Indices into adjacent dims; those that count from the end count from the length."""
     given = [None if value is None else int(value) for value in case.given["indices"]]
     dims, operands, rank = _side_by_side(case, given)
     made: Pads = {}
@@ -222,7 +222,7 @@ def index(case: Case) -> None:
 
 @padded(aten.scatter_add.default)
 def scatter_add(case: Case) -> None:
-    """What comes behind the length of an index adds nothing, to the first place."""
+    """Elements after the length of an index add zeros to the first place."""
     self, index, src = (case.operand(name) for name in ("self", "index", "src"))
     assert self is not None and index is not None and src is not None
     dim = positive(case.given["dim"], len(case.shapes[self]))
@@ -239,7 +239,7 @@ def scatter_add(case: Case) -> None:
 
 @padded(aten.index_add.default)
 def index_add(case: Case) -> None:
-    """Added values behind the length are zeros, and go to the first place."""
+    """Added values after the length are zeros, and go to the first place."""
     self, index, source = (case.operand(name) for name in ("self", "index", "source"))
     assert self is not None and index is not None and source is not None
     if not case.shapes[index]:
@@ -282,11 +282,11 @@ def index_put(case: Case) -> None:
 
 
 def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], list[int], int]:
-    """Which dims have an index, and which operand is that of each; how many dims these have."""
+    """The dims that have an index, the operand of each, and the number of dims of the indices."""
     dims = [dim for dim, operand in enumerate(given) if operand is not None]
     operands = [operand for operand in given if operand is not None]
     if dims != list(range(dims[0], dims[0] + len(dims))):
-        raise NoRule("indexes dims that do not stand side by side")
+        raise NoRule("indexes dims that are not adjacent")
     return dims, operands, max(len(case.shapes[operand]) for operand in operands)
 
 
@@ -295,7 +295,7 @@ def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], l
 
 @padded(CROSS_ENTROPY, aten.nll_loss_forward.default)
 def cross_entropy(case: Case) -> None:
-    """Rows behind the length are ignored, as targets of `ignore_index` are."""
+    """Rows after the length are ignored, as targets of `ignore_index` are."""
     if len(case.shapes[0]) != 2 or any(dim != 0 for dim in case.pads[0]):
         raise NoRule("has padded classes")
     size = case.level([(0, 0), (1, 0)])
@@ -330,7 +330,7 @@ def cross_entropy_backward(case: Case) -> None:
 
 @padded(aten.linear_backward.default)
 def linear_backward(case: Case) -> None:
-    """Rows behind the length give nothing to the weight's gradient."""
+    """Rows after the length are zeros in the weight's gradient."""
     rank = len(case.shapes[0])
     if case.pads[2]:
         raise NoRule("has a padded weight")

@@ -1,5 +1,4 @@
-"""What convolutions and pools make of a padded dim (see `padding`): a window sees behind the length what it sees behind
-the border."""
+"""Rules of padded dims (see `padding`) for convolutions and pools: the same after the length as outside the border."""
 
 import torch
 
@@ -12,7 +11,7 @@ aten = torch.ops.aten
 
 @padded(aten.convolution.default)
 def convolution(case: Case) -> None:
-    """A window sees zeros behind the length, as it does behind the border."""
+    """A window reads zeros after the length, as it does outside the border."""
     refuse_most(case)
     _refuse_padded_kernel(case, 0, 1)
     for dim, size in case.pads[0].items():
@@ -22,7 +21,7 @@ def convolution(case: Case) -> None:
 
 @padded(aten.convolution_backward.default)
 def convolution_backward(case: Case) -> None:
-    """What comes behind the length of the result's gradient is zero, and so is what it would have been taken of."""
+    """The result's gradient is zero after the length, and so is the part of the input's gradient that it leads to."""
     refuse_most(case)
     _refuse_padded_kernel(case, 1, 2)
     case.level([(0, 0), (1, 0)])
@@ -41,7 +40,7 @@ def _refuse_padded_kernel(case: Case, operand: int, kernel: int) -> None:
 
 
 def _num_windows(case: Case, dim: int, size: int) -> int:
-    """How many windows of a convolution fit into a dim of this size."""
+    """The number of windows of a convolution in a dim of this size."""
     rank = len(case.shapes[1]) - 2
     stride, padding, dilation = (per_dim(case.given[name], rank)[dim - 2] for name in ("stride", "padding", "dilation"))
     return int((size + 2 * padding - dilation * (case.shapes[1][dim] - 1) - 1) // stride + 1)
@@ -49,9 +48,9 @@ def _num_windows(case: Case, dim: int, size: int) -> int:
 
 @padded(aten.max_pool2d_with_indices.default)
 def max_pool(case: Case) -> None:
-    """Indices are of the plane with its padding; all that reads them is the gradient."""
+    """The indices are positions in the padded plane; only the gradient reads them."""
     if case.given.get("ceil_mode", False):
-        raise NoRule("has windows that reach behind the border")
+        raise NoRule("has windows that reach over the border")
     first = len(case.shapes[0]) - 2
     for dim, size in case.pads[0].items():
         case.fill(0, dim, LOW)

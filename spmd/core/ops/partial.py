@@ -1,4 +1,4 @@
-"""Sums over what devices may split, by their op's name: the results that their rules give in the dtype promised."""
+"""Sums over dims that may be sharded, by their op's name: the results that have the promised dtype in their rules."""
 
 import math
 
@@ -22,7 +22,7 @@ SUMS: dict[str, tuple[int, ...]] = {
     "aten.sum.dim_IntList": (0,),
 }
 
-# What may stand between such a sum and the gradient it becomes: casts, views, and the sum of several uses.
+# The ops that may be between such a sum and the gradient: casts, views, and the sum of several uses.
 WAYS = {
     "aten._to_copy", "aten.add.Tensor", "aten.add_.Tensor", "aten.alias", "aten.as_strided", "aten.clone",
     "aten.expand", "aten.permute", "aten.slice.Tensor", "aten.select.int", "aten.squeeze", "aten.squeeze.dim",
@@ -32,21 +32,20 @@ WAYS = {
 
 
 def is_narrowed(operand, dtype):
-    """Whether an op is asked for a sum narrower than its operand, which then is what devices are to exchange."""
+    """True if an op's sum is to be narrower than its operand: devices then exchange the narrow partial sums."""
     is_floating = all(jnp.issubdtype(one, jnp.floating) for one in (operand.dtype, dtype))
     return is_floating and jnp.dtype(dtype).itemsize < operand.dtype.itemsize and split.num_devices() > 1
 
 
 def is_rounded(operand, dtype):
-    """Whether an op is asked for a sum narrower than what adds it up: each device's is rounded, and then exchanged."""
+    """True if an op's sum is to be narrower than its accumulator: each device's is rounded, and then exchanged."""
     return (operand.dtype == dtype == jnp.bfloat16 and split.num_devices() > 1) or is_narrowed(operand, dtype)
 
 
-def pieces(array, mesh, axes):
-    """An array whose first dims are split over these axes, one entry a dim, as its pieces: [pieces, ...], where these
-    dims are as long as they are on a device."""
+def shards(array, mesh, axes):
+    """An array whose first dims are sharded over these axes, one entry a dim, as its shards: [shards, ...]."""
     count = len(axes)
-    cut = [split.num_pieces(mesh, one) for one in axes]
+    cut = [split.num_shards(mesh, one) for one in axes]
     sizes = [size for ways, whole in zip(cut, array.shape, strict=False) for size in (ways, whole // ways)]
     apart = array.reshape(*sizes, *array.shape[count:])
     order = (*range(0, 2 * count, 2), *range(1, 2 * count, 2), *range(2 * count, apart.ndim))
@@ -54,14 +53,14 @@ def pieces(array, mesh, axes):
 
 
 def exchanged(parts, dtype):
-    """The sum of parts [pieces, ...], each on its device, which is rounded before devices exchange it: a product's."""
+    """The sum of parts [shards, ...], each on its device, rounded before devices exchange it, as a product is."""
     ones = jnp.ones(parts.shape[0], parts.dtype)
     return lax.dot_general(ones, parts, (((0,), (0,)), ((), ())), preferred_element_type=dtype)
 
 
 def total(x, axes, operand, dtype):
-    """The sum of x over axes, of an op that is asked for it in a dtype. Where that is narrower than its operand the sum
-    is a product's, which rounds each device's sum of its own part once, before devices exchange it."""
+    """The sum of x over axes, in the dtype of the op's result. Where that is narrower than its operand the sum is a
+    product, which rounds each device's sum of its own part once, before devices exchange it."""
     if not is_narrowed(operand, dtype) or not axes:
         return jnp.sum(x, axis=axes)
     kept = [axis for axis in range(x.ndim) if axis not in axes]

@@ -1,4 +1,4 @@
-"""Elementwise rules: arithmetic, comparison, logic, bits, where, clamp. Activation functions live in `activation`."""
+"""Elementwise rules: arithmetic, comparison, logic, bits, where, clamp. Activation functions are in `activation`."""
 
 import math
 
@@ -37,7 +37,7 @@ def _sign(self):
 
 
 def _erfcx(self):
-    # exp(x^2) erfc(x) overflows times underflows past 5: there the continued fraction is exact in float64 so deep.
+    # exp(x^2) erfc(x) is overflow times underflow past 5: the continued fraction of this depth is exact in float64.
     big = jnp.maximum(self, 5.0)
     fraction = big
     for k in range(12, 0, -1):
@@ -342,7 +342,7 @@ def aten_addcdiv(self, tensor1, tensor2, *, value=1):
 
 @lower(aten.lerp.Scalar, aten.lerp.Tensor, promote=Promote.DEFAULT)
 def aten_lerp(self, end, weight):
-    # torch walks from the nearer end, so that weight 1 gives exactly `end`; one select picks the end, one the factor.
+    # torch starts from the nearer end, so that weight 1 gives exactly `end`; one select takes the end, one the factor.
     near = weight < 0.5
     base = jnp.where(near, self, end)
     return base + jnp.where(near, weight, weight - 1) * (end - self)

@@ -1,7 +1,7 @@
 """Maximum pooling: sliding, adaptive, fractional, and unpooling, with their gradients. Averages are in `average_pool`.
 
-Windows are separable: a maximum is taken along one dim after the other, so that the work grows with the sum of
-the window's sides and not with its area. Indices are torch's: positions in the flattened plane of one channel.
+Windows are separable: a maximum is taken along one dim after the other, so that the work is proportional to the sum of
+the window's sides and not to its area. Indices are torch's: positions in the flattened plane of one channel.
 """
 
 import math
@@ -30,7 +30,7 @@ def _lowest(dtype):
 
 
 def _better(value, best):
-    """torch takes the first of equal values, and any NaN over what came before."""
+    """True where a value replaces the best so far: torch takes the first of equal values, and any NaN."""
     above = value > best
     return above | jnp.isnan(value) if jnp.issubdtype(value.dtype, jnp.inexact) else above
 
@@ -40,7 +40,7 @@ def _along(values, axis, ndim):
 
 
 def _max_step(best, indices, axis, places, scale):
-    """The maximum along one axis: `places` lists, for each place in the window, (positions, which are inside)."""
+    """The maximum along one axis: `places` yields, for each place in the window, (positions, mask of those inside)."""
     made = chosen = None
     for take, positions, inside in places:
         value = take(best)
@@ -161,14 +161,14 @@ def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indice
     wide, total = widened(grad), None
     zero = jnp.zeros((), wide.dtype)
     for place in np.ndindex(*window):
-        # Where this place of the window holds the maximum, its gradient goes to one position; strides spread them.
+        # Where this place of the window has the maximum, its gradient goes to one position; strides spread them.
         position, gaps, pads = jnp.zeros((), indices.dtype), [(0, 0, 0)] * lead, [(0, 0, 0)] * lead
         for dim in range(rank):
             start = place[dim] * dilation[dim] - padding[dim]
             along = np.arange(counts[dim]) * stride[dim] + start
             along = np.where((along >= 0) & (along < sizes[dim]), along * math.prod(sizes[dim + 1 :]), -(2**40))
             position = position + _along(along, lead + dim, self.ndim)
-            # Two pads: XLA's partitioners abort where one both cuts elements off and puts gaps between them.
+            # Two pads: XLA's partitioners abort where one pad both cuts elements off and puts gaps between them.
             gaps.append((0, stride[dim] - 1, stride[dim] - 1))
             pads.append((start, sizes[dim] - start - counts[dim] * stride[dim], 0))
         part = lax.pad(lax.pad(jnp.where(indices == position, wide, zero), zero, gaps), zero, pads)
@@ -200,7 +200,7 @@ def aten_adaptive_max_pool3d_backward(grad_output, self, indices):
     return _scattered(grad_output, indices, self.shape, 3)
 
 
-# -- Fractional maximum: where the windows start is drawn, so it is known only when the program runs.
+# -- Fractional maximum: the starts of the windows are drawn, so they are known only when the program runs.
 
 
 def _starts(samples, size, count, window):

@@ -2,7 +2,7 @@
 
 The generator is "squares" (Widynski 2020, arXiv:2004.06278): five rounds of squaring a 64-bit counter under a 64-bit
 key. It is purely elementwise, so XLA fuses it into the consumer and partitions it without communication; threefry on
-CPU is a loop over stored state, which costs memory at birth and 50 ms of compile time a draw
+CPU is a loop over stored state, which costs memory at initialization and 50 ms of compile time a draw
 (docs/decisions/random.md).
 """
 
@@ -34,10 +34,10 @@ def _key(draw: Draw) -> jax.Array:
 
 
 def _counters(key: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The row-major index of every element times the key, built from iotas so that it partitions like its consumer.
+    """The row-major index of every element times the key, built from iotas so that it is partitioned like its consumer.
 
-    Each iota is multiplied by itself: the indices alone are the same in every turn of a loop, and XLA would take them
-    out of it and keep them, eight bytes an element.
+    Each iota is multiplied by itself: the indices alone are the same in every iteration of a loop, and XLA would hoist
+    them and keep them, eight bytes an element.
     """
     index = jnp.zeros(shape, jnp.uint64)
     stride = 1
@@ -65,7 +65,7 @@ def bits(draw: Draw, shape: tuple[int, ...]) -> jax.Array:
 
 
 def uniform(draw: Draw, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
-    """Uniform numbers in [0, 1): 53 random bits for float64, 24 for float32, as many as the mantissa holds below."""
+    """Uniform numbers in [0, 1): 53 random bits for float64, 24 for float32, the precision of the mantissa."""
     dtype = jnp.dtype(dtype)
     if dtype == jnp.float64:
         return (bits(draw, shape) >> np.uint64(11)).astype(jnp.float64) * 2.0**-53
@@ -85,7 +85,7 @@ def normal(draw: Draw, shape: tuple[int, ...], dtype: np.dtype) -> jax.Array:
 
 
 def keep_mask(draw: Draw, shape: tuple[int, ...], keep_probability: float | jax.Array) -> jax.Array:
-    """True with the given probability: what dropout keeps."""
+    """True with the given probability: the elements that dropout keeps."""
     return uniform(draw, shape, jnp.float32) < keep_probability
 
 
@@ -94,7 +94,7 @@ WIDE = 2**32
 
 
 def integers(draw: Draw, shape: tuple[int, ...], low: int, high: int | jax.Array, dtype: np.dtype) -> jax.Array:
-    """Integers from low to below high. An end that only the run knows is at most WIDE beyond low."""
+    """Integers from low to below high. A high that is a scalar argument is at most WIDE above low."""
     span = np.uint64(high - low) if isinstance(high, int) else (high - low).astype(jnp.uint64)
     # A multiplication keeps the high bits of a 32-bit word (Lemire 2019); wide spans take the remainder of 64 bits.
     words = bits(draw, shape)

@@ -20,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _axes(self, dim):
-    """The axes that torch's `dim` means: None and the empty list are all of them; a 0-d tensor accepts 0 and -1."""
+    """The axes of torch's `dim`: None and the empty list are all of them; a 0-d tensor accepts 0 and -1."""
     if dim is None or (isinstance(dim, (list, tuple)) and len(dim) == 0):
         return tuple(range(self.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
@@ -149,11 +149,11 @@ def aten_argmin(self, dim=None, keepdim=False, *, returns):
     return _position(self, dim, jnp.argmin, returns)
 
 
-# -- Truth.
+# -- Any and all.
 
 
 def _truth(self, dim, keepdim, reduction, returns):
-    # An empty dim list keeps every dim where torch says so: its result's rank tells.
+    # An empty dim list keeps every dim in some of torch's ops: the rank of the promised result decides.
     axes = () if dim is not None and dim == [] and len(returns.shape) == self.ndim else _axes(self, dim)
     return reduction(self != 0, axis=axes, keepdims=keepdim).astype(returns.dtype)
 

@@ -1,4 +1,4 @@
-"""The table of lowering rules: aten overload -> pure function of JAX arrays. The rules live in the families."""
+"""The table of lowering rules: aten overload -> pure function of JAX arrays. Each op family has a file of rules."""
 
 import inspect
 import itertools
@@ -10,7 +10,7 @@ import torch
 from torch._ops import OpOverload
 from torch._prims_common import ELEMENTWISE_TYPE_PROMOTION_KIND as Promote
 
-# Schema types that say where a tensor lives, never what is in it: rules do not receive them.
+# Schema arguments for the device, layout and memory of a tensor, not for its values: rules do not receive them.
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
@@ -18,7 +18,7 @@ PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "memory_forma
 class Rule:
     """One lowering rule and how its operands are prepared (see `lower`).
 
-    opaque: it is not one of ours, and only its number in this process says which it is.
+    opaque: the rule is a user's, identified only by its number in this process.
     """
 
     function: Callable[..., Any]
@@ -44,16 +44,16 @@ def lower(
     The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a
     tensor (device, layout, pin_memory, memory_format, non_blocking, generator). It receives jax arrays for tensors,
     lists of them for tensor lists, `None` for an absent optional, numpy dtypes for dtypes, Python values for static
-    arguments, 0-d jax arrays for lifted numbers. It returns one array, or a tuple for several results.
+    arguments, 0-d jax arrays for scalar arguments. It returns one array, or a tuple for several results.
 
-    promote: torch's type promotion, done before the rule is called: every tensor operand and lifted number then has the
-    compute dtype (float32 for bfloat16, as torch's own kernels compute) and the result is cast to torch's result dtype.
-    Without it operands come as they are and the result must already have the right dtype.
+    promote: torch's type promotion, done before the rule is called: every tensor operand and scalar argument then has
+    the compute dtype (float32 for bfloat16, as torch's own kernels compute) and the result is cast to torch's result
+    dtype. Without it operands come as they are and the result must already have the right dtype.
 
-    A parameter before `/` may be called anything: the schema's name of it differs between torch's versions.
+    A parameter before `/` may have any name: the schema's name of it differs between torch's versions.
 
-    A keyword-only parameter `returns` receives a `jax.ShapeDtypeStruct` (a tuple of them for several results) of what
-    torch says the op returns; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
+    A keyword-only parameter `returns` receives a `jax.ShapeDtypeStruct` (a tuple of them for several results) of the
+    op's results in torch; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
 
     opaque: the rule is a user's, whose programs are not kept on disk.
     """
@@ -76,9 +76,9 @@ def lower(
 def present(*names: str) -> list[OpOverload]:
     """The overloads among `names`, such as "aten.cholesky.default", that this torch has.
 
-    For ops that come or go within the range of torch's versions that pyproject.toml names: where they are used, this
-    names them, with a comment which version has what. Every other op is written as `aten.add.Tensor`, and its absence
-    is an error at import.
+    For ops that are added or removed within the range of torch's versions that pyproject.toml names: the caller adds a
+    comment with the versions that have them. Every other op is written as `aten.add.Tensor`, and its absence is an
+    error at import.
     """
     found = []
     for name in names:

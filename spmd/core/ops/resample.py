@@ -1,7 +1,7 @@
 """Resampling of planes and volumes: interpolation. Sampling at positions that are data is in `grid`.
 
 Interpolation works one dim at a time. Its forward gathers the few taps of each output position, so that an infinity
-stays where it is; its gradient is a product with the small matrix of the taps, as a scatter-add would be slower.
+does not spread; its gradient is a product with the small matrix of the taps, as a scatter-add would be slower.
 """
 
 import jax.numpy as jnp
@@ -16,7 +16,7 @@ aten = torch.ops.aten
 
 
 def _computed(x):
-    """x in the dtype that interpolation computes in; integers (uint8 images) in float32."""
+    """x in the compute dtype of interpolation; integers (uint8 images) in float32."""
     return widened(x) if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.float32)
 
 
@@ -27,7 +27,7 @@ def _stored(x, dtype):
     return jnp.clip(jnp.round(x), limits.min, limits.max).astype(dtype)
 
 
-# -- Taps: for one dim, which positions of the input an output position reads ([taps, out]) and with which weights.
+# -- Taps: for one dim, the positions of the input that an output position reads ([taps, out]), and their weights.
 
 
 def _scale(size, out, align_corners, factor, real):

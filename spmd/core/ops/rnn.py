@@ -1,6 +1,6 @@
-"""Recurrent cells, and a whole layer's time loop as one scan with its gradient.
+"""Recurrent layers: one step of each kind (LSTM, GRU, RNN), and a layer's time loop as one scan with its gradient.
 
-The layer's op is ours: torch unrolls its layers into a cell op per step, which would make the program as long as the
+The layer's op is ours: torch unrolls its layers into one op per step, which would make the program as long as the
 sequence. `gates` are the inputs' share of the gates, one product for all steps; the gradient of the recurrent weight is
 one product as well, taken after the loop. Gate order is torch's: i, f, g, o for LSTM; r, z, n for GRU.
 """
@@ -16,8 +16,8 @@ from .registry import lower
 aten = torch.ops.aten
 
 _library = torch.library.Library("spmd", "FRAGMENT")
-# cell: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: a row is kept).
-# Returns output [T, B, H], the final state, and what the gradient needs.
+# `cell`: "lstm", "gru", "tanh" or "relu". gates [T, B, G], state [B, H] each, mask [T, B] (False: a row is kept).
+# Returns output [T, B, H], the final state, and the values saved for the gradient.
 _library.define(
     "recurrence(str cell, Tensor gates, Tensor[] state, Tensor weight, Tensor? bias, Tensor? projection, Tensor? mask, "
     "bool reverse) -> Tensor[]"
@@ -44,7 +44,7 @@ def _joined(*parts):
     return jnp.concatenate(parts, axis=-1)
 
 
-# -- One step of each cell: (new state, what its gradient needs).
+# -- One step of each kind of layer: (new state, the values saved for its gradient).
 
 
 def _lstm_forward(gates, c):
@@ -73,14 +73,14 @@ def _gru_forward(gates, hidden, h):
 
 
 def _gru_backward(grad, h, saved):
-    """(gradient of the inputs' gates, of the hidden gates, of h but for what comes through the hidden gates)."""
+    """(gradient of the inputs' gates, of the hidden gates, of h except for the part through the hidden gates)."""
     r, z, n, hn = _parts(saved, 4)
     grad_n = grad * (1 - z) * (1 - n * n)
     grad_r, grad_z = grad_n * hn * r * (1 - r), grad * (h - n) * z * (1 - z)
     return _joined(grad_r, grad_z, grad_n), _joined(grad_r, grad_z, grad_n * r), grad * z
 
 
-# -- Cells as torch's ops.
+# -- One step as torch's ops.
 
 
 def _summed(*parts):
@@ -140,23 +140,23 @@ def _hidden_gates(h, weight, bias):
     return made if bias is None else made + _wide(bias)
 
 
-def _forward_step(cell, weight, bias, projection):
+def _forward_step(mode, weight, bias, projection):
     def step(state, inputs):
         gates, mask = inputs
         h, *rest = state
         hidden = _hidden_gates(h, weight, bias)
-        if cell == "lstm":
+        if mode == "lstm":
             new, c, saved = _lstm_forward(_wide(gates) + hidden, _wide(rest[0]))
             if projection is not None:
                 new = jnp.matmul(_stored(new, h), projection.T, preferred_element_type=new.dtype)
             state = (_kept(mask, _stored(new, h), h), _kept(mask, _stored(c, h), rest[0]))
             return state, (*state, _stored(saved, gates))
-        if cell == "gru":
+        if mode == "gru":
             new, saved = _gru_forward(_wide(gates), hidden, _wide(h))
             saved = (_stored(saved, gates),)
         else:
             total = _wide(gates) + hidden
-            new, saved = jnp.tanh(total) if cell == "tanh" else jnp.maximum(total, 0), ()
+            new, saved = jnp.tanh(total) if mode == "tanh" else jnp.maximum(total, 0), ()
         new = _kept(mask, _stored(new, h), h)
         return (new,), (new, *saved)
 
@@ -164,20 +164,20 @@ def _forward_step(cell, weight, bias, projection):
 
 
 @lower(RECURRENCE)
-def spmd_recurrence(cell, gates, state, weight, bias, projection, mask, reverse):
-    step = _forward_step(cell, weight, bias, projection)
+def spmd_recurrence(mode, /, gates, state, weight, bias, projection, mask, reverse):
+    step = _forward_step(mode, weight, bias, projection)
     last, (output, *saved) = lax.scan(step, tuple(state), (gates, mask), reverse=reverse)
     return (output, *last, *saved)
 
 
 def _before(sequence, initial, reverse):
-    """What the state was before each step."""
+    """The state before each step."""
     if reverse:
         return jnp.concatenate([sequence[1:], initial[None]])
     return jnp.concatenate([initial[None], sequence[:-1]])
 
 
-def _backward_step(cell, weight, projection, mask):
+def _backward_step(mode, weight, projection, mask):
     """One step of the gradient: the carry is the gradient of the state, in the wide dtype."""
 
     def back_h(grad_hidden):
@@ -188,38 +188,38 @@ def _backward_step(cell, weight, projection, mask):
         total = carry[0] + _wide(grad_output)
         grad = total if active is None else jnp.where(active[:, None], total, 0)
         passed = 0 if active is None else jnp.where(active[:, None], 0, total)
-        if cell == "lstm":
+        if mode == "lstm":
             c, new, saved = rest
             grad_c = carry[1] if active is None else jnp.where(active[:, None], carry[1], 0)
             passed_c = 0 if active is None else jnp.where(active[:, None], 0, carry[1])
             inner = grad if projection is None else jnp.matmul(grad, _wide(projection))
             grad_gates, grad_c = _lstm_backward(inner, grad_c, _wide(c), _wide(new), _wide(saved))
             return (back_h(grad_gates) + passed, grad_c + passed_c), (grad_gates, grad)
-        if cell == "gru":
+        if mode == "gru":
             grad_input, grad_hidden, grad_h = _gru_backward(grad, _wide(h), _wide(rest[0]))
             return (back_h(grad_hidden) + grad_h + passed,), (grad_input, grad_hidden)
         made = _wide(rest[0])
-        grad_gates = grad * (1 - made * made) if cell == "tanh" else jnp.where(made > 0, grad, 0)
+        grad_gates = grad * (1 - made * made) if mode == "tanh" else jnp.where(made > 0, grad, 0)
         return (back_h(grad_gates) + passed,), (grad_gates,)
 
     return step
 
 
 @lower(RECURRENCE_BACKWARD)
-def spmd_recurrence_backward(cell, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns):
+def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, mask, output, saved, reverse, *, returns):
     grad_output, *grad_state = grads
     before = _before(output, state[0], reverse)
     sequences = [before]
-    if cell == "lstm":
+    if mode == "lstm":
         sequences += [_before(saved[0], state[1], reverse), saved[0], saved[1]]
     else:
-        sequences += [saved[0] if cell == "gru" else output]
-    step = _backward_step(cell, weight, projection, mask)
+        sequences += [saved[0] if mode == "gru" else output]
+    step = _backward_step(mode, weight, projection, mask)
     carry = tuple(_wide(grad) for grad in grad_state)
     carry, made = lax.scan(step, carry, (grad_output, mask, *sequences), reverse=not reverse)
     grad_gates = made[0]
-    grad_hidden = made[1] if cell == "gru" else grad_gates
-    # With a row kept as it was its gates have gradient zero, so masked steps add nothing here.
+    grad_hidden = made[1] if mode == "gru" else grad_gates
+    # The gates of a row that is kept as it was have gradient zero, so masked steps add nothing here.
     grad_weight = jnp.einsum("tbg,tbh->gh", grad_hidden, _wide(before))
     results = [grad_gates, *carry, grad_weight]
     if bias is not None:

@@ -16,7 +16,7 @@ def _lengths(lengths, offsets):
 
 
 def _owners(lengths, rows):
-    """The run that each row belongs to; rows past the last run belong to one more, which nobody reads."""
+    """The run that each row belongs to; rows past the last run belong to one more, which is unused."""
     ends = jnp.cumsum(lengths)
     return jnp.searchsorted(ends, jnp.arange(rows, dtype=ends.dtype), side="right", method="compare_all")
 
@@ -76,7 +76,7 @@ def _gradient(grad, output, data, lengths, reduce, initial):
         hits = jnp.take(_totals(hit, owner, count), mine, axis=0, mode="clip")
         share = jnp.where(hit > 0, share / jnp.maximum(hits, 1), jnp.zeros_like(share))
     elif reduce == "prod":
-        # The product of the others: of a zero or a NaN that of the rest, which no division gives.
+        # The product of the others: for a zero or a NaN that of the rest, which no division gives.
         zero, nan = data == 0, jnp.isnan(data)
         plain = jnp.where(zero | nan, jnp.ones_like(data), data)
         zeros, nans = (

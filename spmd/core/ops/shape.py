@@ -1,4 +1,4 @@
-"""Views and rearrangements: each view rule stands beside the rule that writes a changed view back into its base."""
+"""Views and rearrangements: each view rule is next to the rule that writes a changed view back into its base."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ WRITE_BACK: dict[Any, Callable[..., jax.Array]] = {}
 
 
 def write_back(*overloads: Any) -> Callable[[Callable[..., jax.Array]], Callable[..., jax.Array]]:
-    """Registers how a write through the view `overload` changes its base."""
+    """Registers the rule of a write through the view `overload` into its base."""
 
     def register(function: Callable[..., jax.Array]) -> Callable[..., jax.Array]:
         for overload in overloads:
@@ -76,10 +76,10 @@ def _write_reshaped(base, new, *arguments):
 
 
 def retyped(array: jax.Array, dtype: np.dtype) -> jax.Array:
-    """The same bytes as another type, along the last dim, up to the last whole element.
+    """The same bytes as another dtype, along the last dim, up to the last complete element.
 
-    Wider and narrower types by shifts: of two bitcasts between widths in a row XLA makes one of the wrong shape (jaxlib
-    0.10.2).
+    Wider and narrower dtypes by shifts: of two bitcasts between widths in a row XLA makes one of the wrong shape
+    (jaxlib 0.10.2).
     """
     if array.dtype == dtype:
         return array
@@ -276,7 +276,7 @@ def _last_writers(index: np.ndarray) -> np.ndarray:
 
 
 def repeats_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether some place in memory is more than one element of a view with these strides."""
+    """True if some place in memory is more than one element of a view with these strides."""
     if 0 in shape:
         return False
     reach = 0  # of the elements so far, from the first one
@@ -288,20 +288,20 @@ def repeats_memory(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return False
 
 
-# What a view shows of memory where it is not what lies there: a sign, or the type that the bytes are read as.
+# How a view's elements differ from the memory: a sign, or the dtype as which the bytes are read.
 Shown = str | np.dtype
 SIGNS = {aten._conj.default: "conj", aten._neg_view.default: "neg"}
 
 
 def _show(flat: jax.Array, shown: Shown) -> jax.Array:
-    """All memory, one-dimensional, as a view shows it."""
+    """All memory, one-dimensional, as a view reads it."""
     if shown == "conj":
         return jnp.conj(flat)
     return -flat if shown == "neg" else retyped(flat, np.dtype(shown))
 
 
-def _shown_in_memory(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
-    """Memory in row-major order: as it lies there, and as each of the views in turn shows it."""
+def _memory_text(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Array]:
+    """Memory in row-major order: as it is, and as each view of the chain reads it."""
     levels = [stored.reshape(-1)]
     for one in shown:
         levels.append(_show(levels[-1], one))
@@ -311,7 +311,7 @@ def _shown_in_memory(stored: jax.Array, shown: tuple[Shown, ...]) -> list[jax.Ar
 def read_strided(base: jax.Array, base_strides, shape, strides, offset, shown: tuple[Shown, ...] = ()) -> jax.Array:
     """The view (shape, strides, offset) of a dense base whose own memory layout is `base_strides`."""
     stored = jnp.transpose(base, _storage_order(base_strides, base.shape))
-    return _shown_in_memory(stored, shown)[-1][_memory_index(shape, strides, offset)]
+    return _memory_text(stored, shown)[-1][_memory_index(shape, strides, offset)]
 
 
 def write_strided(
@@ -321,12 +321,12 @@ def write_strided(
     the last of its elements."""
     order = _storage_order(base_strides, base.shape)
     stored = jnp.transpose(base, order)
-    levels = _shown_in_memory(stored, shown)
+    levels = _memory_text(stored, shown)
     index = _memory_index(shape, strides, offset)
     last = _last_writers(index)
     flat = at(levels.pop(), (index.reshape(-1)[last],)).set(new.reshape(-1)[last])
     for one, below in zip(reversed(shown), reversed(levels), strict=True):
-        # A conjugate or a negative is undone by itself; bytes behind the last whole element are as they were.
+        # A conjugate or a negative is its own inverse; bytes after the last complete element are as they were.
         kept = _show(flat, one if one in ("conj", "neg") else below.dtype)
         flat = jnp.concatenate([kept, below[kept.size :]])
     return jnp.transpose(flat.reshape(stored.shape), np.argsort(order).tolist())
@@ -404,9 +404,9 @@ def _write_neg(base, new):
 
 @lower(aten.cat.default)
 def aten_cat(tensors, dim=0, *, returns):
-    # torch lets an empty 1-d tensor join anything.
+    # torch lets an empty 1-d tensor join tensors of any shape.
     kept = [tensor for tensor in tensors if tensor.shape != (0,)]
-    if not kept:  # torch then does not look at dim
+    if not kept:  # torch does not check dim then
         return jnp.zeros(returns.shape, returns.dtype)
     return jnp.concatenate([tensor.astype(returns.dtype) for tensor in kept], axis=dim)
 

@@ -1,6 +1,6 @@
 """Special functions beyond the elementwise ones of `pointwise`: Bessel and Airy functions, orthogonal polynomials.
 
-Polynomials take their degree as data, so a recurrence runs as far as the largest degree present asks.
+Polynomials take their degree as data, so a recurrence runs up to the largest degree present.
 """
 
 import math
@@ -64,7 +64,7 @@ def aten_special_bessel_j0(self):
 
 
 def _finish(x, made):
-    """torch computes with infinities what they give: NaN."""
+    """The result, with NaN where x is infinite or NaN: torch computes with infinities and gets NaN."""
     return jnp.where(jnp.isnan(x) | jnp.isinf(x), jnp.full_like(x, jnp.nan), made)
 
 
@@ -273,7 +273,7 @@ def _chebyshev(y, n, kind, limit):
 
 
 def _hermite(x, n, second, factor):
-    """Past the degree at which torch gives up the result is NaN; so the loop is bounded."""
+    """The polynomial, or NaN past the degree at which torch stops; so the loop is bounded."""
     limit = 512 if x.dtype == jnp.float64 else 128
     made = _recurrence(n, jnp.ones_like(x), second, lambda k, p, q: second * q - factor * (k - 1) * p, n <= limit)
     return jnp.where(n > limit, jnp.full_like(x, jnp.nan), made)

@@ -1,9 +1,9 @@
 """Attention by jax's Pallas kernel for TPUs, forward and backward: when it may be called, how, and on which devices.
 
-The kernel (`jax.experimental.pallas.ops.tpu.splash_attention`) goes through the scores in blocks in the chip's fast
-memory and skips what causality forbids. No partitioner can place it, so it runs under `jax.shard_map`, each device with
-its own batch and heads. Its public function differentiates by running the forward again, whose results torch's backward
-has at hand, so the operation behind is called here.
+The kernel (`jax.experimental.pallas.ops.tpu.splash_attention`) processes the scores in blocks in the chip's fast memory
+and skips masked blocks. No partitioner can place it, so it runs under `jax.shard_map`, each device with its own batch
+and heads. Its public function differentiates by running the forward again, whose results torch's backward has at hand,
+so the operation behind it is called here.
 """
 
 import functools
@@ -24,7 +24,7 @@ Arrays = tuple[jax.Array, ...]
 Otherwise = Callable[..., Any]
 
 # Rows and columns of one block, the largest of these that divides the length: measured in docs/decisions/attention.md.
-# What is wider than the second number or float32 takes the next smaller, or it would not fit.
+# A width above the second number, or float32, takes the next smaller, or it would not fit.
 _BLOCKS, _LANES = (512, 256, 128), 128
 _BACKWARD = (
     "save_residuals", "mask_value", "is_mqa", "block_sizes", "residual_checkpoint_name", "mask_function",
@@ -35,7 +35,7 @@ _BACKWARD = (
 def takes(
     query: jax.Array, key: jax.Array, value: jax.Array, attn_bias: jax.Array | None, dropout_p: float
 ) -> bool:  # fmt: skip
-    """Whether the kernel computes this: no mask but causality, no dropout, lengths of whole blocks."""
+    """True if the kernel computes this attention: no mask but causality, no dropout, lengths of complete blocks."""
     same = query.dtype == key.dtype == value.dtype and query.dtype in (jnp.bfloat16, jnp.float32)
     lengths = query.shape[2] % _LANES == 0 == key.shape[2] % _LANES and 0 not in (*query.shape, *value.shape)
     heads = key.shape[1] == value.shape[1]
@@ -44,8 +44,7 @@ def takes(
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The devices of a program: the mesh (None: one device, or nothing is known of them) and what splits batch and
-    heads."""
+    """The devices of a program: the mesh (None: one device, or unknown) and the axes that shard batch and heads."""
 
     mesh: Any
     batch: split.Axes = ()
@@ -53,22 +52,24 @@ class Place:
 
     @staticmethod
     def of(query: jax.Array, key: jax.Array) -> "Place | None":
-        """As far as it is known here, where the program is traced; None where the kernel cannot be placed.
+        """The devices as far as they are known here, where the program is traced; None where the kernel cannot be
+        placed.
 
-        Of heads, what splits the keys' evenly, too: a device that has some of them needs just their queries.
+        Axes that shard the heads must divide the keys' heads evenly, too: a device with some of them needs only their
+        queries.
         """
-        known = split.layout((query, 0), (query, 1))
+        known = split.axes_of_dims((query, 0), (query, 1))
         if known is None:
             return Place(None) if split.num_devices() == 1 else None
         mesh, (batch, heads) = known
-        return Place(mesh, batch, heads if key.shape[1] % split.num_pieces(mesh, heads) == 0 else ())
+        return Place(mesh, batch, heads if key.shape[1] % split.num_shards(mesh, heads) == 0 else ())
 
     def put(self, body: Any, num_operands: int, num_results: int) -> Any:
         """The body on each device's batch and heads."""
         if self.mesh is None:
             return body
-        lies = split.spec(self.batch, self.heads)
-        operands, results = (lies,) * num_operands, (lies,) * num_results
+        sharding = split.spec(self.batch, self.heads)
+        operands, results = (sharding,) * num_operands, (sharding,) * num_results
         return jax.shard_map(body, mesh=self.mesh, in_specs=operands, out_specs=results, check_vma=False)
 
 
@@ -87,7 +88,7 @@ def backward(
     query: jax.Array, key: jax.Array, value: jax.Array, grad_out: jax.Array, out: jax.Array, logsumexp: jax.Array,
     *, is_causal: bool, scale: float, place: Place, otherwise: Otherwise,
 ) -> tuple[jax.Array | None, ...]:  # fmt: skip
-    """The gradients of query, key, value and of the bias that there is not."""
+    """The gradients of query, key and value, and None for the bias."""
     results = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (query, key, value))
     body = place.put(partial(_backward, is_causal=is_causal, scale=scale), 6, 3)
     return *_when_lowered(body, otherwise, results, query, key, value, grad_out, out, logsumexp), None
@@ -102,7 +103,7 @@ def _when_lowered(body: Any, otherwise: Otherwise, results: tuple[Any, ...], *op
 
 # -- On one device.
 
-# Whether the kernel is interpreted, as where it is tested without a TPU.
+# True to interpret the kernel, as in tests without a TPU.
 INTERPRET = False
 
 
@@ -120,7 +121,7 @@ def _backward(query, key, value, grad_out, out, logsumexp, *, is_causal, scale):
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What is static in a kernel."""
+    """The static arguments of a kernel."""
 
     heads: int
     lengths: tuple[int, int]
@@ -153,7 +154,7 @@ class _Case:
         return (x.astype(jnp.float32) * self.scale).astype(x.dtype)
 
 
-# Traced once for all layers that are alike.
+# Traced once for all isomorphic layers.
 @partial(jax.jit, static_argnames="case")
 def _run_forward(query, key, value, *, case):
     output, (logsumexp,) = jax.vmap(case.kernel())(case.scaled(query), key, value)
@@ -174,12 +175,12 @@ def _run_backward(query, key, value, grad_out, out, logsumexp, *, case):
 
 
 def _module(name: str) -> Any:
-    """A part of jax's kernel, which is imported where it is used: few programs are for TPUs."""
+    """A module of jax's kernel, imported here, as few programs are for TPUs."""
     return importlib.import_module(f"jax.experimental.pallas.ops.tpu.splash_attention.splash_attention_{name}")
 
 
 @functools.cache
 def _is_there() -> bool:
-    """Whether this jax has the kernel as we know it: its backward is private to jax."""
+    """True if this jax has the kernel in the form that is called here: its backward is private to jax."""
     backward = getattr(_module("kernel"), "_splash_attention_bwd", None)
     return backward is not None and tuple(inspect.signature(backward).parameters) == _BACKWARD

@@ -1,13 +1,13 @@
-"""Where sliding windows lie: their parameters as torch's schemas write them."""
+"""Places of sliding windows: their parameters as torch's schemas write them."""
 
 
 def per_dim(values, rank):
-    """One value per spatial dim; torch lets a single one stand for all."""
+    """One value per spatial dim; in torch a single one is for all."""
     return tuple(values) * rank if len(values) == 1 else tuple(values)
 
 
 def listed(value):
-    """A list of one for the number that some schemas take instead."""
+    """The values as a tuple; some schemas take one number instead of a list."""
     return (value,) if isinstance(value, int) else tuple(value)
 
 

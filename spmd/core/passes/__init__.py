@@ -1,1 +1,1 @@
-"""From a graph to a graph: turns of loops, what differs from run to run, the search for NaN."""
+"""From a graph to a graph: loops and their iterations, differences from run to run, the search for NaN."""

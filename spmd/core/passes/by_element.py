@@ -1,4 +1,4 @@
-"""List ops of a graph that is cut into stretches become an op for each element, those of one element side by side.
+"""List ops of a graph that is cut into stretches become an op per element, those of one element next to each other.
 
 An optimizer's list op is another op for each number of parameters; one parameter's ops are the same in every graph.
 """
@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from ..ir.graph import Node, Value, origin, results, value_name
-from ..ir.op import Entry
+from ..ir.op import OpSpec
 
 
 def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
-    """Results of the ops of single elements that stand for those of the list ops of a graph, by name."""
+    """Returns the results of the single elements' ops that stand for those of a graph's list ops, by name."""
     made: dict[Any, Value] = {}
     for are_lists, run in itertools.groupby(nodes, _is_list):
         if are_lists:
@@ -21,27 +21,27 @@ def replaced(nodes: Sequence[Node]) -> dict[Any, Value]:
 
 
 def put(made: Mapping[Any, Value], nodes: Iterable[Node]) -> None:
-    """Has these ops read what stands for the results of list ops."""
+    """Replaces the results of list ops among the operands of these ops."""
     for node in nodes:
         if any(value_name(operand) in made for operand in node.operands):
             node.operands = tuple([made.get(value_name(operand), operand) for operand in node.operands])
 
 
 def _is_list(node: Node) -> bool:
-    return len(node.entry.lowering.elements) > 1 and _is_each_its_own(node.entry)
+    return len(node.op.lowering.elements) > 1 and _is_each_its_own(node.op)
 
 
-def _is_each_its_own(entry: Entry) -> bool:
-    """Tells whether elements share nothing, and each makes what the list op says of it."""
-    parts = entry.lowering.elements
+def _is_each_its_own(op: OpSpec) -> bool:
+    """True if the elements share no results, and each element's metas are those that the list op has for it."""
+    parts = op.lowering.elements
     own = list(itertools.chain.from_iterable(part.results for part in parts))
-    return len(own) == len(set(own)) == len(entry.metas) and all(
-        tuple(entry.metas[place] for place in part.results) == part.entry.metas for part in parts
+    return len(own) == len(set(own)) == len(op.metas) and all(
+        tuple(op.metas[place] for place in part.results) == part.op.metas for part in parts
     )
 
 
 def _replace_run(lists: Sequence[Node], made: dict[Any, Value]) -> None:
-    """The elements of list ops that follow each other: chains of ops that read of the run only their own chain."""
+    """Replaces consecutive list ops by chains of ops: within the run, an op reads only results of its own chain."""
     chain: dict[Node, int] = {}
     joined: list[int] = []
 
@@ -52,11 +52,11 @@ def _replace_run(lists: Sequence[Node], made: dict[Any, Value]) -> None:
 
     for node in lists:
         values = results(node)
-        for part in node.entry.lowering.elements:
+        for part in node.op.lowering.elements:
             operands = [node.operands[place] for place in part.operands]
             operands = [made.get(value_name(operand), operand) for operand in operands]
             numbers = [node.numbers[place] for place in part.numbers]
-            one = Node(part.entry, tuple(operands), numbers, node.code, node.instruction, node.sequence)
+            one = Node(part.op, tuple(operands), numbers, node.code, node.instruction, node.sequence)
             read = sorted({first(chain[maker]) for maker in map(origin, operands) if maker in chain})
             chain[one] = read[0] if read else len(joined)
             if not read:
@@ -70,5 +70,5 @@ def _replace_run(lists: Sequence[Node], made: dict[Any, Value]) -> None:
 
 
 def _between(serial: float, count: int) -> Iterator[float]:
-    """Numbers for ops that stand behind one op and before the next."""
+    """Yields serial numbers for ops after one op and before the next."""
     return (serial + (place + 1) / (count + 1) for place in range(count))

@@ -1,10 +1,10 @@
-"""A length that changes from run to run, as that of a cache which a model fills token by token: one program for all.
+"""Dynamic dims, as the length of a cache that a model fills token by token: one program for all lengths.
 
-Where programs of one barrier differ in the length of a slice from 0 of a buffer, and in what follows from it, the slice
-is taken whole and its length is an operand. From there the padding spreads from op to op until it is gone, as it is
-behind an attention; each op on its way has a rule (`ops.padding_*`) for giving the same as
-without it. Where one has none, or a result is kept at its own length, everything stays as it was recorded, and the
-ledger says why. A cache that `torch.cat` grows keeps its padding, which doubles, between the runs, and its memory.
+Where programs of one sync differ in the length of a slice from 0 of a buffer, and in the ops that follow from it, the
+slice is replaced by the full buffer and its length is an operand. From there the padding spreads from op to op until it
+is gone, as it is after an attention; each op on its way has a rule (`ops.padding_*`) for computing the same as without
+it. Where an op has no rule, or a result is kept at its own length, the graph stays as it was recorded, and the compile
+log says why. A cache that `torch.cat` extends keeps its padding, which doubles, between the runs, and its memory.
 """
 
 import dataclasses
@@ -18,87 +18,87 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..ir.graph import SHOWN, Graph, Leaf, Node, Pick, Value, is_shown, origin, value_name
+from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
 from ..ir.meta import Meta, padded_meta
-from ..ir.op import PADDED, Arrays, Entry, Layouts, Lowering, Padded
+from ..ir.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
 from ..ir.source import line_number, node_line
-from ..ops.padding import NoRule, Pads, is_whole
+from ..ops.padding import NoRule, Pads, is_full_buffer
 from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut
 from ..tables import Bounded
 
-# Where an op stands in the user's code, and its name.
+# An op's place in the user's code, and its name.
 Place = tuple[CodeType | None, int, str]
 Item = TypeVar("Item")
 
 
 class Places(Generic[Item]):
-    """What is known of ops, or of their operands, by where they stand. Of most an op's name says that nothing is."""
+    """Items by the places of ops, or of their operands. A set of op names makes the common lookup of no item fast."""
 
     def __init__(self) -> None:
         self.table: Bounded[tuple[Place, int | None], Item] = Bounded(4096)
         self.names: set[str] = set()
 
     def get(self, node: Node, operand: int | None = None) -> Item | None:
-        """What is known of an op, or of the operand with this number."""
-        return self.table.get((place_of(node), operand)) if node.entry.name in self.names else None
+        """Returns the item of an op, or of its operand with this number; None if there is none."""
+        return self.table.get((place_of(node), operand)) if node.op.name in self.names else None
 
     def keep(self, node: Node, item: Item, operand: int | None = None) -> None:
-        """Has this be known from now on."""
-        self.names.add(node.entry.name)
+        """Sets the item of an op, or of its operand with this number."""
+        self.names.add(node.op.name)
         self.table.keep((place_of(node), operand), item)
 
 
-# Which dims of its result grow, of the ops at these places.
-_growing: Places[tuple[int, ...]] = Places()
-# The same of the data that ops at these places read, by the number of the operand.
-_grown_data: Places[tuple[int, ...]] = Places()
-# An op that is added: it gives data of the device its padding.
+# The dynamic dims of the results of the ops at these places.
+_dynamic_dims: Places[tuple[int, ...]] = Places()
+# The dynamic dims of the data that ops at these places read, by the number of the operand.
+_dynamic_inputs: Places[tuple[int, ...]] = Places()
+# The op that pads data on the device; `pad` adds it.
 LENGTHEN = "spmd.pad"
-# What may be kept with padding: a cache to which a token is joined, and one whose rows a search has put in order.
+# The ops whose results may be kept with padding: a cache extended by a token, or with its rows reordered by a search.
 _KEPT = ("aten.cat", "aten.index_select")
-# What an op becomes, by itself and what is padded of its operands.
-_padded: Bounded[tuple[Entry, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
+# The padded op, by the op and the padded dims of its operands.
+_padded: Bounded[tuple[OpSpec, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
 
 
 class Refused(NamedTuple):
-    """Why a graph is not padded: the op that has no rule for it, and what the rules say."""
+    """The reason why a graph is not padded: the op that has no rule for it, and the error of the rules."""
 
     node: Node
     why: str
 
     def __str__(self) -> str:
-        return f"{self.node.entry.name} {self.why} at {node_line(self.node)}"
+        return f"{self.node.op.name} {self.why} at {node_line(self.node)}"
 
 
 def place_of(node: Node) -> Place:
-    """By what an op is known from run to run."""
-    return node.code, line_number(node.code, node.instruction), node.entry.name
+    """Returns the place of an op, which is the same from run to run."""
+    return node.code, line_number(node.code, node.instruction), node.op.name
 
 
 class Sources(NamedTuple):
-    """Where padding begins: ops whose result, and data whose shape, grows from run to run, each with the dims in which
-    it does. hosted: ops whose results the host would make, with padding."""
+    """The origins of padding: ops whose result, and data whose shape, changes in length from run to run, each with its
+    dynamic dims. host_computed: ops whose padded results the host would compute."""
 
     nodes: Mapping[Node, Sequence[int]]
-    leaves: Mapping[Leaf, Sequence[int]]
-    hosted: Mapping[Node, Sequence[int]] = types.MappingProxyType({})
+    inputs: Mapping[DeviceData, Sequence[int]]
+    host_computed: Mapping[Node, Sequence[int]] = types.MappingProxyType({})
 
     @property
-    def is_settled(self) -> bool:
-        """Whether a graph that has no program yet is padded all the same: it reads data that has padding."""
-        return any(node.entry.name == SHOWN for node in self.nodes)
+    def reads_padded_data(self) -> bool:
+        """True if a graph that has no program yet is padded all the same: it reads padded data."""
+        return any(node.op.name == UNPADDED for node in self.nodes)
 
 
 def learn(sources: Sources, graph: Graph) -> None:
-    """Has these grow from now on, in these dims and those known before."""
+    """Adds these dims to the known dynamic dims."""
     for node, dims in sources.nodes.items():
-        _growing.keep(node, _union(_growing.get(node), dims))
-    for leaf, dims in sources.leaves.items():
+        _dynamic_dims.keep(node, _union(_dynamic_dims.get(node), dims))
+    for device_data, dims in sources.inputs.items():
         for node in graph.nodes:
             for index, operand in enumerate(node.operands):
-                if operand is leaf:
-                    _grown_data.keep(node, _union(_grown_data.get(node, index), dims), index)
+                if operand is device_data:
+                    _dynamic_inputs.keep(node, _union(_dynamic_inputs.get(node, index), dims), index)
 
 
 def _union(some: Sequence[int] | None, others: Sequence[int]) -> tuple[int, ...]:
@@ -106,66 +106,66 @@ def _union(some: Sequence[int] | None, others: Sequence[int]) -> tuple[int, ...]
 
 
 def sources_of(graph: Graph) -> Sources | None:
-    """What of a graph is known to grow; None where nothing is."""
+    """Returns the known dynamic dims of a graph's ops and data; None if there are none."""
     nodes: dict[Node, Sequence[int]] = {}
-    leaves: dict[Leaf, Sequence[int]] = {}
+    inputs: dict[DeviceData, Sequence[int]] = {}
     for node in graph.nodes:
-        if node.entry.name == SHOWN:
-            nodes[node] = node.entry.lowering.dims  # type: ignore[attr-defined]
-        dims = _growing.get(node)
-        if dims is not None and grows(node):
+        if node.op.name == UNPADDED:
+            nodes[node] = node.op.lowering.dims  # type: ignore[attr-defined]
+        dims = _dynamic_dims.get(node)
+        if dims is not None and has_dynamic_dims(node):
             nodes[node] = dims
-        for index, operand in enumerate(node.operands) if node.entry.name in _grown_data.names else ():
-            if type(operand) is Leaf:
-                dims = _grown_data.get(node, index)
-                if dims is not None and can_grow(operand, dims, graph):
-                    leaves[operand] = dims
-    return Sources(nodes, leaves) if nodes or leaves else None
+        for index, operand in enumerate(node.operands) if node.op.name in _dynamic_inputs.names else ():
+            if type(operand) is DeviceData:
+                dims = _dynamic_inputs.get(node, index)
+                if dims is not None and may_pad(operand, dims, graph):
+                    inputs[operand] = dims
+    return Sources(nodes, inputs) if nodes or inputs else None
 
 
-def can_grow(leaf: Leaf, dims: Sequence[int], graph: Graph) -> bool:
-    """Whether data may be padded: what the host has (a list that grows, a batch); a cache that is joined by a token."""
-    shape = leaf.meta.shape
+def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
+    """True if data may be padded: host data (a list that gets longer, a batch), or a cache extended by a token."""
+    shape = device_data.meta.shape
     if len(shape) <= max(dims) or any(shape[dim] < 2 for dim in dims):
         return False
-    if leaf.host is not None:
+    if device_data.host is not None:
         return True
-    return all(node.entry.name == "aten.cat" for node in graph.nodes if leaf in node.operands)
+    return all(node.op.name == "aten.cat" for node in graph.nodes if device_data in node.operands)
 
 
-def grows(node: Node) -> bool:
-    """Whether an op's result is known to grow. A slice from elsewhere in the same line does not: its position moves."""
-    dims = _growing.get(node)
-    moving = node.entry.moving
-    return dims is not None and _is_long(node, dims) and (moving is None or moving[1] == 0)
+def has_dynamic_dims(node: Node) -> bool:
+    """True if an op's result is known to have dynamic dims; a slice from elsewhere in the same line has none."""
+    dims = _dynamic_dims.get(node)
+    dynamic_start = node.op.dynamic_start
+    return dims is not None and _is_long(node, dims) and (dynamic_start is None or dynamic_start[1] == 0)
 
 
 def _is_long(node: Node, dims: Sequence[int]) -> bool:
-    """A dim of size 1 looks like one that is repeated."""
+    """True if none of these dims of the result has size 1, which looks like a repeated dim."""
     return len(node.meta.shape) > max(dims) and all(node.meta.shape[dim] > 1 for dim in dims)
 
 
-def grown(old: Entry, node: Node) -> tuple[int, ...] | None:
-    """The dims in which an op's result differs from that of the same op of another run, on operands that do not."""
-    if len(old.metas) > 1 or old.operands != node.entry.operands:
+def changed_result_dims(old: OpSpec, node: Node) -> tuple[int, ...] | None:
+    """Returns the dims in which an op's result differs from that of the same op of another run, on equal operands."""
+    if len(old.metas) > 1 or old.operands != node.op.operands:
         return None
-    dims = grown_dims(old.metas[0], node.meta)
+    dims = changed_dims(old.metas[0], node.meta)
     return dims if dims and _is_long(node, dims) else None
 
 
-def grown_dims(before: Meta, now: Meta) -> tuple[int, ...]:
-    """The dims in which two layouts of one dtype and rank differ; none where they differ otherwise."""
+def changed_dims(before: Meta, now: Meta) -> tuple[int, ...]:
+    """Returns the dims in which two metas of one dtype and rank differ; none where they differ otherwise."""
     if before.dtype is not now.dtype or len(before.shape) != len(now.shape):
         return ()
     return tuple(dim for dim, size in enumerate(now.shape) if size != before.shape[dim])
 
 
 def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
-    """The graph with what grows taken with padding, and the ops that have become others."""
+    """Returns the graph with its dynamic dims padded, and the ops that were replaced."""
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
-    if gradient is not None and not all(leaf.host is not None for leaf in sources.leaves):
+    if gradient is not None and not all(device_data.host is not None for device_data in sources.inputs):
         return Refused(gradient, "is a gradient")
-    if gradient is not None and any(node.entry.moving is not None for node in sources.nodes):
+    if gradient is not None and any(node.op.dynamic_start is not None for node in sources.nodes):
         return Refused(gradient, "is a gradient")
     spread = Spread(sources)
     for node in graph.nodes:
@@ -175,63 +175,67 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
             return Refused(node, str(why))
     for root in graph.roots:
         pads, maker = spread.pads_of(root), origin(root)
-        if maker is None or maker in sources.hosted or not pads:
+        if maker is None or maker in sources.host_computed or not pads:
             continue
-        if maker.entry.name not in _KEPT or any(map(is_whole, pads.values())):
-            return Refused(maker, "makes what is kept at its own length")
+        if maker.op.name not in _KEPT or any(map(is_full_buffer, pads.values())):
+            return Refused(maker, "makes a result that is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
-    leaves = [spread.data.get(leaf, leaf) for leaf in graph.leaves]
-    grown = [place for place, root in enumerate(graph.roots) if spread.pads_of(root)]
-    return in_place(dataclasses.replace(graph, nodes=spread.nodes, leaves=leaves, roots=roots), grown), spread.changed
+    inputs = [spread.data.get(device_data, device_data) for device_data in graph.inputs]
+    padded_roots = [place for place, root in enumerate(graph.roots) if spread.pads_of(root)]
+    return in_place(
+        dataclasses.replace(graph, nodes=spread.nodes, inputs=inputs, roots=roots), padded_roots
+    ), spread.changed
 
 
-def in_place(graph: Graph, grown: Sequence[int]) -> Graph:
-    """The graph with each cache that grows, by its place in the roots, lying as it did before; and in the same memory,
-    where that has room for what is joined to it and no tensor holds what it was."""
+def in_place(graph: Graph, padded_roots: Sequence[int]) -> Graph:
+    """Returns the graph with each padded cache, by its place in the roots, sharded as before.
+
+    It stays in the same memory where that has room for the new token and the old value is in no tensor.
+    """
     donated, onto, pinned = list(graph.donated), list(graph.onto), list(graph.pinned)
-    for place in grown:
+    for place in padded_roots:
         root = graph.roots[place]
-        before = root.operands[0] if type(root) is Node and root.entry.name == "aten.cat" else None
-        if not is_shown(before):
+        before = root.operands[0] if type(root) is Node and root.op.name == "aten.cat" else None
+        if not is_unpadded(before):
             continue
-        leaf = before.operands[0]
-        assert type(leaf) is Leaf, "what is shown of data"
-        index = graph.leaves.index(leaf)
-        lies = graph.lies[index]
-        pinned[place] = pinned[place] or lies
-        if leaf in graph.free and root.meta.struct == leaf.meta.struct and pinned[place] is lies:
+        device_data = before.operands[0]
+        assert type(device_data) is DeviceData, "an unpadded view of data"
+        index = graph.inputs.index(device_data)
+        shardings = graph.shardings[index]
+        pinned[place] = pinned[place] or shardings
+        if device_data in graph.free and root.meta.struct == device_data.meta.struct and pinned[place] is shardings:
             donated[index], onto[index] = True, place
     return dataclasses.replace(graph, donated=tuple(donated), onto=onto, pinned=pinned)
 
 
 class Spread:
-    """The ops of a graph anew, one by one: what is padded of each value."""
+    """Rebuilds the ops of a graph one by one, with the padded dims of each value."""
 
     def __init__(self, sources: Sources):
         self.sources = sources
         self.pads: dict[object, Pads] = {}
         self.nodes: list[Node] = []
         self.made: dict[Any, Value] = {}
-        self.data: dict[Leaf, Leaf] = {}
+        self.data: dict[DeviceData, DeviceData] = {}
         self.changed: set[Node] = set()
-        self.moved: Collection[Entry] = ()  # ops whose position is an operand
+        self.moved: Collection[OpSpec] = ()  # ops whose start is an operand
 
     def capacity(self, length: int) -> int:
-        """That of data of this length."""
+        """Returns the capacity of data of this length."""
         return capacity_of(length)
 
     def now(self, value: Value) -> Value:
-        """A value of the old graph in the new one."""
-        if type(value) is Pick:
+        """Returns the new graph's value for one of the old graph."""
+        if type(value) is TupleElement:
             made = self.made[value.node]
-            assert type(made) is Node, "an op stays an op"
-            return Pick(made, value.index)
-        if type(value) is Leaf:
+            assert type(made) is Node, "the new value of an op is an op"
+            return TupleElement(made, value.index)
+        if type(value) is DeviceData:
             return self.made.get(value, value)
         return self.made[value]
 
     def pads_of(self, value: Value) -> Pads:
-        """What is padded of a value of the old graph."""
+        """Returns the padded dims of a value of the old graph."""
         return self.pads.get(value_name(value), {})
 
     def take(self, node: Node) -> None:
@@ -239,106 +243,109 @@ class Spread:
         for operand in node.operands:
             self.lengthen(operand, node)
         operands = [self.now(operand) for operand in node.operands]
-        if node in self.sources.hosted:
-            self.pads[node] = {dim: self.capacity(node.meta.shape[dim]) for dim in self.sources.hosted[node]}
+        if node in self.sources.host_computed:
+            self.pads[node] = {dim: self.capacity(node.meta.shape[dim]) for dim in self.sources.host_computed[node]}
             self.changed.add(node)
-            self.made[node] = self.new(node.entry, operands, node.numbers, node)
+            self.made[node] = self.new(node.op, operands, node.numbers, node)
             return
         pads = [self.pads_of(operand) for operand in node.operands]
-        is_reached = any(pads)
-        entry, numbers = _alone(node), node.numbers
-        begins = () if is_reached else self.sources.nodes.get(node, ())
+        is_reachable = any(pads)
+        op, numbers = _alone(node), node.numbers
+        begins = () if is_reachable else self.sources.nodes.get(node, ())
         try:
-            made = found(entry, pads, begins) if begins or is_reached else None
+            made = found(op, pads, begins) if begins or is_reachable else None
         except NoRule:
             if not begins:
                 raise
             made = None  # another op of the same name in the same line
         if made is not None:
-            entry, numbers = made.entry, (*made.numbers, *numbers)
+            op, numbers = made.op, (*made.numbers, *numbers)
             self.changed.add(node)
             for index, pad in enumerate(made.pads):
                 if pad:
                     self.pads[(node, index) if len(made.pads) > 1 else node] = pad
-        elif node.entry.moving is not None and node.entry.moving[0] in self.moved:
-            entry, position = node.entry.moving
+        elif node.op.dynamic_start is not None and node.op.dynamic_start[0] in self.moved:
+            op, position = node.op.dynamic_start
             numbers = (position, *numbers)
-        self.made[node] = self.new(entry, operands, numbers, node)
+        self.made[node] = self.new(op, operands, numbers, node)
 
-    def new(self, entry: Entry, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
-        made = Node(entry, operands, numbers, like.code, like.instruction, like.sequence)
+    def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
+        made = Node(op, operands, numbers, like.code, like.instruction, like.sequence)
         made.serial = like.serial
         self.nodes.append(made)
         return made
 
-    def lengthen(self, leaf: Value, reader: Node) -> None:
-        """Gives data that grows its padding: on the host, or in the program."""
-        if type(leaf) is not Leaf or leaf not in self.sources.leaves or leaf in self.made:
+    def lengthen(self, device_data: Value, reader: Node) -> None:
+        """Pads data with dynamic dims: on the host, or in the program."""
+        if type(device_data) is not DeviceData or device_data not in self.sources.inputs or device_data in self.made:
             return
-        pads = {dim: self.capacity(leaf.meta.shape[dim]) for dim in self.sources.leaves[leaf]}
-        meta = padded_meta(leaf.meta, pads)
-        if leaf.host is None:
-            self.made[leaf] = self.new(Entry.of(LENGTHEN, _Lengthen(), (meta,), (leaf.meta,)), [leaf], (), reader)
+        pads = {dim: self.capacity(device_data.meta.shape[dim]) for dim in self.sources.inputs[device_data]}
+        meta = padded_meta(device_data.meta, pads)
+        if device_data.host is None:
+            self.made[device_data] = self.new(
+                OpSpec.of(LENGTHEN, _Pad(), (meta,), (device_data.meta,)), [device_data], (), reader
+            )
         else:
-            room = [(0, new - old) for new, old in zip(meta.shape, leaf.meta.shape, strict=True)]
-            self.made[leaf] = self.data[leaf] = Leaf(meta, host=np.pad(leaf.host, room), sharding=leaf.sharding)
-        self.pads[leaf] = pads
+            room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
+            self.made[device_data] = self.data[device_data] = DeviceData(
+                meta, host=np.pad(device_data.host, room), sharding=device_data.sharding
+            )
+        self.pads[device_data] = pads
 
 
 @dataclass(frozen=True, slots=True)
-class _Lengthen(Lowering):
-    """The operand, with padding behind it."""
+class _Pad(Lowering):
+    """Pads the operand at the end of its dims."""
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         room = [(0, new - old) for new, old in zip(op.metas[0].shape, op.operands[0].shape, strict=True)]
         return (jnp.pad(operands[0], room),)
 
 
-# --- data that has padding: what a tensor holds between two runs is a view of it ------------------------------------
+# --- padded data: between two runs a tensor holds an unpadded view of it ----------------------------------------------
 
 
-def unpadded(leaf: Leaf, value: Value) -> Leaf | Node:
-    """A result as the user sees it; where it has padding, an op that shows it stands in the place of the one that made
-    it."""
-    if leaf.meta.shape == value.meta.shape:
-        return leaf
-    made = Node(_shown_entry(leaf.meta, value.meta), [leaf])
+def unpadded(device_data: DeviceData, value: Value) -> DeviceData | Node:
+    """Returns a result as the user sees it: padded data through an op that unpads it, at the place of its maker."""
+    if device_data.meta.shape == value.meta.shape:
+        return device_data
+    made = Node(_unpad_op(device_data.meta, value.meta), [device_data])
     node = origin(value)
-    assert node is not None, "results are made"
+    assert node is not None, "results are computed by ops"
     made.code, made.instruction, made.serial = node.code, node.instruction, node.serial
     return made
 
 
-def _shown_entry(whole: Meta, meta: Meta) -> Entry:
-    return Entry.of(SHOWN, _Shown(grown_dims(whole, meta)), (meta,), (whole,), statics=str(list(meta.shape)))
+def _unpad_op(padded: Meta, meta: Meta) -> OpSpec:
+    return OpSpec.of(UNPADDED, _Unpad(changed_dims(padded, meta)), (meta,), (padded,), statics=str(list(meta.shape)))
 
 
 @dataclass(frozen=True, slots=True)
-class _Shown(Lowering):
-    """The operand without its padding."""
+class _Unpad(Lowering):
+    """Removes the operand's padding."""
 
     dims: tuple[int, ...]
 
-    def lower(self, op: Entry, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (cut(operands[0], op.metas[0].shape),)
 
-    def padded(self, op: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
-        (whole,) = op.operands
-        entry = Entry.of(SHOWN, self, (whole,), (whole,), statics=PADDED)
-        return Padded(entry, ({dim: whole.shape[dim] for dim in self.dims},), ())
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+        (padded,) = op.operands
+        op_spec = OpSpec.of(UNPADDED, self, (padded,), (padded,), statics=PADDED)
+        return Padded(op_spec, ({dim: padded.shape[dim] for dim in self.dims},), ())
 
 
-def _alone(node: Node) -> Entry:
-    """An op; one that fills its result, without the shape of what it was given to be like."""
-    entry = node.entry
-    if node.operands or not entry.operands or entry.constant is None:
-        return entry
-    numbers, constant = entry.numbers, entry.constant
-    return Entry.of(entry.name, entry.lowering, entry.metas, (), numbers=numbers, statics=PADDED, constant=constant)
+def _alone(node: Node) -> OpSpec:
+    """Returns the op; an op that fills its result, without the shape of its operand (`full_like`)."""
+    op = node.op
+    if node.operands or not op.operands or op.constant is None:
+        return op
+    numbers, constant = op.numbers, op.constant
+    return OpSpec.of(op.name, op.lowering, op.metas, (), numbers=numbers, statics=PADDED, constant=constant)
 
 
-def found(entry: Entry, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
-    """An op on operands with this padding; raises NoRule."""
-    key = (entry, tuple(tuple((*item, type(item[1])) for item in pad.items()) for pad in pads), tuple(begins))
+def found(op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    """Returns the op on operands with this padding, cached; raises NoRule."""
+    key = (op, tuple(tuple((*item, type(item[1])) for item in pad.items()) for pad in pads), tuple(begins))
     made = _padded.get(key)
-    return _padded.keep(key, entry.lowering.padded(entry, pads, begins)) if made is None else made
+    return _padded.keep(key, op.lowering.padded(op, pads, begins)) if made is None else made

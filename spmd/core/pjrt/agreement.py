@@ -1,10 +1,10 @@
 """The proof that all processes do the same, and the end of all where they do not.
 
-What a process does that others take part in (a compile, a run, a call for all) is an event; each has a digest of all
-events up to it. A new program is compared by all processes before it is compiled (`agree`). What runs again is only
-noted (`note`): a thread publishes each process's latest digests, and the first process compares them. Where they differ
-there is a verdict, which every process raises at its next event; one that hangs in a collective by then is ended by its
-thread, with the same message. See docs/decisions/processes.md.
+A compile, a run, a call that all processes take part in is an event; each has a digest of all events up to it. A new
+program is compared by all processes before it is compiled (`agree`). An event that recurs is only noted (`note`): a
+thread publishes each process's latest digests, and the first process compares them. A difference is a mismatch, which
+every process raises at its next event; a process that hangs in a collective by then is ended by its thread, with the
+same message. See docs/decisions/processes.md.
 """
 
 import atexit
@@ -20,25 +20,25 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from .. import forking, metrics
+from .. import counters, forking
 from ..config import config
 from ..tables import Bounded
 from . import processes
 
 _PERIOD = 0.5  # seconds between two looks of the thread
-_PATIENCE = 10.0  # seconds of waiting before it is said on stderr
-_GRACE = 5.0  # seconds that a process has to raise a verdict by itself
+_PATIENCE = 10.0  # seconds of waiting before a message on stderr
+_GRACE = 5.0  # seconds that a process has to raise a mismatch by itself
 _WINDOW = 256  # events whose digests are published
 _LAST = 32  # those of them whose texts are
-_SHOWN = 4  # events and lines of the ledger that a message shows
+_SHOWN = 4  # events and lines of the compile log that a message shows
 
 
 class ProcessError(RuntimeError):
-    """The processes do not do the same, or some do not come; the message says what each does, and where."""
+    """The processes do not do the same, or some have not arrived; the message says what each does, and where."""
 
 
 class Event(NamedTuple):
-    """Something that all processes do: the digest of all events up to it, what it is, and the user's line."""
+    """An event of all processes: the digest of all events up to it, its description, and the user's line."""
 
     digest: str
     what: str
@@ -47,15 +47,15 @@ class Event(NamedTuple):
 
 @dataclass
 class _State:
-    """What this process has done, and what is known of all."""
+    """The events of this process, and the state of its comparison with the others."""
 
     lock: threading.Lock = field(default_factory=lambda: forking.survives_fork(threading.Lock()))
     chain: bytes = b""
     count: int = 0
     events: deque[Event] = field(default_factory=lambda: deque(maxlen=_WINDOW))
     has_ended: bool = False
-    verdict: str | None = None
-    has_told: bool = False  # the user has been told the verdict
+    mismatch: str | None = None
+    has_reported: bool = False  # the mismatch has been raised or printed
     thread: threading.Thread | None = None
     last_agreed: str | None = None  # a key of the store that all have read when the next one is made
 
@@ -64,10 +64,12 @@ _state = _State()
 
 
 def note(what: str, mark: bytes, line: Any) -> int:
-    """Adds an event to this process's chain and returns its number; raises ProcessError where the processes were found
-    to differ."""
+    """Adds an event to this process's chain and returns its number.
+
+    Raises ProcessError where the processes were found to differ.
+    """
     join()
-    _raise_verdict()
+    _raise_mismatch()
     with _state.lock:
         _state.chain = hashlib.blake2b(_state.chain + mark, digest_size=16).digest()
         _state.events.append(Event(_state.chain[:4].hex(), what, line))
@@ -76,9 +78,10 @@ def note(what: str, mark: bytes, line: Any) -> int:
 
 
 def agree(what: str, mark: bytes, line: Any) -> None:
-    """An event that waits until every process has come to it. All return, or all raise what each does (ProcessError).
+    """Adds an event and waits until every process has come to it.
 
-    Waits at most `config.process_timeout_seconds`, and says after a while that it does.
+    Returns in all processes, or raises ProcessError in all with what each does. Waits at most
+    `config.process_timeout_seconds`, and prints after a while that it does.
     """
     number, store = note(what, mark, line), processes.client()
     place = f"{what} at {line}"
@@ -92,12 +95,12 @@ def agree(what: str, mark: bytes, line: Any) -> None:
             store.key_value_delete(_state.last_agreed)
         _state.last_agreed = agreed
     elif _wait_for(agreed, _deadline() + _GRACE, f"{place}, for process 0") is None:
-        _pronounce(_absent(place, [0]))
-        _raise_verdict()
+        _publish_mismatch(_absent(place, [0]))
+        _raise_mismatch()
 
 
 def _gather(come: str, place: str) -> None:
-    """The first process waits for all others and compares what they do."""
+    """Waits, in the first process, for all others and compares their events."""
     deadline = _deadline()
     absent = []
     for process in range(1, processes.count()):
@@ -105,11 +108,11 @@ def _gather(come: str, place: str) -> None:
         if text is None:
             absent.append(process)
         else:
-            _judge([json.loads(text)])
-            _raise_verdict()
+            _compare([json.loads(text)])
+            _raise_mismatch()
     if absent:
-        _pronounce(_absent(place, absent))
-        _raise_verdict()
+        _publish_mismatch(_absent(place, absent))
+        _raise_mismatch()
 
 
 def _deadline() -> float:
@@ -117,13 +120,13 @@ def _deadline() -> float:
 
 
 def _wait_for(key: str, deadline: float, place: str) -> str | None:
-    """The value of a key once it is there; None after the deadline. A verdict is raised meanwhile."""
+    """Returns the value of a key once it is there, None after the deadline; raises a mismatch found meanwhile."""
     quiet_until = time.monotonic() + _PATIENCE
     while True:
         if time.monotonic() > quiet_until:
             quiet_until = deadline
             print(f"spmd: process {processes.index()} waits with {place}", file=sys.stderr, flush=True)
-        _raise_verdict()
+        _raise_mismatch()
         left = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
         try:
             return processes.client().blocking_key_value_get(key, int(left * 1000))
@@ -138,7 +141,7 @@ _known: Bounded[bytes, bool] = Bounded(1024)
 
 
 def agree_once(what: str, mark: bytes, line: Any) -> None:
-    """As `agree` for the first event with this mark; later ones are only noted."""
+    """Agrees on the first event with this mark; later ones are only noted."""
     if _known.get(mark):
         note(what, mark, line)
     else:
@@ -146,11 +149,11 @@ def agree_once(what: str, mark: bytes, line: Any) -> None:
         _known.keep(mark, True)
 
 
-# --- the verdict ------------------------------------------------------------------------------------------------------
+# --- the mismatch -----------------------------------------------------------------------------------------------------
 
 
 def _record() -> dict[str, Any]:
-    """What the others are told of this process."""
+    """Returns what this process publishes for the others."""
     with _state.lock:
         events, count = list(_state.events), _state.count
     last = events[-_LAST:]
@@ -159,7 +162,7 @@ def _record() -> dict[str, Any]:
         "count": count,
         "digests": [event.digest for event in events],
         "last": [f"event {count - len(last) + i + 1:,}: {event.what} at {event.line}" for i, event in enumerate(last)],
-        "ledger": [str(record) for record in metrics.compiles()[-_SHOWN:]],
+        "ledger": [str(record) for record in counters.compiles()[-_SHOWN:]],
         "ended": _state.has_ended,
     }
 
@@ -171,8 +174,8 @@ _ADVICE = (
 )
 
 
-def _judge(records: list[dict[str, Any]]) -> None:
-    """Compares what other processes have done with what this one, the first, has; a difference is a verdict."""
+def _compare(records: list[dict[str, Any]]) -> None:
+    """Compares the events of other processes with those of this one, the first; a difference is a mismatch."""
     own = _record()
     for other in records:
         start = _first_difference(own, other)
@@ -183,50 +186,50 @@ def _judge(records: list[dict[str, Any]]) -> None:
             why = f"process {ended['process']} has ended, and others go on to programs of all processes"
         else:
             continue
-        return _pronounce(f"{why}.\n{_told(own, start)}\n{_told(other, start)}\n{_ADVICE}")
+        return _publish_mismatch(f"{why}.\n{_reported(own, start)}\n{_reported(other, start)}\n{_ADVICE}")
 
 
 def _first_difference(own: dict[str, Any], other: dict[str, Any]) -> int | None:
-    """The first event, of those that both show, in which two chains differ."""
+    """Returns the first event, of those that both records show, at which two chains differ."""
     chains = [
         dict(enumerate(record["digests"], record["count"] - len(record["digests"]) + 1)) for record in (own, other)
     ]
     return min((i for i in chains[0].keys() & chains[1].keys() if chains[0][i] != chains[1][i]), default=None)
 
 
-def _told(record: dict[str, Any], start: int | None = None) -> str:
-    """What a process did last, or from an event on, and its ledger."""
+def _reported(record: dict[str, Any], start: int | None = None) -> str:
+    """Returns the last events of a process, or those from an event on, and its compile log, as text."""
     first = len(record["last"]) - _SHOWN if start is None else len(record["last"]) - (record["count"] - start) - 2
     events = record["last"][max(first, 0) :][:_SHOWN]
     lines = [f"Process {record['process']}{' (ended)' if record['ended'] else ''}:", *events]
-    lines += ["its ledger:", *record["ledger"]] if record["ledger"] else []
+    lines += ["its compile log:", *record["ledger"]] if record["ledger"] else []
     return "\n    ".join(lines)
 
 
 def _absent(place: str, absent: list[int]) -> str:
     known = {record["process"]: record for record in _published()}
-    told = "\n".join(_told(known[process]) for process in absent[:_SHOWN] if process in known)
+    reports = "\n".join(_reported(known[process]) for process in absent[:_SHOWN] if process in known)
     return (
         f"process {processes.index()} has waited {config.process_timeout_seconds} s (config.process_timeout_seconds) "
         f"with {place}, to which process(es) {', '.join(map(str, absent))} have not come. All processes must "
-        f"call it.\n{told}"
+        f"call it.\n{reports}"
     )
 
 
-def _pronounce(text: str) -> None:
-    """Has every process raise this."""
-    _state.verdict = text
+def _publish_mismatch(text: str) -> None:
+    """Publishes a mismatch, which every process raises."""
+    _state.mismatch = text
     processes.client().key_value_set("spmd/verdict/text", text, allow_overwrite=True)
 
 
-def _raise_verdict() -> None:
-    if _state.verdict is not None:
-        _has_told()
-        raise ProcessError(_state.verdict)
+def _raise_mismatch() -> None:
+    if _state.mismatch is not None:
+        _has_reported()
+        raise ProcessError(_state.mismatch)
 
 
-def _has_told() -> None:
-    _state.has_told = True
+def _has_reported() -> None:
+    _state.has_reported = True
     processes.client().key_value_set(f"spmd/told/{processes.index()}", "", allow_overwrite=True)
 
 
@@ -234,7 +237,7 @@ def _has_told() -> None:
 
 
 def join() -> None:
-    """Starts watching the other processes; once."""
+    """Starts the thread that watches the other processes; once."""
     if _state.thread is None:
         _state.thread = threading.Thread(target=_watch, name="spmd-processes", daemon=True)
         _state.thread.start()
@@ -252,10 +255,10 @@ def _watch() -> None:
                 published = now
             _look()
         except jax.errors.JaxRuntimeError:
-            return  # the store is gone with its process, which jax tells by itself
-        if _state.verdict is not None:
+            return  # the store is gone with its process, which jax reports by itself
+        if _state.mismatch is not None:
             found_at = found_at or time.monotonic()
-            if not _state.has_told and time.monotonic() - found_at > _GRACE:
+            if not _state.has_reported and time.monotonic() - found_at > _GRACE:
                 _end()
         time.sleep(_PERIOD)
 
@@ -269,25 +272,25 @@ def _published() -> list[dict[str, Any]]:
 
 
 def _look() -> None:
-    """Hears of a verdict; the first process looks for one."""
+    """Reads a published mismatch; in the first process, compares the records."""
     store = processes.client()
-    if processes.index() == 0 and _state.verdict is None:
+    if processes.index() == 0 and _state.mismatch is None:
         records = _published()
-        _judge([record for record in records if record["process"] != 0])
+        _compare([record for record in records if record["process"] != 0])
         have_ended = _state.has_ended and all(record["ended"] for record in records)
-        if _state.verdict is None and have_ended and len(records) == processes.count():
+        if _state.mismatch is None and have_ended and len(records) == processes.count():
             store.key_value_set("spmd/ended", "", allow_overwrite=True)
     for _, text in store.key_value_dir_get("spmd/verdict/"):
-        _state.verdict = text
+        _state.mismatch = text
 
 
 def _leave() -> None:
-    """At the end of this process: waits for the others, which may still need it, unless there is a verdict."""
+    """Waits, at the end of this process, for the others, which may still need it, unless there is a mismatch."""
     if forking.is_in_bad_fork():
         return
     _state.has_ended = True
     try:
-        while _state.verdict is None and processes.client() is not None:
+        while _state.mismatch is None and processes.client() is not None:
             try:
                 processes.client().blocking_key_value_get("spmd/ended", int(_PERIOD * 1000))
                 return
@@ -295,15 +298,15 @@ def _leave() -> None:
                 if "DEADLINE_EXCEEDED" not in str(error):
                     raise
     finally:
-        if _state.verdict is not None:
+        if _state.mismatch is not None:
             _end()
 
 
 def _end() -> NoReturn:
-    """Ends this process, which may hang in a collective, and says why. The first one waits until all others know."""
-    if not _state.has_told:
-        print(f"spmd: {_state.verdict}", file=sys.stderr)
-        _has_told()
+    """Ends this process, which may hang in a collective, and prints why; the first one last of all."""
+    if not _state.has_reported:
+        print(f"spmd: {_state.mismatch}", file=sys.stderr)
+        _has_reported()
     sys.stdout.flush()
     sys.stderr.flush()
     deadline = time.monotonic() + 2 * _GRACE

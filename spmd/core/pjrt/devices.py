@@ -1,4 +1,4 @@
-"""PJRT devices: how many this process sees, and what they hold."""
+"""PJRT devices: the number that this process sees, and their memory."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ def simulate(num_devices: int, *, slices: int = 1) -> None:
 
 
 def is_running() -> bool:
-    """Whether jax's backend has started."""
+    """True if jax's backend has started."""
     return backends_are_initialized()
 
 
@@ -80,13 +80,13 @@ def prepare() -> None:
             jax.config.update("jax_platforms", hardware.platform)
         if hardware.num_cpu_devices is not None:
             jax.config.update("jax_num_cpu_devices", hardware.num_cpu_devices)
-        given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: whatever XLA_FLAGS says
+        given = jax.config.jax_num_cpu_devices  # type: ignore[attr-defined]  # -1: as in XLA_FLAGS
         set_pool_width(given if given > 0 else forced_cpu_devices() or 1)
         _prepared = True
 
 
 def devices() -> tuple[jax.Device, ...]:
-    """Every device of every process, in the order of their ordinals."""
+    """Returns every device of every process, in the order of their ordinals."""
     forking.check()
     prepare()
     found = all_devices()
@@ -95,7 +95,7 @@ def devices() -> tuple[jax.Device, ...]:
 
 
 def default_sharding() -> Sharding:
-    """Where an array lives that no mesh has claimed: on the first device; with several processes, whole on each."""
+    """Returns the sharding of an array without a mesh: the first device; with several processes, replicated on all."""
     if not _prepared:
         prepare()
     return _everywhere() if processes.several() else Sharding.single(0)
@@ -109,13 +109,15 @@ def _everywhere() -> Sharding:
 
 @functools.cache
 def host_memory() -> int | None:
-    """The bytes that all CPU devices of this process share, swap and the process's own limit reckoned in; None for
-    other devices, whose clients say at once that memory ran out, and where the system does not tell."""
+    """Returns the bytes that all CPU devices of this process share, swap and the process's own limit included.
+
+    None for other devices, whose clients raise at once where memory runs out, and where the system does not report it.
+    """
     if jax.default_backend() != "cpu" or not hasattr(os, "sysconf"):
         return None
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap_bytes()
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") + _swap_bytes()
     own = resource.getrlimit(resource.RLIMIT_AS)[0] if resource is not None else -1
-    return whole if own < 0 else min(whole, own)
+    return machine if own < 0 else min(machine, own)
 
 
 def _swap_bytes() -> int:

@@ -1,6 +1,6 @@
-"""How much memory the devices hold, summed over all physical devices of this process, as `torch.xla` tells it.
+"""The memory that the devices hold, summed over all physical devices of this process, as `torch.xla` reports it.
 
-Where the runtime counts (GPU, TPU) its figures are given. The CPU's does not: there the live arrays are added up, and a
+On GPU and TPU these are the runtime's figures. The CPU's runtime has none: there the live arrays are added up, and a
 peak is the most that any of these calls has seen.
 """
 
@@ -19,7 +19,7 @@ _runtime_peak_at_reset = 0
 
 
 def _stats() -> list[dict[str, int]] | None:
-    """What the runtime counts for each device of this process; None where it does not."""
+    """Returns the runtime's figures for each device of this process; None where it has none."""
     here = jax.local_devices() if devices() else []
     found = [device.memory_stats() for device in here]
     return found if all(found) else None  # no None is left
@@ -44,7 +44,7 @@ def _runtime_peak() -> int:
 
 
 def memory_allocated(device: Any = None) -> int:
-    """The bytes of live buffers in device memory, a replicated one counted on each of its devices."""
+    """Returns the bytes of live buffers in device memory, a replicated one counted on each of its devices."""
     global _seen
     now = _in_use()
     _seen = max(_seen, now)
@@ -52,13 +52,13 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
+    """Returns the most bytes since `reset_peak_memory_stats`; on the CPU the most that any of these calls has seen."""
     peak, now = _runtime_peak(), memory_allocated()
     return max(_seen, now, peak if peak > _runtime_peak_at_reset else 0)
 
 
 def memory_reserved(device: Any = None) -> int:
-    """The bytes that the runtime's allocator holds; those of live buffers where it tells no more."""
+    """Returns the bytes that the runtime's allocator holds; those of live buffers where it does not report them."""
     stats = _stats()
     if stats is None:
         return memory_allocated()
@@ -66,18 +66,18 @@ def memory_reserved(device: Any = None) -> int:
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """The most that `memory_reserved` was, as far as is known: never less than `max_memory_allocated`."""
+    """Returns the most that `memory_reserved` was, as far as is known: never less than `max_memory_allocated`."""
     return max(memory_reserved(), max_memory_allocated())
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Peaks are counted from now on. A runtime's own peak cannot be reset: it is given once it has been passed."""
+    """Starts the peaks again. A runtime's own peak cannot be reset: it is returned once it has been passed."""
     global _seen, _runtime_peak_at_reset
     _seen, _runtime_peak_at_reset = 0, _runtime_peak()
 
 
 def reset_accumulated_memory_stats(device: Any = None) -> None:
-    """Nothing is accumulated but peaks (see `reset_peak_memory_stats`)."""
+    """Does nothing: only peaks are accumulated (see `reset_peak_memory_stats`)."""
 
 
 def nested_stats() -> dict[str, Any]:
@@ -87,7 +87,7 @@ def nested_stats() -> dict[str, Any]:
 
 
 def memory_stats(device: Any = None) -> "OrderedDict[str, int]":
-    """The figures above by torch's names: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, ..."""
+    """Returns figures by torch's names: `allocated_bytes.all.current`, `.peak`, `reserved_bytes.all.current`, ..."""
     return OrderedDict(
         (f"{name}.all.{figure}", value)
         for name, pools in nested_stats().items()
@@ -96,7 +96,7 @@ def memory_stats(device: Any = None) -> "OrderedDict[str, int]":
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """The bytes (free, in all) of the devices; of the machine's memory where they are simulated on it."""
+    """Returns the bytes (free, in all) of the devices; of the machine's memory where they are simulated on it."""
     stats = _stats()
     if stats is None:
         page = os.sysconf("SC_PAGE_SIZE")
@@ -108,14 +108,14 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The figures as text."""
+    """Returns the figures as text."""
     free, total = mem_get_info()
     lines = [f"{name}: {value:,} B" for name, value in memory_stats().items()]
     return "\n".join([*lines, f"free: {free:,} B of {total:,} B"])
 
 
 def empty_cache() -> None:
-    """Does nothing: a buffer is freed with its last tensor, and what the runtime keeps of it is the runtime's."""
+    """Does nothing: a buffer is freed with its last tensor, and the runtime's allocator may keep its memory."""
 
 
 def ipc_collect() -> None:

@@ -1,4 +1,4 @@
-"""Leaving the device: what a read or an op on the host must ask first, and the context that forbids both."""
+"""Transfers to the host: the check before a read or an op on the host, and the context that forbids both."""
 
 import contextlib
 import sys
@@ -14,12 +14,12 @@ _thread = threading.local()  # .forbidden: how many `no_host_transfer` blocks th
 
 @contextlib.contextmanager
 def no_host_transfer() -> Iterator[None]:
-    """A context in which nothing may leave the device: what would, raises at the user's line.
+    """A context in which nothing may leave the device: a call that takes data to the host raises at the user's line.
 
     Forbidden are reads of values (`item`, `tolist`, `bool`, `cpu`, `numpy`, `print`, the checks of `torch.linalg`) and
     ops that run on the host (`nonzero`, `masked_select`, a boolean index, the CPU fallback). Host data may still go to
-    the device. Outside they are counted: `spmd.metrics.counter("host_reads")` and `("host_ops")`. It holds for the
-    calling thread and may be nested. Raises RuntimeError, from the call itself.
+    the device. Outside of the context they are counted: `spmd.metrics.counter("host_reads")` and `("host_ops")`. It
+    holds for the calling thread and may be nested. The call itself raises RuntimeError.
 
     >>> import torch, spmd
     >>> x = torch.ones(3, device="xla")
@@ -36,12 +36,12 @@ def no_host_transfer() -> Iterator[None]:
 
 
 def is_forbidden() -> bool:
-    """Whether this thread is inside `no_host_transfer`."""
+    """True if this thread is inside `no_host_transfer`."""
     return bool(getattr(_thread, "forbidden", 0))
 
 
 def leaving(call: str, what: str) -> None:
-    """Asks whether `call` may take `what` to the host; RuntimeError inside `no_host_transfer`."""
+    """Checks that `call` may take `what` to the host; raises RuntimeError inside `no_host_transfer`."""
     forking.check()
     if is_forbidden():
         raise RuntimeError(
@@ -52,7 +52,7 @@ def leaving(call: str, what: str) -> None:
 
 
 def _method() -> str | None:
-    """The Python method of a tensor that the user called (`tolist`, `__repr__`), where there is one."""
+    """Returns the Python method of a tensor that the user called (`tolist`, `__repr__`), or None."""
     frame: FrameType | None = sys._getframe(2)
     outermost = None
     while frame is not None and is_library(frame.f_code):

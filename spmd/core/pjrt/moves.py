@@ -1,6 +1,6 @@
-"""Arrays laid out anew by the devices themselves: nothing passes through the host, whatever the two meshes.
+"""Arrays resharded by the devices themselves: nothing passes through the host, whatever the two meshes.
 
-jax's `device_put` of an array that lies on several devices assembles it on the host, but for a copy piece by piece.
+jax's `device_put` of an array on several devices assembles it on the host, except for a copy shard by shard.
 """
 
 import functools
@@ -18,12 +18,12 @@ from . import runs
 
 
 def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """A new buffer of an array of this shape, which lies as `target` says; the old one stays.
+    """Returns a new buffer of an array of this shape, sharded as `target`; the old one stays.
 
-    Where the devices are others, those with more of them do the exchange. Where neither number divides the other, each
-    device holds the whole array for a moment.
+    Where the devices are others, the exchange runs on the larger set of devices. Where neither number of devices
+    divides the other, the array is replicated on each device for a moment.
     """
-    if source.memory != DEVICE:  # programs compute in the devices' own
+    if source.memory != DEVICE:  # programs compute in device memory
         near = source.with_spec(source.spec)
         return moved(copied(buffer, near), shape, near, target)
     if target.memory != DEVICE:
@@ -35,7 +35,7 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     if num_old == 1:
         if source.padded_shape(shape) != target.padded_shape(shape):
             buffer = _padding(shape, source.device_ids[0], target)(buffer)
-        return jax.device_put(buffer, target.jax, may_alias=False)  # each device is sent its piece alone
+        return jax.device_put(buffer, target.jax, may_alias=False)  # each device is sent its shard alone
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
@@ -45,28 +45,28 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     if num_new % num_old == 0:
         there = _repeated(source, target.device_ids)
         return _exchanged(_handed_over(buffer, shape, source, there), shape, there, target)
-    whole = source.replicated()
+    replicated = source.replicated()
     there = target.replicated()
-    gathered = _exchanged(buffer, shape, source, whole)
-    return _exchanged(_handed_over(gathered, shape, whole, there), shape, there, target)
+    gathered = _exchanged(buffer, shape, source, replicated)
+    return _exchanged(_handed_over(gathered, shape, replicated, there), shape, there, target)
 
 
 def copied(buffer: jax.Array, target: Sharding) -> jax.Array:
-    """The same shards on the same devices in buffers of their own, perhaps in another memory; nothing is compiled."""
+    """Returns the same shards on the same devices in new buffers, perhaps in another memory; compiles nothing."""
     return jax.device_put(buffer, target.jax, may_alias=False)
 
 
-def _repeated(lies: Sharding, device_ids: tuple[int, ...]) -> Sharding:
-    """The layout with each device's piece on several of others instead: on so many that stand side by side."""
-    times = len(device_ids) // len(lies.device_ids)
+def _repeated(sharding: Sharding, device_ids: tuple[int, ...]) -> Sharding:
+    """Returns the sharding over more devices, with each shard replicated on equally many neighbours."""
+    times = len(device_ids) // len(sharding.device_ids)
     axis = "copies"
-    while axis in lies.axis_names:
+    while axis in sharding.axis_names:
         axis += "_"
-    return Sharding.of(device_ids, (*lies.mesh_shape, times), (*lies.axis_names, axis), lies.spec)
+    return Sharding.of(device_ids, (*sharding.mesh_shape, times), (*sharding.axis_names, axis), sharding.spec)
 
 
 def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """The array laid out anew over the same devices, by a program; as it is where it lies so already."""
+    """Returns the array resharded over the same devices by a program; the same array where the sharding is equal."""
     if source.is_as(target, len(shape)):
         return respelled(buffer, target.jax)
     in_flight.make_room(len(source.device_ids))
@@ -77,31 +77,34 @@ def _exchanged(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, targ
 
 @functools.lru_cache(256)
 def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -> Any:
-    """A program over the devices in this order that cuts the paddings of an array and puts on those of `target`."""
+    """Returns a program over the devices in this order that replaces an array's padding by that of `target`."""
 
-    def anew(array: jax.Array) -> jax.Array:
+    def reshard(array: jax.Array) -> jax.Array:
         with program_devices(order):
             return pad(cut(array, shape), target, shape)
 
-    return jax.jit(anew, out_shardings=target.over(order))
+    return jax.jit(reshard, out_shardings=target.over(order))
 
 
 @functools.lru_cache(256)
 def _padding(shape: tuple[int, ...], device_id: int, target: Sharding) -> Any:
-    """A program on one device that gives an array the padding that another layout takes."""
+    """Returns a program on one device that gives an array the padding of another sharding."""
 
     def padded(array: jax.Array) -> jax.Array:
-        whole = cut(array, shape)
+        unpadded = cut(array, shape)
         wide = target.padded_shape(shape)
-        return jnp.pad(whole, [(0, to - dim) for to, dim in zip(wide, shape, strict=True)])
+        return jnp.pad(unpadded, [(0, to - dim) for to, dim in zip(wide, shape, strict=True)])
 
     return jax.jit(padded, out_shardings=Sharding.single(device_id).jax)
 
 
 def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """The same pieces on other devices: a mesh's one by one, or the copies of a piece that stand side by side in the
-    larger mesh to or from one device of the other."""
-    pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
+    """Returns the same shards on other devices.
+
+    Between meshes of one size each shard moves to one device; else the copies of a shard on neighbouring devices of the
+    larger mesh move to or from one device of the other.
+    """
+    shards = {shard.device: shard.data for shard in buffer.addressable_shards}
     old, new = list(device_order(source.jax)), list(device_order(target.jax))
     num_old, num_new = len(old), len(new)
     parts = []
@@ -109,12 +112,12 @@ def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, ta
         first = place * num_old // num_new
         group = old[first : first + max(num_old // num_new, 1)]
         giver = device if device in group else group[0]
-        parts.append(jax.device_put(pieces[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False))
+        parts.append(jax.device_put(shards[giver], jax.sharding.SingleDeviceSharding(device), may_alias=False))
     return jax.make_array_from_single_device_arrays(target.padded_shape(shape), target.jax, parts)
 
 
-def respelled(buffer: jax.Array, lies: jax.sharding.Sharding) -> jax.Array:
-    """The same pieces on the same devices, under an equal sharding of another name or order of devices."""
-    pieces = {piece.device: piece.data for piece in buffer.addressable_shards}
-    order = [device for device in device_order(lies) if device in pieces]
-    return jax.make_array_from_single_device_arrays(buffer.shape, lies, [pieces[device] for device in order])
+def respelled(buffer: jax.Array, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Returns the same shards on the same devices, under an equal sharding of another name or order of devices."""
+    shards = {shard.device: shard.data for shard in buffer.addressable_shards}
+    order = [device for device in device_order(sharding) if device in shards]
+    return jax.make_array_from_single_device_arrays(buffer.shape, sharding, [shards[device] for device in order])

@@ -1,4 +1,4 @@
-"""Several processes that run one program: how they find each other, and who they are."""
+"""Several processes that run one program: their rendezvous, number and index."""
 
 import gc
 import itertools
@@ -13,28 +13,28 @@ from ..jax_private import ClusterEnv, distributed_state
 
 
 def several() -> bool:
-    """Whether this is one process of several; asks no device."""
+    """True if this is one process of several; starts no device."""
     return distributed_state.num_processes > 1
 
 
 def count() -> int:
-    """How many processes there are."""
+    """Returns the number of processes."""
     return distributed_state.num_processes
 
 
 def index() -> int:
-    """Which of them this one is."""
+    """Returns the index of this process."""
     return distributed_state.process_id
 
 
 def client() -> Any:
-    """jax's client of the key-value store that all processes share; None when it has ended."""
+    """Returns jax's client of the key-value store that all processes share; None when it has ended."""
     return distributed_state.client
 
 
 class Place(NamedTuple):
-    """Where the first process listens, how many processes there are, which one this is; and, where a launcher gives
-    each process its own, the accelerators of this one."""
+    """The address of the first process, the number of processes, the index of this one; and its accelerators, where a
+    launcher gives each process its own."""
 
     address: str
     num_processes: int
@@ -43,15 +43,20 @@ class Place(NamedTuple):
 
 
 def find_place(address: str | None, num_processes: int | None, process_id: int | None) -> Place:
-    """What is not given is taken from torchrun's environment, else from what jax knows of (SLURM, Open MPI, TPU pods).
+    """Returns the place of this process. An argument that is None is taken from torchrun's environment, else from the
+    launchers that jax detects (SLURM, Open MPI, TPU pods).
 
-    Raises ValueError that says what is missing.
+    Raises ValueError that names the missing ones.
     """
-    told, local = launched(), None
-    num_processes = told.num_processes if num_processes is None else num_processes
-    process_id = told.process_id if process_id is None else process_id
-    if address is None and told.address is not None and None not in (num_processes, process_id):
-        address = told.address if told.restart is None else _port_from_store(told.address, told.restart, process_id)
+    launcher, local = launched(), None
+    num_processes = launcher.num_processes if num_processes is None else num_processes
+    process_id = launcher.process_id if process_id is None else process_id
+    if address is None and launcher.address is not None and None not in (num_processes, process_id):
+        address = (
+            launcher.address
+            if launcher.restart is None
+            else _port_from_store(launcher.address, launcher.restart, process_id)
+        )
     if address is None or num_processes is None or process_id is None:
         address, num_processes, process_id, local = ClusterEnv.auto_detect_unset_distributed_params(
             address, num_processes, process_id, None, None, _DETECTION_SECONDS
@@ -75,7 +80,7 @@ _DETECTION_SECONDS = 60
 
 
 def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
-    """torchrun's own store listens at its address: the first process tells there on which port jax's does."""
+    """Returns the address for jax, whose port the first process publishes in torchrun's own store at this address."""
     host, port = address.rsplit(":", 1)
     store = PrefixStore(f"spmd/{restart}", TCPStore(host, int(port), is_master=False))
     if process_id == 0:
@@ -86,7 +91,7 @@ def _port_from_store(address: str, restart: int, process_id: int | None) -> str:
 
 
 def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeout_seconds: int) -> None:
-    """Joins the others; returns when all have come."""
+    """Connects to the other processes; returns when all have come."""
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
     jax.distributed.initialize(
         place.address,
@@ -97,21 +102,21 @@ def start(place: Place, *, heartbeat_timeout_seconds: int, initialization_timeou
         initialization_timeout=initialization_timeout_seconds,
         heartbeat_timeout_seconds=heartbeat_timeout_seconds,
     )
-    gc.freeze()  # what is imported by now is no garbage, and `collect_garbage` need not look at it
+    gc.freeze()  # imported modules are no garbage, and `collect_garbage` need not look at them
 
 
 # --- garbage ----------------------------------------------------------------------------------------------------------
 
-_barriers = itertools.count(1)
-_FULL_EVERY = 64  # barriers
+_syncs = itertools.count(1)
+_FULL_EVERY = 64  # syncs
 
 
 def collect_garbage() -> None:
-    """At each barrier, so that in all processes the same tensors are alive there.
+    """Collects garbage at each sync, so that in all processes the same tensors are alive there.
 
     Python's collector runs by counts of allocations, which differ between processes; a dead tensor in a reference cycle
-    would be a result of one's program and not of another's. With several processes it runs here alone: a generation is
-    then what was made between the same two barriers in all of them.
+    would be a result of one process's program and not of another's. With several processes it runs here alone: a
+    generation is then the objects made between the same two syncs in all of them.
     """
     gc.disable()
-    gc.collect(2 if next(_barriers) % _FULL_EVERY == 1 else 0)  # the first barrier looks at all there is
+    gc.collect(2 if next(_syncs) % _FULL_EVERY == 1 else 0)  # the first sync is a full collection

@@ -1,4 +1,4 @@
-"""Buffers come and go here; nobody else calls `device_put`."""
+"""Uploads and downloads of buffers."""
 
 import math
 import zlib
@@ -24,12 +24,12 @@ from .moves import respelled as respelled
 
 
 def _is_narrow(dtype: np.dtype) -> bool:
-    """Whether it is one of the floats that numpy lacks and torch and ml_dtypes share."""
+    """True for the floats that numpy lacks and torch and ml_dtypes share."""
     return dtype.type.__module__ == ml_dtypes.bfloat16.__module__
 
 
 def host_array(tensor: torch.Tensor) -> np.ndarray:
-    """A CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
+    """Returns a CPU tensor as a numpy array of the same dtype, sharing memory where the layout allows it."""
     dtype = to_numpy_dtype(tensor.dtype)
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if _is_narrow(dtype):
@@ -39,10 +39,10 @@ def host_array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def host_tensor(array: np.ndarray) -> torch.Tensor:
-    """A numpy array as a CPU tensor that owns its memory."""
+    """Returns a numpy array as a CPU tensor that owns its memory."""
     dtype = to_torch_dtype(array.dtype)
     if not array.size:
-        return torch.empty(array.shape, dtype=dtype, device="cpu")  # numpy's strides of nothing are not torch's
+        return torch.empty(array.shape, dtype=dtype, device="cpu")  # numpy's strides of an empty array are not torch's
     array = np.array(array, order="C", copy=True)
     if _is_narrow(array.dtype):
         carrier = {1: np.uint8, 2: np.int16}[array.dtype.itemsize]
@@ -52,11 +52,11 @@ def host_tensor(array: np.ndarray) -> torch.Tensor:
 
 def _check_here(sharding: Sharding) -> None:
     if sharding.target is not None:
-        raise AbstractError(f"nothing can lie as {sharding!r} (at {user_line()}): its devices are not here")
+        raise AbstractError(f"no data can be placed as {sharding!r} (at {user_line()}): its devices are not here")
 
 
 def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
-    """Host data to devices, shard by shard: no device receives more than its own piece. Uneven dims are zero-padded."""
+    """Uploads host data shard by shard: no device receives more than its own shard. Uneven dims are zero-padded."""
     forking.check()
     _check_here(sharding)
     padded = sharding.padded_shape(array.shape)
@@ -68,21 +68,24 @@ def upload(array: np.ndarray, sharding: Sharding) -> jax.Array:
         return jax.device_put(array, sharding.jax)
 
 
-def whole_shape(part: tuple[int, ...], sharding: Sharding) -> tuple[int, ...]:
-    """The shape of an array of which each process has a part like this. Raises ValueError where it does not divide."""
+def global_shape(part: tuple[int, ...], sharding: Sharding) -> tuple[int, ...]:
+    """Returns the shape of an array of which each process has a part of this shape.
+
+    Raises ValueError where the part does not divide over the process's devices.
+    """
     if not processes.several():
         return part
     shape = tuple(dim or 0 for dim in local_to_global_shape(sharding.jax, part))
     if 0 in shape or sharding.padded_shape(shape) != shape:
         raise ValueError(
             f"a part of shape {list(part)} cannot be split over the devices of a process as {sharding!r}; each dim "
-            "must be a multiple of the pieces that it is cut into there"
+            "must be a multiple of the number of its shards there"
         )
     return shape
 
 
 def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-    """This process's part of an array of this shape to its devices."""
+    """Uploads this process's part of an array of this shape."""
     if not processes.several():
         return upload(array, sharding)
     forking.check()
@@ -90,8 +93,8 @@ def upload_part(array: np.ndarray, shape: tuple[int, ...], sharding: Sharding) -
         return jax.make_array_from_process_local_data(sharding.jax, array, shape)
 
 
-class Piece(NamedTuple):
-    """A part of an array that devices of this process hold: where it lies, without padding, and who has it."""
+class ShardSlice(NamedTuple):
+    """A distinct shard of an array on devices of this process: its indices, without padding, and its devices."""
 
     indices: tuple[slice, ...]
     devices: tuple[jax.Device, ...]
@@ -101,8 +104,8 @@ class Piece(NamedTuple):
         return tuple(index.stop - index.start for index in self.indices)
 
 
-def pieces_here(shape: tuple[int, ...], sharding: Sharding) -> list[Piece]:
-    """The distinct parts of an array of this shape that this process's devices are to hold."""
+def shards_here(shape: tuple[int, ...], sharding: Sharding) -> list[ShardSlice]:
+    """Returns the distinct shards of an array of this shape on this process's devices."""
     _check_here(sharding)
     padded = sharding.padded_shape(shape)
     holders: dict[tuple[tuple[int, int], ...], list[jax.Device]] = {}  # a slice is no key before Python 3.12
@@ -110,22 +113,24 @@ def pieces_here(shape: tuple[int, ...], sharding: Sharding) -> list[Piece]:
         bounds = [part.indices(wide)[:2] for part, wide in zip(index or (), padded, strict=True)]
         within = tuple((min(a, dim), min(b, dim)) for (a, b), dim in zip(bounds, shape, strict=True))
         holders.setdefault(within, []).append(device)
-    return [Piece(tuple(slice(*bound) for bound in within), tuple(found)) for within, found in holders.items()]
+    return [ShardSlice(tuple(slice(*bound) for bound in within), tuple(found)) for within, found in holders.items()]
 
 
-def upload_piece(array: np.ndarray, piece: Piece, shape: tuple[int, ...], sharding: Sharding) -> list[jax.Array]:
-    """One part of an array of this shape to the devices that are to hold it, padded as they hold it."""
+def upload_shard(array: np.ndarray, shard: ShardSlice, shape: tuple[int, ...], sharding: Sharding) -> list[jax.Array]:
+    """Uploads one shard of an array of this shape to each of its devices, padded as it is stored."""
     forking.check()
     wide = sharding.shard_shape(shape)
     with _Room(shape, array.dtype, sharding), compiler_context():
         if array.shape != wide:
             array = np.pad(array, [(0, to - dim) for to, dim in zip(wide, array.shape, strict=True)])
-        lies = [jax.sharding.SingleDeviceSharding(one, memory_kind=sharding.jax.memory_kind) for one in piece.devices]
-        return [jax.device_put(array, there) for there in lies]
+        shardings = [
+            jax.sharding.SingleDeviceSharding(one, memory_kind=sharding.jax.memory_kind) for one in shard.devices
+        ]
+        return [jax.device_put(array, there) for there in shardings]
 
 
 def joined(parts: Sequence[jax.Array], shape: tuple[int, ...], sharding: Sharding) -> jax.Array:
-    """The array of this shape whose parts this process's devices hold already."""
+    """Returns the array of this shape whose shards this process's devices hold already."""
     here = {next(iter(part.devices())): part for part in parts}
     order = [device for device in device_order(sharding.jax) if device in here]
     return jax.make_array_from_single_device_arrays(
@@ -137,13 +142,13 @@ _SAMPLE = 1 << 18  # elements
 
 
 def sample(array: np.ndarray) -> bytes:
-    """What tells host data from other data in nearly all cases, at a bounded cost: of its first elements a checksum."""
+    """Returns a checksum of the first elements, at a bounded cost: it differs for nearly all different host data."""
     return zlib.crc32(np.ascontiguousarray(array.reshape(-1)[:_SAMPLE]).data.cast("B")).to_bytes(4, "little")
 
 
 @dataclass(frozen=True)
 class _Room:
-    """A context that says as torch does that there is no memory for data of this shape.
+    """A context that raises torch's OutOfMemoryError where there is no memory for data of this shape.
 
     No generator: raised through one, the errors' frames hold each other in Python 3.13, and the tensors of the call
     would live until the next collection.
@@ -161,14 +166,14 @@ class _Room:
         if is_refused or isinstance(error, MemoryError):
             size = math.prod(self.sharding.shard_shape(self.shape)) * self.dtype.itemsize / 2**30
             raise torch.OutOfMemoryError(
-                f"out of memory: there is no room for a piece of {size:,.2f} GiB on each device, of a {self.dtype} "
-                f"array of shape {list(self.shape)} that lies as {self.sharding!r}; split it over more devices with "
+                f"out of memory: there is no room for a shard of {size:,.2f} GiB on each device, of a {self.dtype} "
+                f"array of shape {list(self.shape)} sharded as {self.sharding!r}; split it over more devices with "
                 "mark_sharding"
             ) from error
 
 
 def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Sharding) -> jax.Array:
-    """A constant on devices, made without compiling anything and without a whole copy on the host."""
+    """Returns a constant on devices, made without compiling anything and without an unsharded copy on the host."""
     _check_here(sharding)
     if processes.several():
         agreement.note(f"a filling with {value!r}", f"{shape} {dtype} {value!r} {sharding!r}".encode(), user_line())
@@ -177,13 +182,12 @@ def filled(shape: tuple[int, ...], dtype: np.dtype, value: float, sharding: Shar
     if _is_narrow(dtype) and dtype.itemsize == 1:  # numpy does not round to these as torch does
         content = host_array(torch.tensor(value, device="cpu").to(to_torch_dtype(dtype)))
     with _Room(physical, dtype, sharding), compiler_context():
-        piece = np.full(sharding.shard_shape(shape), content, dtype)
-        return jax.make_array_from_callback(physical, sharding.jax, lambda index: piece, dtype=dtype)
+        shard = np.full(sharding.shard_shape(shape), content, dtype)
+        return jax.make_array_from_callback(physical, sharding.jax, lambda index: shard, dtype=dtype)
 
 
 def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
-    """A buffer laid out anew, between any two meshes; never the same memory under two names, of which one may be
-    donated."""
+    """Returns a buffer resharded, between any two meshes, always in new memory: one of the two may be donated."""
     _check_here(target)
     if processes.several():
         agreement.note(f"a move from {source!r} to {target!r}", f"{shape} {source!r} {target!r}".encode(), user_line())
@@ -191,11 +195,11 @@ def move(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sh
         return moves.moved(buffer, shape, source, target)
 
 
-def is_whole_here(buffer: jax.Array) -> bool:
-    """Whether this process can read all of it by itself."""
+def is_readable_here(buffer: jax.Array) -> bool:
+    """True if this process can read all of the buffer by itself."""
     return buffer.is_fully_addressable or buffer.is_fully_replicated
 
 
 def download(buffer: jax.Array, shape: tuple[int, ...]) -> np.ndarray:
-    """The whole array on the host, without the padding of uneven dims."""
+    """Returns the unsharded array on the host, without the padding of uneven dims."""
     return np.asarray(buffer)[tuple(slice(0, dim) for dim in shape)]

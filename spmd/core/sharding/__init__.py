@@ -1,1 +1,1 @@
-"""How an array lies: the value, its spellings, its constraint."""
+"""The sharding of an array: the value, its texts, its constraint in a program."""

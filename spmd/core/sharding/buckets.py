@@ -1,4 +1,4 @@
-"""Arrays that a mesh cuts evenly along one dim, seen as (pieces, elements of a piece): many share a collective."""
+"""Arrays that a mesh cuts evenly along one dim, in the form (shards, elements of a shard): many share a collective."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ from .value import DEVICE, HOST, Sharding
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How one array of `ndim` dims is cut: along `dim`; `rows` is the (pieces, elements) form's layout. Cuts with equal
-    rows join."""
+    """The dim along which an array of `ndim` dims is cut; `rows` is the sharding of the (shards, elements) form. Cuts
+    with equal rows join."""
 
     dim: int
     ndim: int
@@ -23,7 +23,7 @@ class Cut:
 
 
 def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> Cut | None:
-    """The cut of an array of this shape stored so, or None where it is whole, cut along several dims, or unevenly."""
+    """Returns the cut of an array stored so, or None where it is replicated, cut along several dims, or unevenly."""
     if sharding is None or sharding.memory != DEVICE or sharding.is_open or sharding.padded_shape(shape) != shape:
         return None
     dims = [dim for dim, how in enumerate(sharding.spec.dims) if how.axes]
@@ -33,47 +33,47 @@ def cut_of(shape: tuple[int, ...], sharding: Sharding | None) -> Cut | None:
 
 
 def to_rows(array: jax.Array, cut: Cut) -> jax.Array:
-    """(..., pieces * n, ...) -> (pieces, n * ...), each row on the devices that hold it; nothing moves."""
-    pieces = cut.rows.tiles(1)[0]
-    rows = rearrange(jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1), "(p n) m -> p (n m)", p=pieces)
+    """(..., shards * n, ...) -> (shards, n * ...), each row on the devices that hold it; nothing moves."""
+    count = cut.rows.tiles(1)[0]
+    rows = rearrange(jnp.moveaxis(array, cut.dim, 0).reshape(array.shape[cut.dim], -1), "(p n) m -> p (n m)", p=count)
     return constrain(rows, cut.rows)
 
 
 def from_rows(rows: jax.Array, cut: Cut, shape: tuple[int, ...]) -> jax.Array:
-    """The inverse of `to_rows` for an array that is whole."""
+    """The inverse of `to_rows` for an unsharded array."""
     moved = (shape[cut.dim], *shape[: cut.dim], *shape[cut.dim + 1 :])
     return jnp.moveaxis(rows.reshape(moved), 0, cut.dim)
 
 
 def gather(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> list[jax.Array]:
-    """Every array whole, by one all-gather. All cuts have the same rows."""
+    """Returns every array unsharded, by one all-gather. All cuts have the same rows."""
     rows = cuts[0].rows
     joined = jnp.concatenate([to_rows(array, cut) for array, cut in zip(arrays, cuts, strict=True)], axis=1)
-    whole = constrain(constrain(joined, rows), rows.replicated())
+    unsharded = constrain(constrain(joined, rows), rows.replicated())
     made, start = [], 0
     for array, cut in zip(arrays, cuts, strict=True):
-        width = array.size // whole.shape[0]
-        piece = jax.lax.slice_in_dim(whole, start, start + width, axis=1)
-        made.append(from_rows(piece, cut, array.shape))
+        width = array.size // unsharded.shape[0]
+        own = jax.lax.slice_in_dim(unsharded, start, start + width, axis=1)
+        made.append(from_rows(own, cut, array.shape))
         start += width
     return made
 
 
 def sums_of_squares(arrays: Sequence[jax.Array], cuts: Sequence[Cut]) -> jax.Array:
-    """The sum of squares of each array, and of each row of a stack of such, by one all-reduce of a vector.
+    """The sum of squares of each array, and of each row of a stack of them, by one all-reduce of a vector.
 
     All cuts have the same rows. Of a stack on the host one row at a time is fetched.
     """
     partial = []
     for array, cut in zip(arrays, cuts, strict=True):
 
-        def pieces(array: jax.Array, cut: Cut = cut) -> jax.Array:
+        def by_shard(array: jax.Array, cut: Cut = cut) -> jax.Array:
             return jnp.sum(jnp.square(to_rows(on_device(array), cut)), axis=1)
 
         if array.ndim == cut.ndim:
-            partial.append(jnp.expand_dims(pieces(array), 1))
+            partial.append(jnp.expand_dims(by_shard(array), 1))
         elif space_of(array) == HOST:
-            partial.append(jax.lax.map(pieces, array).T)
+            partial.append(jax.lax.map(by_shard, array).T)
         else:
-            partial.append(jax.vmap(pieces, out_axes=1)(array))
+            partial.append(jax.vmap(by_shard, out_axes=1)(array))
     return jnp.sum(constrain(jnp.concatenate(partial, axis=1), cuts[0].rows), axis=0)

@@ -1,4 +1,4 @@
-"""How a value inside a program is laid out: the constraint, and the padding of dims that a mesh does not divide."""
+"""The sharding of a value inside a program: the constraint, and the padding of dims that a mesh does not divide."""
 
 import contextlib
 import threading
@@ -13,19 +13,19 @@ from .value import DEVICE, HOST, Sharding
 
 
 def constrain(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """Asks the partitioner to lay an intermediate value out so; an uneven dim is padded for it and cut again."""
+    """Constrains the sharding of an intermediate value; an uneven dim is padded for it and sliced again."""
     padded = pad(array, sharding, array.shape)
-    layout = near(sharding).in_program()
-    return in_memory(cut(jax.lax.with_sharding_constraint(padded, layout), array.shape), sharding.memory)
+    target = near(sharding).in_program()
+    return in_memory(cut(jax.lax.with_sharding_constraint(padded, target), array.shape), sharding.memory)
 
 
 def near(sharding: Sharding) -> Sharding:
-    """The same layout in the memory in which programs compute."""
+    """Returns the same sharding in the memory in which programs compute."""
     return sharding if sharding.memory == DEVICE else sharding.with_spec(sharding.spec)
 
 
 def in_memory(array: jax.Array, memory: str) -> jax.Array:
-    """The value in that memory."""
+    """Returns the value in that memory."""
     there = HOST if memory == HOST else DEVICE
     if space_of(array) == there:
         return array
@@ -33,7 +33,7 @@ def in_memory(array: jax.Array, memory: str) -> jax.Array:
 
 
 def space_of(array: jax.Array) -> str:
-    """In which memory a value of a program is."""
+    """The memory of a value of a program."""
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
@@ -42,7 +42,7 @@ _place = threading.local()  # .is_body: whether this thread traces the body of a
 
 @contextlib.contextmanager
 def body() -> Iterator[None]:
-    """What is traced inside is the body of a loop or a branch."""
+    """Marks the ops traced inside as the body of a loop or a branch."""
     before, _place.is_body = getattr(_place, "is_body", False), True
     try:
         yield
@@ -50,27 +50,27 @@ def body() -> Iterator[None]:
         _place.is_body = before
 
 
-def barrier(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-    """The arrays, none of which is there before all are; in the body of a loop as they are.
+def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """Returns the arrays, none available before all are (an optimization barrier); in the body of a loop unchanged.
 
     There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a small loop, aborts
-    the process at a barrier in it (jaxlib 0.10.2).
+    the process at an optimization barrier in it (jaxlib 0.10.2).
     """
     return arrays if getattr(_place, "is_body", False) else jax.lax.optimization_barrier(arrays)
 
 
 def on_device(array: jax.Array) -> jax.Array:
-    """The value in the memory in which programs compute."""
+    """Returns the value in the memory in which programs compute."""
     return in_memory(array, DEVICE)
 
 
 def cut(array: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """The logical array of a padded one."""
+    """Returns the logical array of a padded one."""
     return array if array.shape == shape else jax.lax.slice(array, (0,) * len(shape), shape)
 
 
 def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> jax.Array:
-    """The array as it can be laid out so: padded at the end of the dims that a mesh does not divide."""
+    """Returns the array padded for this sharding: at the end of the dims that a mesh does not divide."""
     physical = shape if sharding is None else sharding.padded_shape(shape)
     if physical != shape:
         return jnp.pad(array, [(0, wide - narrow) for wide, narrow in zip(physical, shape, strict=True)])
@@ -78,26 +78,26 @@ def pad(array: jax.Array, sharding: Sharding | None, shape: tuple[int, ...]) -> 
 
 
 def _apart(array: jax.Array, sharding: Sharding) -> jax.Array:
-    """The array; where it is a slice of another, that slice of a copy (which XLA takes away once it has partitioned).
+    """Returns the array; a slice of another one as a slice of its copy (which XLA removes after partitioning).
 
-    The first elements of a split dim may lie on the devices as the whole does, in pieces of the same size. XLA then has
-    one array for both, and remembers with it what came of laying it out anew: the second of the two that is laid out
+    The first elements of a sharded dim may be on the devices as the full array is, in shards of the same size. XLA then
+    has one array for both, and remembers with it the result of its resharding: the second of the two that is resharded
     so has the first one's shape (jaxlib 0.10.2, both partitioners). Only such a slice is made of the copy.
     """
     if not is_slice(array):
         return array
     made_by = _made_by(array)
-    (whole,) = made_by.in_tracers
+    (source,) = made_by.in_tracers
     is_open = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * array.ndim)
-    copy = jax.lax.with_sharding_constraint(whole, NamedSharding(sharding.in_program().mesh, is_open))
+    copy = jax.lax.with_sharding_constraint(source, NamedSharding(sharding.in_program().mesh, is_open))
     return made_by.primitive.bind(copy, **made_by.params)
 
 
 def is_slice(array: jax.Array) -> bool:
-    """Whether a value of a program is a slice of another."""
+    """True for a value of a program that is a slice of another one."""
     made_by = _made_by(array)
     return made_by is not None and made_by.primitive.name == "slice"
 
 
 def _made_by(array: jax.Array) -> Any:
-    return getattr(array, "parent", None)  # an input and a constant are made by nothing
+    return getattr(array, "parent", None)  # inputs and constants have none

@@ -1,4 +1,4 @@
-"""How the partitioner is set and asked: the context of our own tracing, and its report of what it chose."""
+"""The settings of the partitioner while our programs are traced, and its report of the shardings it chose."""
 
 import contextlib
 import threading
@@ -21,8 +21,8 @@ if use_shardy_partitioner is None:
 
 @contextlib.contextmanager
 def compiler_context() -> Iterator[None]:
-    """What our own tracing needs, whatever is set for the user's own JAX code: 64-bit types, the chosen partitioner,
-    operands of different ranks and dtypes."""
+    """Sets the state of JAX that our tracing needs, whatever the user's own JAX code has set: 64-bit types, the chosen
+    partitioner, operands of different ranks and dtypes."""
     is_shardy = config.partitioner == "shardy"
     if use_shardy_partitioner is None and not is_shardy:
         raise ValueError(f"config.partitioner: jax {jax.__version__} has no 'gspmd' any more; set it to 'shardy'")
@@ -44,8 +44,8 @@ _num_quiet = 0
 def _without_notice() -> Iterator[None]:
     """Hides XLA's warning that GSPMD's propagation will go away (jax 0.10 logs it at each compile, later ones once).
 
-    XLA has one level for all of its log, which is lifted over warnings while a context of any thread is open. A user
-    who has asked for a level keeps it.
+    XLA has one level for all of its log, which is raised above warnings while a context of any thread is open. A level
+    that the user has set stays.
     """
     global _num_quiet
     if log_level() != 1 or jax.config.jax_logging_level not in (None, "NOTSET"):  # type: ignore[attr-defined]
@@ -64,25 +64,25 @@ def _without_notice() -> Iterator[None]:
                 set_log_level(1)
 
 
-# --- what the partitioner chose ---------------------------------------------------------------------------------------
+# --- the partitioner's choice -----------------------------------------------------------------------------------------
 
 _report_p = Primitive("spmd_report_sharding")
-_report_p.def_impl(lambda value, *, tell: value)
-_report_p.def_abstract_eval(lambda value, *, tell: value)
+_report_p.def_impl(lambda value, *, callback: value)
+_report_p.def_abstract_eval(lambda value, *, callback: value)
 
 
-def report_sharding(value: jax.Array, tell: Callable[[Any], None]) -> jax.Array:
-    """The value itself; while the program is compiled, the partitioner tells the `HloSharding` that it gave it.
+def report_sharding(value: jax.Array, callback: Callable[[Any], None]) -> jax.Array:
+    """Returns the value; when the program is compiled, the partitioner passes its `HloSharding` of it to `callback`.
 
-    As `jax.debug.inspect_array_sharding`, which must name the layout by the axes of one mesh and has an effect at each
-    run; this has neither.
+    As `jax.debug.inspect_array_sharding`, which must name the sharding by the axes of one mesh and has an effect at
+    each run; this has neither.
     """
-    return _report_p.bind(value, tell=tell)
+    return _report_p.bind(value, callback=callback)
 
 
-def _lower_report(context: Any, value: Any, *, tell: Callable[[Any], None]) -> list[Any]:
-    key = xla_client.encode_inspect_sharding_callback(tell)
-    context.module_context.add_keepalive(tell)  # as long as the program, which has only its address
+def _lower_report(context: Any, value: Any, *, callback: Callable[[Any], None]) -> list[Any]:
+    key = xla_client.encode_inspect_sharding_callback(callback)
+    context.module_context.add_keepalive(callback)  # as long as the program, which has only its address
     _custom_call("InspectSharding", value, backend_config=ir.StringAttr.get(key))
     return [value]
 
@@ -91,35 +91,35 @@ mlir.register_lowering(_report_p, _lower_report)
 
 
 def as_chosen(chosen: Any, mesh: Sharding) -> jax.sharding.Sharding:
-    """What the partitioner reported of a value in a program over this mesh."""
+    """Returns the partitioner's report of a value in a program over this mesh as a jax sharding."""
     return GSPMDSharding(list(grid(mesh.device_ids, (len(mesh.device_ids),), mesh.target or stand_in())), chosen)
 
 
-# --- two values of one layout -----------------------------------------------------------------------------------------
+# --- two values of one sharding ---------------------------------------------------------------------------------------
 
-_alike_p = Primitive("spmd_shard_alike")
-_alike_p.multiple_results = True
-_alike_p.def_impl(lambda one, other: [one, other])
-_alike_p.def_abstract_eval(lambda one, other: [one, other])
+_shard_as_p = Primitive("spmd_shard_alike")
+_shard_as_p.multiple_results = True
+_shard_as_p.def_impl(lambda one, other: [one, other])
+_shard_as_p.def_abstract_eval(lambda one, other: [one, other])
 _GROUP = object()
 
 
-def shard_alike(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The values themselves, of the same shape; the partitioner gives both the same layout."""
-    made = _alike_p.bind(one, other)
+def shard_as(one: jax.Array, other: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Returns the values, of one shape; the partitioner gives both the same sharding."""
+    made = _shard_as_p.bind(one, other)
     return made[0], made[1]
 
 
-def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
-    # Counted by module, so that all processes lower the same text: of what jax knows of a module, this list is shared
-    # by all its functions.
+def _lower_shard_as(context: Any, one: Any, other: Any) -> list[Any]:
+    # Counted by module, so that all processes lower the same text: this list of a module's is shared by all its
+    # functions.
     group = sum(kept is _GROUP for kept in context.module_context.keepalives)
     context.module_context.add_keepalive(_GROUP)
     if config.partitioner == "shardy":
         for value in (one, other):
             sdy.sharding_group(value, group)
         return [one, other]
-    # XLA's own text of an `OpSharding` of type UNKNOWN that is of a shard group. Without the side effect the call goes
+    # XLA's own text of an `OpSharding` of type UNKNOWN in a shard group. Without the side effect the call is removed
     # before the partitioner has seen it.
     text = ir.StringAttr.get(f"{{unknown shard_as {group}}}")
     made = [_custom_call("Sharding", value, backend_config=ir.StringAttr.get("")) for value in (one, other)]
@@ -128,8 +128,8 @@ def _lower_alike(context: Any, one: Any, other: Any) -> list[Any]:
     return [call.results[0] for call in made]
 
 
-# Not cached: equal calls would become one function of the module, so that all their pairs were one group.
-mlir.register_lowering(_alike_p, _lower_alike, cacheable=False)
+# Not cached: equal calls would become one function of the module, and all their pairs one group.
+mlir.register_lowering(_shard_as_p, _lower_shard_as, cacheable=False)
 
 
 def _custom_call(target: str, value: Any, *, backend_config: Any) -> Any:

@@ -11,11 +11,11 @@ import numpy as np
 
 
 class Tiling(NamedTuple):
-    """Into how many pieces each dim of an array is cut, and who has which.
+    """The number of tiles of each dim of an array, and the devices of each tile.
 
-    tiles: a number for each dim. sums: of how many summands each piece is the sum that is left to do; copies: how many
-    devices hold each summand. devices: by piece, summand and copy. What is replicated on all says of no dim how it is
-    cut (`tiles` is empty), so it is a tiling of arrays of any rank.
+    tiles: a number for each dim. sums: the number of summands whose sum each tile still is; copies: the number of
+    devices that hold each summand. devices: by tile, summand and copy. A replicated tiling has no tiles of its dims
+    (`tiles` is empty), so it is a tiling of arrays of any rank.
     """
 
     tiles: tuple[int, ...]
@@ -25,7 +25,7 @@ class Tiling(NamedTuple):
 
 
 def spell(tiling: Tiling, *, iota: bool = False) -> str:
-    """The text of a tiling; iota: devices as a reshaped and transposed count from 0, where they are one."""
+    """Returns the text of a tiling; iota: devices as a reshaped and transposed count from 0, where they are one."""
     if tiling.copies == len(tiling.devices):
         return "{replicated}"
     if tiling.sums == len(tiling.devices):
@@ -39,7 +39,7 @@ def spell(tiling: Tiling, *, iota: bool = False) -> str:
 
 
 def _as_iota(devices: tuple[int, ...]) -> str | None:
-    """A list of devices in the iota form, or None where it has none: 0,2,1,3 is `<=[2,2]T(1,0)`."""
+    """Returns a list of devices in the iota form, or None where it has none: 0,2,1,3 is `<=[2,2]T(1,0)`."""
     left, dims = np.array(devices), list[tuple[int, int]]()  # (stride, size), the outermost first
     while left.size > 1:
         stride = int(left[1] - left[0])
@@ -53,8 +53,8 @@ def _as_iota(devices: tuple[int, ...]) -> str | None:
     sizes, order = [size for _, size in by_stride], [by_stride.index(dim) for dim in dims]
     if tuple(np.arange(len(devices)).reshape(sizes).transpose(order).reshape(-1).tolist()) != devices:
         return None
-    turned = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
-    return f"<=[{','.join(map(str, sizes))}]{turned}"
+    transpose = f"T({','.join(map(str, order))})" if order != sorted(order) else ""
+    return f"<=[{','.join(map(str, sizes))}]{transpose}"
 
 
 _TILED = re.compile(
@@ -66,9 +66,9 @@ _KINDS = ("unreduced", "replicated")
 
 
 def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding") -> Tiling:
-    """The tiling of arrays of `rank` dims over these devices that a text names.
+    """Returns the tiling of arrays of `rank` dims over these devices that a text names.
 
-    Raises ValueError where the text is none, does not hold together, is of another rank or names other devices.
+    Raises ValueError where the text is no tiling, is inconsistent, is of another rank or names other devices.
     """
     if text == "{replicated}":
         return Tiling((1,) * rank, 1, len(devices), devices)
@@ -85,7 +85,7 @@ def read(text: str, rank: int, devices: tuple[int, ...], caller: str = "sharding
 
 
 def read_tiled(text: str, caller: str = "sharding") -> Tiling:
-    """The tiling of a text that names its dims and devices. Raises ValueError where it is none."""
+    """Returns the tiling of a text that names its dims and devices. Raises ValueError where it is none."""
     found = _TILED.fullmatch(text)
     if found is None:
         raise ValueError(
@@ -99,7 +99,7 @@ _OPEN = re.compile(r"\s*unspecified_dims=\[(\d+(?:,\d+)*)\]\s*$")
 
 
 def open_dims(text: str) -> tuple[str, tuple[int, ...]]:
-    """A text without the dims that it leaves to the partitioner, and these."""
+    """Returns a text without the dims that it leaves to the partitioner, and these dims."""
     found = _OPEN.search(text)
     return (text.strip(), ()) if found is None else (text[: found.start()].strip(), _numbers(found[1]))
 
@@ -122,7 +122,7 @@ def _tiling(text: str, found: re.Match[str], caller: str) -> Tiling:
 
 
 def _devices(text: str, found: re.Match[str], count: int, caller: str) -> tuple[int, ...]:
-    """The devices of a text that is right in form, as many as its tiles, each once."""
+    """Returns the devices of a text that is right in form; there is one for each tile, and none twice."""
     if found["list"] is not None:
         devices = _numbers(found["list"])
     else:

@@ -1,6 +1,6 @@
-"""Which device has which piece, as an array of device ids: of a Sharding, or of a GSPMD text in either spelling.
+"""The devices of each tile, as an array of device ids: of a Sharding, or of a GSPMD text in either form.
 
-Such a table has a dim for each dim of the array, by piece, then one by summand and one by copy of the same piece.
+Such a table has a dim for each dim of the array, by tile, then one by summand and one by copy of the same tile.
 """
 
 import numpy as np
@@ -16,12 +16,12 @@ def table_of(sharding: Sharding, rank: int) -> np.ndarray:
 
 
 def read_table(given: str, num_devices: int, caller: str) -> np.ndarray:
-    """The table that a GSPMD text names; what is whole everywhere names no devices: it is on so many.
+    """Returns the table that a GSPMD text names; a replicated text names no devices and holds for `num_devices`.
 
-    Raises ValueError where the text is none, or does not say which device has what (`{manual}`).
+    Raises ValueError where the text is no sharding, or does not name the devices of the tiles (`{manual}`).
     """
     text, _ = open_dims(given)
-    if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor that nobody has annotated is empty
+    if text in ("", "{replicated}"):  # PyTorch/XLA's text of a tensor without an annotation is empty
         return np.arange(num_devices).reshape(1, num_devices)
     if text == "{unreduced}":
         return np.arange(num_devices).reshape(num_devices, 1)

@@ -1,11 +1,11 @@
-"""Devices by ordinal: 0 to n-1, those here or those of a target that need not exist.
+"""Devices by ordinal: 0 to n-1, of this machine or of a target that need not exist.
 
-The only file that turns an ordinal into a jax device.
+The only file that maps an ordinal to a jax device.
 
 jax's own ids jump from one process to the next (2048 and up on CPU); an ordinal is a device's place among all of them,
 sorted by process and then by id, and so the same number in every process. A target is a name: "v5e:2x4" is a TPU slice
-as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices beside those here;
-"2xv5e:2x4" and "2xcpu:8" are two slices, with fast links inside of each and a network between them.
+as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so many CPU devices in addition to those
+here; "2xv5e:2x4" and "2xcpu:8" are two slices, with fast links inside of each and a network between them.
 """
 
 import contextlib
@@ -25,13 +25,13 @@ from ..jax_private import num_tpu_chips, xla_client
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
 
-_thread = threading.local()  # .target: whose devices stand for those here
+_thread = threading.local()  # .target: the target whose devices stand for those here
 
 
 @contextlib.contextmanager
 def standing_in(target: Target) -> Iterator[None]:
-    """What this thread lowers and compiles inside is for the devices of a target, ordinal by ordinal, wherever a
-    sharding names those of this machine. None: for those themselves."""
+    """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a sharding names
+    those of this machine. None: for those themselves."""
     before, _thread.target = stand_in(), target
     try:
         yield
@@ -40,7 +40,7 @@ def standing_in(target: Target) -> Iterator[None]:
 
 
 def stand_in() -> Target:
-    """Whose devices stand for those of this machine (see `standing_in`)."""
+    """The target whose devices stand for those of this machine (see `standing_in`)."""
     return getattr(_thread, "target", None)
 
 
@@ -72,7 +72,7 @@ def _devices(target: Target) -> Sequence[jax.Device]:
 
 
 def _options(name: str) -> dict[str, str]:
-    """What makes a chip one device, as jax has it on real ones: a v4's two cores would else be two."""
+    """The options that make a chip one device, as jax has it on real ones: a v4's two cores would else be two."""
     return {"chip_config_name": "megacore"} if name.startswith("v4:") else {}
 
 
@@ -80,19 +80,19 @@ _SLICES = re.compile(r"([1-9]\d*)x(?=[a-z])")
 
 
 def _slices_and_name(target: str) -> tuple[int, str]:
-    """How many slices a target has, and what one of them is called."""
+    """Returns the number of a target's slices, and the name of one of them."""
     found = _SLICES.match(target)
     return (1, target) if found is None else (int(found[1]), target[found.end() :])
 
 
 def is_simulated(target: str) -> bool:
-    """Whether the devices of a target are CPU devices of this process."""
+    """True if the devices of a target are CPU devices of this process."""
     kind, _, count = _slices_and_name(target)[1].partition(":")
     return kind == "cpu" and count.isdigit() and int(count) > 0
 
 
 def num_devices(target: Target) -> int:
-    """How many devices there are; simulated ones need not be made for it."""
+    """The number of devices; simulated ones need not be made for it."""
     if target is None or not is_simulated(target):
         return len(all_devices(target))
     slices, name = _slices_and_name(target)
@@ -102,15 +102,16 @@ def num_devices(target: Target) -> int:
 def slices(target: Target = None) -> tuple[int, ...]:
     """The slice of each device, by ordinal. Devices of a slice are linked fast; a network links the slices.
 
-    TPUs tell, and are one slice where they do not, of however many hosts; elsewhere the devices of one process are a
-    slice. `config.num_slices` takes as many, of equal size. Raises ValueError where it does not divide the devices.
+    TPUs report it, and are one slice where they do not, of however many hosts; elsewhere the devices of one process are
+    a slice. `config.num_slices` sets the number of slices, of equal size. Raises ValueError where it does not divide
+    the devices.
     """
     if target is not None and is_simulated(target):
         wanted = _slices_and_name(target)[0]
     else:
-        told = [_slice_of(device) for device in all_devices(target)]
+        found = [_slice_of(device) for device in all_devices(target)]
         if target is not None or not config.num_slices:
-            return tuple(told)
+            return tuple(found)
         wanted = config.num_slices
     count = num_devices(target)
     if count % wanted:
@@ -134,6 +135,6 @@ def ordinal(device: jax.Device, target: Target = None) -> int:
 
 
 def grid(ordinals: Sequence[int], shape: tuple[int, ...], target: Target = None) -> np.ndarray:
-    """jax devices in a grid, by their ordinals."""
+    """Returns jax devices in a grid, by their ordinals."""
     devices = all_devices(target)
     return np.array([devices[i] for i in ordinals]).reshape(shape)

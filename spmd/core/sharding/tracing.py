@@ -1,4 +1,4 @@
-"""Where the thread stands that traces a program: over which devices, and whether on one shard of them."""
+"""The place of the thread that traces a program: over which devices, and whether in one shard of them."""
 
 import contextlib
 import threading
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 
 class _Program(threading.local):
-    """order: the devices of the program, where several meshes meet. by_hand: its axes along which a shard is traced."""
+    """order: the program's devices, where several meshes meet. manual_axes: its axes along which a shard is traced."""
 
     order: tuple[int, ...] | None = None
-    by_hand: frozenset[str] = frozenset()
+    manual_axes: frozenset[str] = frozenset()
 
 
 program = _Program()
@@ -17,7 +17,7 @@ program = _Program()
 
 @contextlib.contextmanager
 def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
-    """What is traced inside runs on these devices in this order, and several meshes meet in it; None: one mesh."""
+    """Has a program traced inside run on these devices in this order, with several meshes in it; None: one mesh."""
     before, program.order = program.order, order
     try:
         yield
@@ -26,10 +26,10 @@ def program_devices(order: tuple[int, ...] | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def by_hand(axes: frozenset[str]) -> Iterator[None]:
-    """What is traced inside is a shard along these axes of the mesh: layouts are of its piece, over others."""
-    before, program.by_hand = program.by_hand, axes
+def manual_axes(axes: frozenset[str]) -> Iterator[None]:
+    """Traces one shard along these axes of the mesh: shardings inside are of that shard, over the other axes."""
+    before, program.manual_axes = program.manual_axes, axes
     try:
         yield
     finally:
-        program.by_hand = before
+        program.manual_axes = before

@@ -1,4 +1,4 @@
-"""The Sharding value: how one array lies on a mesh. The only file that spells it to XLA."""
+"""The Sharding value: mesh, spec and memory of one array. The only file that writes it as XLA's."""
 
 import itertools
 import math
@@ -18,13 +18,13 @@ from .topology import Target, grid, ordinal, stand_in
 from .tracing import program
 
 DEVICE = "device"  # the memory in which programs compute
-HOST = "pinned_host"  # the machine's own, from which a device can copy by itself
+HOST = "pinned_host"  # the machine's own memory, from which a device can copy by itself
 
 _INTERNED: "Interned[tuple, Sharding]" = Interned(4096)
 
 
 class Sharding:
-    """Where an array lies: on a mesh, for each tensor dim the mesh axes it is split over, in order, in which memory.
+    """The sharding of an array: a mesh, for each tensor dim the mesh axes that shard it, in order, and the memory.
 
     Values are interned, so equal shardings are the same object: a spec of all None, a shorter spec and "replicated" are
     one value. Build them with `Sharding.of`.
@@ -32,10 +32,10 @@ class Sharding:
     Attributes:
         device_ids: the mesh's devices by ordinal (see `topology`), row-major; `mesh_shape` and `axis_names`: its shape
             and axes.
-        spec: how each dim lies (see `spec`); trailing unsplit dims left out. is_open: whether it leaves a dim to the
-            partitioner.
+        spec: the axes of each dim (see `spec`); trailing unsharded dims left out. is_open: whether the partitioner
+            chooses a dim.
         memory: "device", "pinned_host" or "unpinned_host".
-        target: whose devices these are; None: those here (see `topology`).
+        target: the target whose devices these are; None: those here (see `topology`).
         devices: the mesh's devices as a set, those of different targets different. jax: the same as a
             `jax.sharding.NamedSharding` over the mesh itself.
 
@@ -78,7 +78,7 @@ class Sharding:
         memory: str = DEVICE,
         target: Target = None,
     ) -> "Sharding":
-        """The interned sharding of these parts; axes of size 1 and trailing unsplit dims do not make a difference."""
+        """Returns the interned sharding; axes of size 1 and trailing unsharded dims do not make a difference."""
         spec = spec.over(dict(zip(axis_names, mesh_shape, strict=True)))
         key = (device_ids, mesh_shape, axis_names, spec, memory, target)
         found = _INTERNED.get(key)
@@ -86,31 +86,31 @@ class Sharding:
 
     @staticmethod
     def single(device_id: int, memory: str = DEVICE, target: Target = None) -> "Sharding":
-        """Whole on one device."""
+        """Returns the sharding of an array on one device."""
         return Sharding.of((device_id,), (1,), ("device",), Spec(), memory, target)
 
     def with_spec(self, spec: Spec, memory: str = DEVICE) -> "Sharding":
-        """Another layout on the same mesh."""
+        """Returns another sharding on the same mesh."""
         return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, spec, memory, self.target)
 
     def behind_rows(self) -> "Sharding":
-        """How a stack of arrays that lie so lies: each row so, the rows not split."""
+        """Returns the sharding of a stack of arrays that have this one: the leading dim is unsharded."""
         return self.with_spec(Spec((Dim(), *self.spec.dims), self.spec.unreduced), self.memory)
 
     def replicated(self) -> "Sharding":
-        """Whole in the memory of every device of the same mesh."""
+        """Returns the replicated sharding on the same mesh."""
         return self.with_spec(Spec())
 
     def closed(self) -> "Sharding":
-        """How data lies that is placed so: whole in the dims that are left to the partitioner."""
+        """Returns the sharding with open dims unsharded, in which data is placed."""
         return self.with_spec(self.spec.closed(), self.memory) if self.is_open else self
 
     @staticmethod
     def from_jax(chosen: jax.sharding.Sharding, rank: int, meshes: "Iterable[Sharding]" = ()) -> "Sharding":
-        """The value of a sharding that the compiler chose for a result of `rank` dims.
+        """Returns the value of a sharding that the compiler chose for a result of `rank` dims.
 
-        It is named by the axes of the first of these meshes that can say it, else by axes of its own: every way of
-        cutting an array into tiles is a mesh, in some order of the devices.
+        It is named by the axes of the first of these meshes that can express it, else by axes of its own: every way to
+        cut an array into tiles is a mesh, in some order of the devices.
         """
         known = next(iter(meshes), None)
         target = None if known is None else known.target
@@ -131,7 +131,7 @@ class Sharding:
     def of_tiling(
         tiling: Tiling, meshes: "Iterable[Sharding]" = (), memory: str = DEVICE, target: Target = None
     ) -> "Sharding":
-        """The value of a tiling, named by the axes of the first of these meshes that can say it, else by its own."""
+        """Returns the value of a tiling, named by the axes of the first mesh that can express it, else by its own."""
         tiles, sums, copies, devices = tiling
         groups = _in_order(np.array(devices), sums, copies)
         for mesh in meshes:
@@ -146,7 +146,7 @@ class Sharding:
         return Sharding.of(groups, tuple(cut.values()), tuple(cut), spec, memory, target)
 
     def _specs(self, tiles: tuple[int, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
-        """The axes of this mesh that cut the dims of an array into so many pieces, in every way."""
+        """Yields the axes of this mesh that cut the dims of an array into so many tiles, in every way."""
         size = {axis: n for axis, n in self.mesh_axes().items() if n > 1}
 
         def split(dims: tuple[int, ...], left: tuple[str, ...]) -> "Iterator[tuple[tuple[str, ...], ...]]":
@@ -168,31 +168,32 @@ class Sharding:
         if self._jax is None:
             devices = grid(self.device_ids, self.mesh_shape, self.target)
             mesh = jax.sharding.Mesh(devices, self.axis_names, axis_types=(AxisType.Auto,) * len(self.axis_names))
-            self._jax = NamedSharding(mesh, jax_spec(self._asked()), memory_kind=self._kind())
+            self._jax = NamedSharding(mesh, jax_spec(self._reduced_dims()), memory_kind=self._kind())
         return self._jax
 
-    def _asked(self) -> tuple[Dim, ...]:
-        """The dims, of a spec that can be asked for."""
+    def _reduced_dims(self) -> tuple[Dim, ...]:
+        """The dims of a spec without unreduced axes."""
         if self.spec.unreduced:
             raise NotImplementedError(
-                f"{self!r}: a sum that is left to do over a mesh axis cannot be asked for: jax {jax.__version__} takes "
-                "unreduced axes only where the user, not the partitioner, says how each value lies (AxisType.Explicit)"
+                f"{self!r}: an array cannot be constrained to be unreduced over a mesh axis: jax {jax.__version__} "
+                "takes unreduced axes only where the user, not the partitioner, sets each value's sharding "
+                "(AxisType.Explicit)"
             )
         return self.spec.dims
 
     def _stand_in(self) -> "Sharding":
-        """The same over the devices that stand for those here (see `topology.standing_in`)."""
+        """The same over the devices that replace those here (see `topology.standing_in`)."""
         return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, self.spec, self.memory, target=stand_in())
 
     def _kind(self) -> str | None:
-        """The memory as jax says it."""
+        """The memory kind as jax names it."""
         return None if self.memory == DEVICE else self.memory
 
     def over(self, order: tuple[int, ...]) -> NamedSharding:
-        """The same layout in a program whose devices stand in this order and in which several meshes meet.
+        """Returns the same sharding in a program with this order of devices, in which several meshes meet.
 
-        All of them are seen there as one mesh with an axis per prime factor of the number of devices; what a mesh makes
-        of the order of the devices is said beside it.
+        There all of them are one mesh with an axis per prime factor of the number of devices; a mesh's own order of the
+        devices is an attribute of the jax sharding.
         """
         if self.target is None and stand_in() is not None:
             return self._stand_in().over(order)
@@ -209,9 +210,9 @@ class Sharding:
             tuple(f"factor{i}" for i in range(len(sizes))),
             axis_types=(AxisType.Auto,) * len(sizes),
         )
-        dims = [Dim(tuple(name for axis in dim.axes for name in names[axis]), dim.is_open) for dim in self._asked()]
+        dims = [Dim(tuple(n for axis in dim.axes for n in names[axis]), dim.is_open) for dim in self._reduced_dims()]
         is_in_order = logical == tuple(range(len(order)))
-        # jax's own way to say that an array on a mesh lies on its devices in another order.
+        # jax's own parameter for an array on a mesh whose devices are in another order.
         made = NamedSharding(
             mesh,
             jax_spec(dims),
@@ -222,7 +223,7 @@ class Sharding:
         return made
 
     def _factors(self) -> tuple[list[int], list[int], dict[str, tuple[str, ...]]]:
-        """The prime factors of the axes' sizes, the order in which a program of several meshes has them, and names."""
+        """The prime factors of the axes' sizes, their order in a program of several meshes, and their names."""
         factors = [_primes(size) for size in self.mesh_shape]
         flat = [prime for primes in factors for prime in primes]
         sorting = sorted(range(len(flat)), key=lambda i: flat[i])
@@ -233,24 +234,26 @@ class Sharding:
         return flat, sorting, names
 
     def in_program(self) -> NamedSharding:
-        """The layout as the program that is being traced spells it (see `program_devices`, `by_hand`)."""
+        """Returns the sharding in terms of the program that is being traced (see `tracing`)."""
         order = program.order
         made = self.jax if order is None or len(order) == 1 else self.over(order)
-        there = jax.sharding.get_abstract_mesh() if program.by_hand else made.mesh
+        there = jax.sharding.get_abstract_mesh() if program.manual_axes else made.mesh
         return made if there is made.mesh else NamedSharding(there, made.spec, memory_kind=made.memory_kind)
 
     def by_axis(self) -> tuple[Any, dict[str, tuple[str, ...]]]:
-        """This mesh as the program that is being traced spells it, and which axes of it each axis is there."""
+        """Returns this mesh as the mesh of the program that is being traced, and the axes there of each axis."""
         if (order := program.order) is None or len(order) == 1:
             return self.replicated().jax.mesh, {axis: (axis,) for axis in self.axis_names}
         there = self.replicated().over(order)
         if is_reordered(there):
-            why = f"{self!r}: a manual region in a program whose first mesh has another order of the devices, {order}"
-            raise NotImplementedError(f"{why}; give both meshes one order, or call spmd.sync() between them")
+            raise NotImplementedError(
+                f"{self!r}: a manual computation in a program whose first mesh has another order of the devices, "
+                f"{order}; give both meshes one order, or call spmd.sync() between them"
+            )
         return there.mesh, self._factors()[2]
 
     def is_as(self, other: "Sharding", rank: int) -> bool:
-        """Whether an array of `rank` dims lies the same in both: the same piece on each device."""
+        """True if an array of `rank` dims has the same shard on each device in both."""
         if self is other:
             return True
         return (
@@ -261,29 +264,29 @@ class Sharding:
         )
 
     def allows(self, chosen: Any, rank: int) -> bool:
-        """Whether the compiler chose for an array of `rank` dims what this asks in the program that is being traced."""
-        asked = self.in_program()
+        """True if the compiler's choice for an array of `rank` dims agrees with this one in the traced program."""
+        requested = self.in_program()
         if not self.is_open:
-            return asked.is_equivalent_to(chosen, rank)
+            return requested.is_equivalent_to(chosen, rank)
         fixed = [d for d in range(rank) if d >= len(self.spec.dims) or not self.spec.dims[d].is_open]
-        return _pieces(asked, rank, fixed) == _pieces(chosen, rank, fixed)
+        return _tile_indices(requested, rank, fixed) == _tile_indices(chosen, rank, fixed)
 
     def mesh_axes(self) -> "OrderedDict[str, int]":
-        """Axis name -> size."""
+        """Returns axis name -> size."""
         return OrderedDict(zip(self.axis_names, self.mesh_shape, strict=True))
 
     def tiles(self, rank: int) -> tuple[int, ...]:
-        """Into how many pieces each of `rank` dims is cut."""
+        """The number of tiles of each of `rank` dims."""
         size = self.mesh_axes()
         cut = tuple(math.prod(size[axis] for axis in dim.axes) for dim in self.spec.dims)
         return cut + (1,) * (rank - len(cut))
 
     def shard_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of one device's piece: ceil(dim / pieces), so the last pieces of an uneven dim are padded."""
+        """The shape of one device's shard: ceil(dim / tiles), so the last shards of an uneven dim are padded."""
         return tuple(-(-dim // cut) for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
 
     def padded_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """The smallest shape that holds `shape` and divides evenly; what the device buffers together hold."""
+        """The smallest shape that holds `shape` and divides evenly: that of all device buffers together."""
         return tuple(-(-dim // cut) * cut for dim, cut in zip(shape, self.tiles(len(shape)), strict=True))
 
     def is_replicated(self) -> bool:
@@ -301,8 +304,8 @@ class Sharding:
     def text(self, rank: int, *, iota: bool = False) -> str:
         """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as PyTorch/XLA printed it.
 
-        iota: in the newer form, `<=[8]`, where the devices have one. A dim that is left to the partitioner is named
-        behind it, as in the `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
+        iota: in the newer form, `<=[8]`, where the devices have one. An open dim is named behind it, as in the
+        `backend_config` of `@Sharding`. `Mesh.sharding` takes the text back.
         Source: `xla::OpSharding` (tile assignment, `last_tile_dim_replicate`, `last_tile_dims`).
         """
         left = [i for i, dim in enumerate(self.spec.dims) if dim.is_open]
@@ -310,7 +313,7 @@ class Sharding:
         return spell(Tiling(self.tiles(rank), *self.last_tiles(), self._groups()), iota=iota) + free
 
     def _groups(self) -> tuple[int, ...]:
-        """The devices tile by tile; those that hold copies of one tile, or of one summand of it, stand together."""
+        """The devices tile by tile; those that hold copies of one tile, or of one summand of it, are adjacent."""
         named = [*(axis for dim in self.spec.dims for axis in dim.axes), *self.spec.unreduced]
         used = [self.axis_names.index(axis) for axis in named]
         rest = [i for i in range(len(self.axis_names)) if i not in used]
@@ -318,7 +321,7 @@ class Sharding:
         return _in_order(ids.transpose(used + rest), *self.last_tiles())
 
     def last_tiles(self) -> tuple[int, int]:
-        """Of how many summands a tile is the sum that is left to do, and how many devices hold each of them."""
+        """The number of summands whose sum a tile still is, and the number of devices that hold each of them."""
         size = self.mesh_axes()
         sums = math.prod(size[axis] for axis in self.spec.unreduced)
         return sums, len(self.device_ids) // (sums * math.prod(self.tiles(len(self.spec.dims))))
@@ -337,14 +340,14 @@ class Sharding:
 
 
 def _number(entry: Any) -> Any:
-    """An entry of a spec over a mesh without names, its axes as numbers."""
+    """Returns an entry of a spec over a mesh without names with its axes as numbers."""
     if isinstance(entry, tuple):
         return tuple(map(int, entry))
     return int(entry) if isinstance(entry, str) else entry
 
 
 def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...], int, int, np.ndarray]:
-    """A tiling of the compiler's: the pieces of each dim, the summands and the copies of a piece; the devices so."""
+    """Returns the tiles of each dim, the summands and copies of a tile, and the devices, of a tiling of XLA's."""
     if tiling.is_unreduced():
         return (1,) * rank, num_devices, 1, np.arange(num_devices)
     if not tiling.is_tiled() or tiling.is_manual():
@@ -358,10 +361,10 @@ def _tiles_of(tiling: Any, rank: int, num_devices: int) -> tuple[tuple[int, ...]
     return tiles[:rank], sums, copies, np.moveaxis(numbers, sums_at, range(rank, rank + len(sums_at)))
 
 
-def _pieces(lies: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[Any, tuple[int, ...]]:
-    """Which piece of each of these dims each device has, and of how many."""
-    order = device_order(lies)
-    tiling = hlo_sharding(lies, rank)
+def _tile_indices(sharding: jax.sharding.Sharding, rank: int, dims: list[int]) -> dict[Any, tuple[int, ...]]:
+    """For each device the index of its tile in each of these dims, and the number of tiles."""
+    order = device_order(sharding)
+    tiling = hlo_sharding(sharding, rank)
     if tiling.is_replicated():
         return dict.fromkeys(order, (0, 1) * len(dims))
     tiles, *_, numbers = _tiles_of(tiling, rank, len(order))
@@ -377,20 +380,20 @@ _UNREDUCED = xla_client.OpSharding.Type.UNREDUCED
 
 
 def memory_of(chosen: jax.sharding.Sharding) -> str:
-    """In which memory jax says that an array lies: what it calls a device's default is "device" everywhere."""
+    """The memory of a jax sharding: a device's default memory is "device" everywhere."""
     device: Any = device_order(chosen)[0]
     kind = chosen.memory_kind
     return DEVICE if kind is None or kind == device.default_memory().kind else kind
 
 
 def _in_order(ids: np.ndarray, sums: int, copies: int) -> tuple[int, ...]:
-    """Devices by tile, summand and copy: those of one summand in order, and the summands of a tile by their first."""
+    """The devices by tile, summand and copy: those of a summand in order, and a tile's summands by their first."""
     tiles = np.sort(ids.reshape(-1, sums, copies), axis=2)
     return tuple(device for tile in tiles.tolist() for summand in sorted(tile) for device in summand)
 
 
 def _primes(number: int) -> list[int]:
-    """The prime factors of a number, in order."""
+    """Returns the prime factors of a number, in order."""
     found, prime = [], 2
     while number > 1:
         while number % prime == 0:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.metrics import CompileRecord
+from spmd.core.counters import CompileRecord
 
 
 class Block(nn.Module):
@@ -92,7 +92,7 @@ def train(kind: type, call: Call, mesh: spmd.Mesh | None = None, *, layers: int 
 def plain(kind: type, mesh: spmd.Mesh | None = None) -> tuple[int, list[torch.Tensor]]:
     """Without checkpoint, one layer after the other: rolled, layers need less memory as it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spmd.config, "roll_layers", "never")
+        patch.setattr(spmd.config, "scan_layers", "never")
         return train(kind, lambda block, x: block(x), mesh)
 
 
@@ -102,7 +102,7 @@ class TestMemory:
     @pytest.mark.parametrize("mode", ["auto", "never"])
     @pytest.mark.parametrize("name", CALLS)
     def test_attention_and_dropout(self, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", mode)
+        monkeypatch.setattr(spmd.config, "scan_layers", mode)
         before, expected = plain(Block)
         after, actual = train(Block, CALLS[name])
         assert after < 0.25 * before, f"{after:,} B with checkpoint, {before:,} B without"
@@ -158,11 +158,11 @@ class TestRolled:
     """Layers in a loop of the program keep their inputs and nothing else."""
 
     def test_a_layer_more_is_an_input_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", "always")
+        monkeypatch.setattr(spmd.config, "scan_layers", "always")
         before, _ = train(Block, lambda block, x: block(x), layers=12)
         fewer, _ = train(Block, CALLS["not reentrant"], layers=8)
         more, _ = train(Block, CALLS["not reentrant"], layers=12)
-        assert [turns for turns, _ in ran().loops] == [12, 12]
+        assert [iterations for iterations, _ in ran().loops] == [12, 12]
         inputs = 4 * 16 * 64 * 32 * 4  # bytes, of four layers
         assert more - fewer < 1.25 * inputs, f"{fewer:,} B with 8 layers, {more:,} B with 12"
         assert more < 0.25 * before, f"{more:,} B with checkpoint, {before:,} B without"

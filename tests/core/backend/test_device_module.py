@@ -179,7 +179,7 @@ class TestOneDevice:
 
     @pytest.mark.parametrize("case", range(len(CASES)))
     def test_refused(self, case: int) -> None:
-        with pytest.raises(RuntimeError, match=r"there is no device xla:\d: all physical devices stand behind"):
+        with pytest.raises(RuntimeError, match=r"there is no device xla:\d: the one logical device xla:0 stands for"):
             self.CASES[case]()
 
     def test_other_names(self) -> None:

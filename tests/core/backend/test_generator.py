@@ -114,14 +114,14 @@ class TestGenerator:
             torch.Generator("cpu", "xla")
 
 
-def together(*turns: tuple[int, Callable[[], Any]]) -> None:
+def together(*iterations: tuple[int, Callable[[], Any]]) -> None:
     """Runs functions in two threads, in the order given: each pair says which thread it is for."""
-    done = [threading.Event() for _ in turns]
+    done = [threading.Event() for _ in iterations]
     errors: list[BaseException] = []
 
     def run(mine: int) -> None:
         try:
-            for place, (thread, function) in enumerate(turns):
+            for place, (thread, function) in enumerate(iterations):
                 if place:
                     assert done[place - 1].wait(30)
                 if thread == mine:

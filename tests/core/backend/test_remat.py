@@ -291,11 +291,11 @@ class TestTorch:
             check(one, other)
 
     def test_another_op_in_the_recomputation(self) -> None:
-        turns = []
+        iterations = []
 
         def function(x: Tensor) -> Tensor:
-            turns.append(1)
-            return (x @ x if len(turns) == 1 else torch.mv(x, x[0]).expand(4, 4)).sin()
+            iterations.append(1)
+            return (x @ x if len(iterations) == 1 else torch.mv(x, x[0]).expand(4, 4)).sin()
 
         x = start("xla")
         made = spmd.remat(function, policy="dots")(x)

@@ -52,7 +52,7 @@ class TestGradients:
         spmd.sync()
         program = cache.last_program()
         assert program is not None
-        assert "pinned_host" in {lies.memory for lies in program.results}
+        assert "pinned_host" in {sharding.memory for sharding in program.results}
         made.backward()
         y = torch.linspace(-1, 1, 4).requires_grad_()
         (y * 2).exp().sum().backward()

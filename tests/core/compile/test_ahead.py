@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.compile import ahead
+from spmd.core.compile import hoisted
 from spmd.core.ir.graph import Graph
 
 WIDTH, CLASSES, LAYERS = 16, 48, 8
@@ -18,10 +18,10 @@ WIDTH, CLASSES, LAYERS = 16, 48, 8
 
 @pytest.fixture(autouse=True)
 def rolled() -> Iterator[None]:
-    before = spmd.config.roll_layers
-    spmd.config.roll_layers = "always"
+    before = spmd.config.scan_layers
+    spmd.config.scan_layers = "always"
     yield
-    spmd.config.roll_layers = before
+    spmd.config.scan_layers = before
 
 
 class Classifier(nn.Module):
@@ -44,14 +44,14 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
-    seen: list[tuple[Graph, dict[int, ahead.Ahead]]] = []
-    find = ahead.find
+    seen: list[tuple[Graph, dict[int, hoisted.Ahead]]] = []
+    find = hoisted.find
 
-    def noting(graph: Graph) -> dict[int, ahead.Ahead]:
+    def noting(graph: Graph) -> dict[int, hoisted.Ahead]:
         seen.append((graph, find(graph)))
         return seen[-1][1]
 
-    monkeypatch.setattr(ahead, "find", noting)
+    monkeypatch.setattr(hoisted, "find", noting)
     torch.manual_seed(0)
     x, model, on_xla = torch.randn(rows, WIDTH), Classifier(), Classifier()
     on_xla.load_state_dict(model.state_dict())
@@ -85,10 +85,10 @@ def test_a_head_whose_logits_are_never_whole_has_its_gradients_there_too(monkeyp
 
 
 def test_without_a_loop_nothing_is_looked_for(monkeypatch):
-    spmd.config.roll_layers = "never"
+    spmd.config.scan_layers = "never"
     seen = []
-    find = ahead.find
-    monkeypatch.setattr(ahead, "find", lambda graph: seen.append(find(graph)) or seen[-1])
+    find = hoisted.find
+    monkeypatch.setattr(hoisted, "find", lambda graph: seen.append(find(graph)) or seen[-1])
     model = Classifier().to("xla")
     step(model, torch.randn(3, WIDTH).to("xla")).item()
     assert seen and not any(seen)

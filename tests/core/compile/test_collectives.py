@@ -12,8 +12,8 @@ from jax.sharding import PartitionSpec as Spec
 
 import spmd
 from spmd import Mesh
-from spmd.core.compile.collectives import collectives, groups, node_index
 from spmd.core.compile.hlo import Module
+from spmd.core.compile.hlo_collectives import collectives, groups, node_index
 
 GRID = Mesh(range(8), (2, 4), ("data", "model"))
 
@@ -129,7 +129,7 @@ class TestKinds:
         link = f'%g = f32[64]{{0}} all-gather(%x), {how}, frontend_attributes={{chain_id="0"}}\n  '
         assert is_async(2 * link) == [False] and is_async(3 * link) == [True] and is_async(link) == [False]
         row = spmd.metrics.Collective("all-gather", ("a",), 4, 64, 3, is_async=True)
-        assert "moves 144 B beside other work" in str(row)
+        assert "moves 144 B overlapped with other work" in str(row)
 
     def test_group_of_one(self) -> None:
         assert not found(program("%g = f32[16]{0} all-reduce(%x), replica_groups={{0},{1}}, to_apply=%sum"))
@@ -146,7 +146,7 @@ class TestKinds:
         assert node_index("jit(spmd)/reduce#x", 20) is None and node_index("jit(spmd)/aten.mm#99/dot", 20) is None
 
 
-class TestTurns:
+class TestIterations:
     """A collective in a loop counts for every turn, in nested ones for the product."""
 
     def test_nested_scan(self) -> None:
@@ -167,7 +167,7 @@ class TestTurns:
 
 
 class TestWhatRan:
-    """`metrics.compiles()` and `explain()` tell it of every program that was compiled here."""
+    """`counters.compiles()` and `explain()` tell it of every program that was compiled here."""
 
     def test_line_and_axes(self, mesh2x4: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(16, 8, device="xla"), mesh2x4, (("data", "fsdp"), None))

@@ -9,7 +9,7 @@ import torch
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.compile.difference import Asked, difference
+from spmd.core.compile.difference import Requested, difference
 from spmd.core.engine.execute import graph_of, roots_of
 from spmd.core.pjrt.devices import default_sharding
 
@@ -125,7 +125,7 @@ class TestInputs:
             return spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, spec).sin()
 
         found = cause(step, ("fsdp", None), (None, "fsdp"))
-        assert "the input float32[8,8] now lies as Sharding((fsdp=8), (None, 'fsdp')), before as" in found
+        assert "the input float32[8,8] is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as" in found
         assert "aten.sin reads it at" in found and here(found)
 
 
@@ -161,7 +161,7 @@ class TestAnnotations:
             state.mul_(2)
 
         found = cause(step, ("fsdp", None), (None, "fsdp"))
-        assert "now lies as Sharding((fsdp=8), (None, 'fsdp')), before as Sharding((fsdp=8), ('fsdp',))" in found
+        assert "is now sharded as Sharding((fsdp=8), (None, 'fsdp')), before as Sharding((fsdp=8), ('fsdp',))" in found
 
 
 class TestOps:
@@ -198,9 +198,9 @@ class TestOps:
         assert "op aten._foreach_mul_.Scalar instead of aten.clone at" in found and "optimizer.step()" in found
 
     def test_a_longer_loop(self, x: torch.Tensor) -> None:
-        def step(turns: int) -> torch.Tensor:
+        def step(iterations: int) -> torch.Tensor:
             y = x
-            for _ in range(turns):
+            for _ in range(iterations):
                 y = y.sin().cos()
             return y
 
@@ -227,7 +227,7 @@ class TestResults:
 
         found = cause(step, False, True)
         assert found.startswith("the result of aten.sin at") and "y = x.sin() is kept, before it was not" in found
-        assert found.endswith("a tensor more is alive at the barrier (2, before 1)")
+        assert found.endswith("a tensor more is alive at the sync (2, before 1)")
         kept.clear()
 
     def test_not_kept(self, x: torch.Tensor) -> None:
@@ -237,18 +237,18 @@ class TestResults:
 
         found = cause(step, True, False)
         assert found.startswith("the result of aten.sin at") and "y = x.sin() is not kept any more" in found
-        assert found.endswith("a tensor less is alive at the barrier (1, before 2)")
+        assert found.endswith("a tensor less is alive at the sync (1, before 2)")
 
     def test_written_over(self, x: torch.Tensor) -> None:
         """Whose memory a result may take is part of the program."""
         y = x + 1
-        graph = graph_of(roots_of([y._cell]), default_sharding())
+        graph = graph_of(roots_of([y._storage]), default_sharding())
         for was, is_now, told in (
             (False, True, "may be written over, before it had to stay"),
             (True, False, "must stay"),
         ):
             before, now = (dataclasses.replace(graph, donated=(flag,)) for flag in (was, is_now))
-            found = difference(Asked(before, 0), now)
+            found = difference(Requested(before, 0), now)
             assert found.startswith(f"the input float32[8,8] {told}") and "aten.add.Tensor reads it at" in found
 
 
@@ -261,17 +261,17 @@ class TestElsewhere:
 
         cause(step, 5)
         found = cause(step, 6, forgets=False)
-        assert found.startswith("first program of this barrier; from the nearest, of barrier ")
-        assert "it differs so: aten.pow.Tensor_Scalar: exponent=6, before exponent=5 at" in found
+        assert found.startswith("first program of this sync; compared with the nearest program, of barrier ")
+        assert ": aten.pow.Tensor_Scalar: exponent=6, before exponent=5 at" in found
 
     def test_nothing_alike(self, x: torch.Tensor) -> None:
         found = cause(lambda _: torch.linalg.det(x.erfinv().i0().sinc()), None)
-        assert found == "first program of this barrier"
+        assert found == "first program of this sync"
 
     def test_initial_values_are_no_steps(self) -> None:
         """A first step is not compared with the program that made its parameters."""
         with torch.device("xla"):
             weight = torch.nn.Parameter(torch.rand(5, 7))
         found = cause(lambda _: weight * 2, None)
-        assert found.startswith("first program of this barrier")
+        assert found.startswith("first program of this sync")
         assert [record.name for record in spmd.metrics.compiles()[-2:]] == ["init", "step"]

@@ -53,7 +53,7 @@ ENTRY %main (state: (s32[], f32[8])) -> (s32[], f32[8]) {
 """  # noqa: E501
 
 
-class TestTurns:
+class TestIterations:
     """Each computation counts once for every turn of the loops around it."""
 
     def test_no_loop(self) -> None:
@@ -62,7 +62,7 @@ class TestTurns:
     @pytest.mark.parametrize("length", [2, 12])
     def test_scan(self, length: int) -> None:
         parsed = module(lambda a: jax.lax.scan(step, a, None, length=length)[0], (N, N))
-        assert dots(parsed) == [length] and not parsed.untold
+        assert dots(parsed) == [length] and not parsed.unknown
 
     def test_nested(self) -> None:
         def outer(carry: Any, _: Any) -> Any:
@@ -70,7 +70,7 @@ class TestTurns:
             return inner @ carry, None
 
         parsed = module(lambda a: jax.lax.scan(outer, a, None, length=7)[0], (N, N))
-        assert dots(parsed) == [7, 35] and not parsed.untold
+        assert dots(parsed) == [7, 35] and not parsed.unknown
 
     def test_scan_over_rows_and_back(self) -> None:
         def loss(weights: Any, x: Any) -> Any:
@@ -81,7 +81,7 @@ class TestTurns:
 
     def test_loop_that_data_ends(self) -> None:
         parsed = module(lambda a: jax.lax.while_loop(lambda c: c.sum() < 9.0, lambda c: c @ c, a), (N, N))
-        assert dots(parsed) == [1] and len(parsed.untold) == 1
+        assert dots(parsed) == [1] and len(parsed.unknown) == 1
 
 
 # As a TPU's compiler leaves a counter of 64 bits: two of 32, and no word of the number of turns.
@@ -141,7 +141,7 @@ class TestCosts:
     def test_counter_of_two_halves(self) -> None:
         parsed = Module(SPLIT_COUNTER)
         counts = {name: computation.count for name, computation in parsed.computations.items()}
-        assert counts == {"main": 1, "body": 7, "condition": 8, "fused": 7} and not parsed.untold
+        assert counts == {"main": 1, "body": 7, "condition": 8, "fused": 7} and not parsed.unknown
         assert cycles(parsed) == (7 * 100 + 7, 107)
 
     def test_products(self) -> None:

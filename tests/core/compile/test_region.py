@@ -9,20 +9,20 @@ from support import check
 import spmd
 from spmd.core.compile import cache, failing
 from spmd.core.compile.lower import LoweringError
-from spmd.core.compile.region import EACH, Scan, body_numbers, scan_entry
-from spmd.core.ir.graph import Leaf, Region, Value
+from spmd.core.compile.region import EACH, Scan, body_numbers, scan_op
+from spmd.core.ir.graph import DeviceData, Region, Value
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_frame
-from spmd.core.lazy.cell import LOCK, Cell
 from spmd.core.lazy.reads import operand
 from spmd.core.lazy.record import record
+from spmd.core.lazy.storage import LOCK, Storage
 from spmd.core.lazy.tensor import XlaTensor, tensors_of, wrap
 
 
 def stand_in(*shape: int) -> XlaTensor:
     """A tensor that stands for one that a body will be given."""
     meta = dense_meta(shape, torch.float32)
-    return wrap(meta, Cell(Leaf(meta, is_abstract=True), meta))
+    return wrap(meta, Storage(DeviceData(meta, is_abstract=True), meta))
 
 
 def value(tensor: torch.Tensor) -> Value:
@@ -33,8 +33,8 @@ def run(name: str, scan: Scan, operands: list[torch.Tensor], numbers: list[float
     """Records a scan."""
     with LOCK:
         values = [value(tensor) for tensor in operands]
-        entry = scan_entry(name, scan, [each.meta for each in values])
-        return list(tensors_of(record(entry, values, numbers, (*user_frame(), -1))))
+        op = scan_op(name, scan, [each.meta for each in values])
+        return list(tensors_of(record(op, values, numbers, (*user_frame(), -1))))
 
 
 def linear() -> Region:
@@ -83,8 +83,8 @@ class TestScan:
         rows = torch.randn(3, 2)
         (last,) = run("spmd.scan", scan, [torch.ones(2).to("xla"), rows.to("xla")], numbers)
         wanted = torch.ones(2)
-        for turn, factor in enumerate((1.0, 2.0, 4.0)):
-            wanted = wanted * factor + rows[turn] * 7.0 + 100 + 5 * turn
+        for iteration, factor in enumerate((1.0, 2.0, 4.0)):
+            wanted = wanted * factor + rows[iteration] * 7.0 + 100 + 5 * iteration
         check(last, wanted)
 
     def test_no_rows(self) -> None:
@@ -128,7 +128,7 @@ class TestMessages:
         last.cpu()
         program = cache.last_program()
         assert program is not None
-        (place,) = [i for i, entry in enumerate(program.entries) if entry.name == "spmd.scan"]
+        (place,) = [i for i, op in enumerate(program.entries) if op.name == "spmd.scan"]
         text = f'no such thing in "jit(spmd)/spmd.scan#{place}/while/body/region0/aten.mm#0/dot_general"'
         assert re.search(r"XLA failed in aten\.mm, recorded at .*test_region\.py:\d+ in linear: y = x @ weight", str(
             failing.explain(program, RuntimeError(text))
@@ -146,18 +146,18 @@ class TestRegion:
     def test_same_text_is_one_op(self) -> None:
         one, other = (Scan(linear(), 3, 1, 1, (True,), (True,)) for _ in range(2))
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 4))]
-        assert scan_entry("spmd.scan", one, metas) is scan_entry("spmd.scan", other, metas)
-        assert scan_entry("spmd.scan", one, metas) is not scan_entry(
+        assert scan_op("spmd.scan", one, metas) is scan_op("spmd.scan", other, metas)
+        assert scan_op("spmd.scan", one, metas) is not scan_op(
             "spmd.scan", Scan(other.body, 3, 1, 1, (True,), (True,), reverse=True), metas
         )
 
     def test_refuses_what_does_not_fit(self) -> None:
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 5))]
         with pytest.raises(ValueError, match="the body takes"):
-            scan_entry("spmd.scan", Scan(linear(), 3, 1, 1, (True,), (True,)), metas)
+            scan_op("spmd.scan", Scan(linear(), 3, 1, 1, (True,), (True,)), metas)
         x = stand_in(2)
         with pytest.raises(ValueError, match="the carry goes in as"):
-            scan_entry(
+            scan_op(
                 "spmd.scan", Scan(Region.of([value(x.sum())], [value(x)]), 3, 0, 1, (), ()),
                 [dense_meta((2,), torch.float32)],
             )  # fmt: skip

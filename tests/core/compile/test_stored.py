@@ -16,7 +16,7 @@ from spmd.core.compile import cache, disk, setting, stored
 from spmd.core.compile.program import Program
 from spmd.core.interop import call_jax
 from spmd.core.pjrt import transfer
-from spmd.core.sharding import rows
+from spmd.core.sharding import store_rows
 
 
 @pytest.fixture(autouse=True)
@@ -106,9 +106,11 @@ class TestSecondStart:
             return [layer.tolist() for layer in layers], len(found.inputs), len(found.outputs), found.donated
 
         plain, _, _ = started(run)
-        lies = mesh8.sharding(("fsdp", None), 2, "test")
-        ones = transfer.upload(np.ones((16, 4), np.float32), lies)
-        rows.row(rows.stacked([ones] * 3, lies), 0, lies)  # jax compiles these for itself, once in a process
+        sharding = mesh8.sharding(("fsdp", None), 2, "test")
+        ones = transfer.upload(np.ones((16, 4), np.float32), sharding)
+        store_rows.row(
+            store_rows.stacked([ones] * 3, sharding), 0, sharding
+        )  # jax compiles these for itself, once in a process
         monkeypatch.setattr(*WHERE, alike)
         first, second = twice(run)
         assert first == second == (plain[0], 1, 1, (True,) * 3) and plain[1:3] == (3, 3)
@@ -197,7 +199,7 @@ class TestDonation:
         momentum = spmd.mark_sharding(torch.zeros(64, 8).to("xla"), mesh, ("fsdp", None))
         spmd.sync()
         for _ in range(3):
-            old = weight._cell.value.buffer
+            old = weight._storage.value.buffer
             momentum.mul_(0.5).add_(weight.cos())
             weight.sub_(momentum, alpha=0.1)
             spmd.sync(wait=True)
@@ -352,7 +354,7 @@ STEP = """
 ROLLED = """
     import torch, spmd
     spmd.simulate(8)
-    spmd.config.roll_layers = "always"
+    spmd.config.scan_layers = "always"
     mesh = spmd.Mesh(range(8), (8,), ("fsdp",))
     torch.manual_seed(0)
     layers = torch.nn.ModuleList(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.1)) for _ in range(4))
@@ -370,7 +372,7 @@ ROLLED = """
         print(loss.item().hex())
     record = spmd.metrics.compiles()[-1]
     print(record.loops, record.traffic, record.temp_bytes, record.alias_bytes)
-    print(layers[2][0].weight._cell.value.row, layers[2][0].weight.sum().item().hex())
+    print(layers[2][0].weight._storage.value.row, layers[2][0].weight.sum().item().hex())
     names = ("programs_compiled", "programs_stored", "programs_loaded")
     print(*(spmd.metrics.counter(name) for name in names))
 """

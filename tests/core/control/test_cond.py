@@ -55,7 +55,7 @@ class TestValues:
         assert total.tolist() == [float(taken)] * 2
 
     def test_inside_a_scan_with_gradients(self) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             carry = spmd.cond(row.sum() > 0, lambda c, r: c * r, lambda c, r: c - r, (carry, row))
             return carry, None
 
@@ -63,7 +63,7 @@ class TestValues:
         for device in ("xla", "cpu"):
             x, rows = torch.ones(2).to(device).requires_grad_(), torch.tensor([[1.0, 2.0], [-3.0, 1.0]]).to(device)
             rows.requires_grad_()
-            spmd.scan(turn, x, rows)[0].square().sum().backward()
+            spmd.scan(iteration, x, rows)[0].square().sum().backward()
             results.append([x.grad, rows.grad])
         for ours, theirs in zip(*results, strict=True):
             check(ours, theirs)

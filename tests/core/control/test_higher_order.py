@@ -28,11 +28,13 @@ def map_plain(function: Callable[..., Any], xs: torch.Tensor, *args: Any) -> Any
     return torch.stack([function(row, *args) for row in xs])
 
 
-def step(x: torch.Tensor, scale: torch.Tensor, cond: Any, loop: Any, turns: Any, each: Any) -> list[Any]:
+def step(x: torch.Tensor, scale: torch.Tensor, cond: Any, loop: Any, iterations: Any, each: Any) -> list[Any]:
     a, b = cond(x.sum() > 0, lambda v: (v + 1, v * scale), lambda v: (v - 1, v * 3), (x,))
     with torch.no_grad():
         count, doubled = loop(lambda n, v: n < 3, lambda n, v: (n + 1, v * 2), (torch.zeros_like(x[0, 0]), x + 1))
-    carry, ys = turns(lambda c, row: ({"sum": c["sum"] * scale + row}, c["sum"] * 2), {"sum": scale}, x, reverse=True)
+    carry, ys = iterations(
+        lambda c, row: ({"sum": c["sum"] * scale + row}, c["sum"] * 2), {"sum": scale}, x, reverse=True
+    )
     mapped = each(lambda row, s: row * s, x, scale)
     (a.square().sum() + b.sum() + carry["sum"].square().sum() + ys.sum() + mapped.square().sum()).backward()
     return [a, b, count, doubled, carry["sum"], ys, mapped, x.grad, scale.grad]

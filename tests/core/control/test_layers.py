@@ -356,7 +356,7 @@ class TestStacks:
 
     @pytest.mark.parametrize("mode", ["auto", "never"])
     def test_the_program_is_as_long_for_any_number_of_layers(self, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", mode)
+        monkeypatch.setattr(spmd.config, "scan_layers", mode)
 
         def text(count: int) -> str:
             torch.manual_seed(0)

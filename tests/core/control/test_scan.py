@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import spmd
-from spmd.core.lazy.cell import pending
+from spmd.core.lazy.storage import pending
 
 
 def data(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -37,11 +37,11 @@ def compare(
 
 
 def dense(weight: torch.Tensor) -> Callable[..., Any]:
-    def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+    def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
         carry = torch.tanh(carry @ weight + row)
         return carry, carry.sum(0)
 
-    return turn
+    return iteration
 
 
 class TestGradients:
@@ -78,11 +78,11 @@ class TestGradients:
         def nested(weight: torch.Tensor) -> Callable[..., Any]:
             hidden = weight * 2  # a tensor with a history, read by the inner body alone
 
-            def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+            def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
                 carry, sums = spmd.scan(lambda c, r: (torch.tanh(c @ hidden) * r, c.mean()), carry, row)
                 return carry, sums
 
-            return turn
+            return iteration
 
         compare(nested)
 
@@ -92,11 +92,11 @@ class TestGradients:
             init = {"a": data(2).to(device).requires_grad_(), "n": (torch.zeros((), device=device), 3)}
             xs = [data(2, 5).to(device).requires_grad_(), None]
 
-            def turn(carry: Any, x: Any) -> Any:
+            def iteration(carry: Any, x: Any) -> Any:
                 a, (count, three) = carry["a"], carry["n"]
                 return {"a": a * x[0] + three, "n": (count + 1, three)}, (None, {"y": a * 2})
 
-            last, (nothing, ys) = spmd.scan(turn, init, xs, dim=1)
+            last, (nothing, ys) = spmd.scan(iteration, init, xs, dim=1)
             assert nothing is None and last["n"][1] == 3 and not last["n"][0].requires_grad
             (last["a"].sum() + ys["y"].sum()).backward()
             made.append([last["a"], last["n"][0], ys["y"], init["a"].grad, xs[0].grad])
@@ -108,7 +108,7 @@ class TestGradients:
         with torch.no_grad():
             last, _ = spmd.scan(dense(weight), x, rows)
         assert not last.requires_grad
-        assert len(last._cell.value.node.entry.metas) == 2
+        assert len(last._storage.value.node.op.metas) == 2
 
     def test_a_gradient_of_the_gradient_is_refused(self) -> None:
         x = data(4).to("xla").requires_grad_()
@@ -127,18 +127,18 @@ class TestDraws:
     """A key a turn, the plain loop's."""
 
     def test_the_plain_loops_numbers(self) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             noise = torch.rand_like(carry)
             return nn.functional.dropout(carry + row, 0.5) + noise, noise
 
         x, rows = torch.ones(16, device="xla"), data(4, 16).to("xla")
         torch.manual_seed(5)
-        last, ys = spmd.scan(turn, x, rows)
+        last, ys = spmd.scan(iteration, x, rows)
         after = torch.rand(2, device="xla")
         torch.manual_seed(5)
         carry, noises = x, []
         for row in rows:
-            carry, noise = turn(carry, row)
+            carry, noise = iteration(carry, row)
             noises.append(noise)
         check(last, carry.cpu())
         check(ys, torch.stack(noises).cpu())
@@ -149,15 +149,15 @@ class TestDraws:
         for rolled in (True, False):
             generator = torch.Generator("xla").manual_seed(3)
 
-            def turn(carry: torch.Tensor, row: torch.Tensor, generator: Any = generator) -> Any:
+            def iteration(carry: torch.Tensor, row: torch.Tensor, generator: Any = generator) -> Any:
                 return carry + torch.randn(4, generator=generator, device="xla") * row, None
 
             x, rows = torch.zeros(4, device="xla"), data(3, 4).to("xla")
             if rolled:
-                made.append(spmd.scan(turn, x, rows)[0])
+                made.append(spmd.scan(iteration, x, rows)[0])
             else:
                 for row in rows:
-                    x, _ = turn(x, row)
+                    x, _ = iteration(x, row)
                 made.append(x)
         check(made[0], made[1].cpu())
 
@@ -210,7 +210,7 @@ class TestWrites:
         """What the body writes into data of its own making is no write outside."""
 
         def of(device: str) -> Callable[..., Any]:
-            def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+            def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
                 own = torch.ones(4).to(device)
                 if is_marked and device == "xla":
                     spmd.mark_sharding(own, mesh2x4, ("fsdp",))
@@ -218,7 +218,7 @@ class TestWrites:
                 own *= 2
                 return carry + own, own * carry
 
-            return turn
+            return iteration
 
         results = []
         for device in ("xla", "cpu"):
@@ -232,13 +232,15 @@ class TestWrites:
     def test_a_list_of_tensors_kept_by_the_body_has_no_values(self) -> None:
         kept: list[torch.Tensor] = []
 
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             kept.append(carry * row)
             return carry + row, None
 
-        last, _ = spmd.scan(turn, torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
+        last, _ = spmd.scan(iteration, torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
         assert last.tolist() == [3.0, 3.0]
-        with pytest.raises(RuntimeError, match=r"made inside the body of spmd\.scan, where it stands for every turn"):
+        with pytest.raises(
+            RuntimeError, match=r"made inside the body of spmd\.scan, where it stands for every iteration"
+        ):
             kept[0].cpu()
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
@@ -249,7 +251,9 @@ class TestWrites:
             init = (torch.ones(2) / 3).requires_grad_()
             moved = [tensor.to(device).detach().requires_grad_() for tensor in (scale, rows, init)]
 
-            def turn(carry: Any, row: torch.Tensor, scale: torch.Tensor = moved[0], in_place: bool = in_place) -> Any:
+            def iteration(
+                carry: Any, row: torch.Tensor, scale: torch.Tensor = moved[0], in_place: bool = in_place
+            ) -> Any:
                 total, count = carry
                 if in_place:
                     total.mul_(scale).add_(row)
@@ -261,7 +265,7 @@ class TestWrites:
                 return (total, count), total * count
 
             count = torch.zeros((), dtype=torch.int64, device=device)
-            (last, counted), ys = spmd.scan(turn, (moved[2], count), moved[1])
+            (last, counted), ys = spmd.scan(iteration, (moved[2], count), moved[1])
             (last.square().sum() + ys.sum()).backward()
             results.append([last, counted, ys, *(tensor.grad for tensor in moved), moved[2], count])
         for one, other in zip(*results, strict=True):
@@ -271,27 +275,27 @@ class TestWrites:
 
     @pytest.mark.parametrize("device", ["cpu", "xla"])
     def test_the_carry_as_y(self, device: str) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             carry.add_(row)
             return carry, carry
 
-        _, ys = spmd.scan(turn, torch.zeros((), device=device), torch.ones(4, device=device))
+        _, ys = spmd.scan(iteration, torch.zeros((), device=device), torch.ones(4, device=device))
         assert ys.tolist() == [1, 2, 3, 4]
 
     def test_a_row(self) -> None:
-        with pytest.raises(NotImplementedError, match="writes in place into a row of xs"):
+        with pytest.raises(NotImplementedError, match="writes in place into a slice of xs"):
             spmd.scan(lambda c, row: (c, row.add_(1)), torch.zeros(2, device="xla"), torch.ones(3, 2, device="xla"))
 
     def test_what_failed_leaves_nothing_behind(self) -> None:
         buffer = torch.zeros(2, device="xla")
         spmd.sync()
 
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             buffer.add_(row)
             raise KeyError("mine")
 
         with pytest.raises(KeyError, match="mine"):
-            spmd.scan(turn, torch.zeros(2, device="xla") + 1, torch.ones(3, 2, device="xla"))
+            spmd.scan(iteration, torch.zeros(2, device="xla") + 1, torch.ones(3, 2, device="xla"))
         assert buffer.tolist() == [0.0, 0.0]
         assert not pending()
 
@@ -314,12 +318,12 @@ class TestRefusals:
         assert last.tolist() == [9.0, 9.0]
 
     def test_a_barrier(self) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             spmd.sync()
             return carry, None
 
         with pytest.raises(spmd.BodyError, match=r"spmd.sync\(\) at"):
-            spmd.scan(turn, *self.one())
+            spmd.scan(iteration, *self.one())
 
     @pytest.mark.parametrize(
         ("fn", "message"),
@@ -347,12 +351,12 @@ class TestRefusals:
             spmd.scan(lambda c, row: (c, None), torch.zeros(2, device="xla"), torch.ones(3, 2))
 
     def test_draws_apart_from_the_stream(self) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             with torch.random.fork_rng():
                 return carry + torch.rand_like(carry), None
 
         with pytest.raises(NotImplementedError, match="apart from the stream"):
-            spmd.scan(turn, *self.one())
+            spmd.scan(iteration, *self.one())
 
 
 class TestContexts:
@@ -361,15 +365,15 @@ class TestContexts:
     def test_autocast(self) -> None:
         weight, x, rows = data(8, 8).to("xla").requires_grad_(), data(4, 8).to("xla"), data(3, 8).to("xla")
 
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             return carry + nn.functional.linear(carry, weight).float() + row, None
 
         with torch.autocast("xla", dtype=torch.bfloat16):
-            rolled, _ = spmd.scan(turn, x, rows)
+            rolled, _ = spmd.scan(iteration, x, rows)
             (gradient,) = torch.autograd.grad(rolled.sum(), weight)
             plain = x
             for row in rows:
-                plain, _ = turn(plain, row)
+                plain, _ = iteration(plain, row)
             (expected,) = torch.autograd.grad(plain.sum(), weight)
         torch.testing.assert_close(rolled.cpu(), plain.cpu(), rtol=2e-2, atol=2e-2)
         torch.testing.assert_close(gradient.cpu(), expected.cpu(), rtol=2e-2, atol=5e-2)

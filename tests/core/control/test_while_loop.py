@@ -68,13 +68,15 @@ class TestValues:
         check(one, other)
 
     def test_inside_a_scan(self) -> None:
-        def turn(carry: torch.Tensor, row: torch.Tensor) -> Any:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
             (carry,) = spmd.while_loop(lambda c: c.sum() < row, lambda c: (c * 2,), (carry,))
             return carry, carry
 
         rows = torch.tensor([3.0, 20.0])
-        expected = spmd.scan(turn, torch.ones(2), rows)
-        for ours, theirs in zip(spmd.scan(turn, torch.ones(2, device="xla"), rows.to("xla")), expected, strict=True):
+        expected = spmd.scan(iteration, torch.ones(2), rows)
+        for ours, theirs in zip(
+            spmd.scan(iteration, torch.ones(2, device="xla"), rows.to("xla")), expected, strict=True
+        ):
             check(ours, theirs)
 
 

@@ -224,7 +224,7 @@ class TestLate:
         y = x.sin() + 4
         spmd.sync()
         program = spmd.core.compile.cache.last_program()
-        index = [entry.name for entry in program.entries].index("aten.sin")
+        index = [op.name for op in program.entries].index("aten.sin")
         text = f'at "jit(spmd)/aten.sin#{index}/sin": out of memory'
         error = spmd.core.compile.failing.explain(program, RuntimeError(text))
         assert "aten.sin" in str(error) and "y = x.sin() + 4" in str(error) and "out of memory" in str(error)
@@ -239,13 +239,13 @@ class TestDonatedStateGone:
         other = torch.ones(64, device="xla")
         spmd.sync()
         x.add_(1)
-        real = spmd.core.engine.launch.run
+        real = spmd.core.engine.executables.run
 
         def run(program, graph):
             real(program, graph)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(spmd.core.engine.launch, "run", run)
+        monkeypatch.setattr(spmd.core.engine.executables, "run", run)
         raised(KeyboardInterrupt, spmd.sync)
         monkeypatch.undo()
         message, _ = raised(RuntimeError, x.tolist)
@@ -263,7 +263,7 @@ class TestDonatedStateGone:
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(spmd.core.engine.launch, "run", run)
+            patch.setattr(spmd.core.engine.executables, "run", run)
             raised(KeyboardInterrupt, spmd.sync)
         assert x.tolist() == [1.0] * 3
 

@@ -14,7 +14,7 @@ from spmd.core.compile import cache
 from spmd.core.engine import cutting
 from spmd.core.ir.graph import topological
 from spmd.core.lazy import recorders
-from spmd.core.passes import alike, changing, turns
+from spmd.core.passes import changing, isomorphic, unsynced_loops
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
     cache.clear_cache()
-    for known in (changing._barriers, cutting._cuts, turns._met):
+    for known in (changing._syncs, cutting._cuts, unsynced_loops._met):
         known.clear()
     yield
     spmd.sync()
@@ -99,11 +99,11 @@ class TestRandomDepth:
         script = """
             import random, torch, spmd
             from torch import nn
-            from spmd.core.engine import launch
+            from spmd.core.engine import executables
             from spmd.core.passes import changing
             changing.LEAST_OPS = 8
-            seen, run = [], launch.run
-            launch.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
+            seen, run = [], executables.run
+            executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
             torch.manual_seed(0)
             model = nn.ModuleList(nn.Linear(4, 4) for _ in range(6)).to("xla")
             optimizer, order = torch.optim.AdamW(model.parameters()), random.Random(3)
@@ -155,8 +155,8 @@ class TestOthers:
         order, x = random.Random(0), torch.ones(2, device="xla")
         for _ in range(3_000):
             x = order.choice([torch.sin, torch.tanh])(x)
-        nodes, _ = topological([x._cell.value])
-        assert len(alike.runs_in(nodes)) <= 256
+        nodes, _ = topological([x._storage.value])
+        assert len(isomorphic.runs_in(nodes)) <= 256
         with torch.no_grad():
             x.zero_()
 

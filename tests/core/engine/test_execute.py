@@ -127,9 +127,7 @@ class TestUnmarkedState:
     @pytest.mark.parametrize(
         ("make", "is_split"), [(perceptron, False), (normalised, False), (perceptron, True)], ids=["dp", "norm", "tp"]
     )
-    def test_one_program(
-        self, mesh2x4: Mesh, make: Callable[[], nn.Sequential], is_split: bool, name: str
-    ) -> None:
+    def test_one_program(self, mesh2x4: Mesh, make: Callable[[], nn.Sequential], is_split: bool, name: str) -> None:
         """Data parallel with nothing but the batch marked, tensor parallel with the weights marked and not the biases:
         no program is compiled because a layout changes, and values are those of torch on the CPU."""
         optimizer, num_programs = OPTIMIZERS[name]

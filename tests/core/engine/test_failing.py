@@ -221,7 +221,7 @@ class TestRunFails:
         spmd.sync()
         weight.add_(1)
         huge = torch.zeros(1 << 46, device="xla")
-        with pytest.raises(torch.OutOfMemoryError, match=r"no room for a piece of 262,144\.00 GiB"):
+        with pytest.raises(torch.OutOfMemoryError, match=r"no room for a shard of 262,144\.00 GiB"):
             weight.add_(huge[0]).tolist()
         del huge
         assert weight.tolist() in ([1.0] * 3, [2.0] * 3)
@@ -334,7 +334,7 @@ class TestWait:
         x = torch.ones(3, device="xla") + 1
         spmd.sync()
         started = [array for array, _ in runs.started()]
-        assert any(array is x._cell.value.buffer for array in started)
+        assert any(array is x._storage.value.buffer for array in started)
         spmd.sync(wait=True)
         assert all(array.is_ready() for array in started)
 
@@ -348,12 +348,12 @@ class TestReading:
         spmd.sync()
         rows = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
         made = rows * host + alone
-        lies = alone._cell.value.sharding
+        sharding = alone._storage.value.sharding
         before = len(jax.live_arrays())
         assert "tensor<8x8xf32>" in spmd.get_stablehlo()
         assert len(jax.live_arrays()) <= before
-        assert host._cell.value.host is not None and rows._cell.value.host is not None
-        assert alone._cell.value.sharding is lies and spmd.get_sharding(alone) is lies
+        assert host._storage.value.host is not None and rows._storage.value.host is not None
+        assert alone._storage.value.sharding is sharding and spmd.get_sharding(alone) is sharding
         assert made.sum().item() == 8 * (28 + 16)
 
 
@@ -363,8 +363,8 @@ def test_random_places() -> None:
     run_script(
         """
         import random, sys, torch, spmd
-        from spmd.core.compile import cache, compiler, failing, ledger, lower
-        from spmd.core.engine import execute, init, launch, placement, schedule
+        from spmd.core.compile import cache, compiler, compile_log, failing, lower
+        from spmd.core.engine import execute, executables, initialization, placement, schedule
         from spmd.core.ir.graph import Graph
         from spmd.core.pjrt import transfer
         spmd.simulate(2)
@@ -374,10 +374,10 @@ def test_random_places() -> None:
         other = torch.zeros(3, device="xla")
         spmd.sync()
         # What is called on the way, from the choice of what to run to the upload of the data.
-        places = [(placement, "meshes_met"), (placement, "lies_in"), (placement, "pinned_sharding"),
+        places = [(placement, "meshes_met"), (placement, "is_placed_in"), (placement, "pinned_sharding"),
                   (Graph, "key"), (compiler, "lower_graph"), (lower, "_apply"), (transfer, "upload"),
-                  (cache, "_cause"), (ledger, "record"), (failing, "check_memory")]
-        readers = (cache, compiler, execute, init, launch, schedule)
+                  (cache, "_cause"), (compile_log, "record"), (failing, "check_memory")]
+        readers = (cache, compiler, execute, executables, initialization, schedule)
         random.seed(0)
         done = cut = 0
         for turn in range(100):

@@ -10,7 +10,7 @@ from support import check, run_script
 from torch import nn
 
 import spmd
-from spmd.core.engine import launch
+from spmd.core.engine import executables
 
 WIDTH, LAYERS = 8, 16
 
@@ -32,10 +32,10 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spmd.config, "max_program_ops", LAYERS)
 
 
-@pytest.mark.parametrize(("roll_layers", "is_one"), [("always", True), ("never", False)])
+@pytest.mark.parametrize(("scan_layers", "is_one"), [("always", True), ("never", False)])
 class TestLong:
-    def test_forward(self, roll_layers: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", roll_layers)
+    def test_forward(self, scan_layers: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "scan_layers", scan_layers)
         cpu, model = tower(), tower().to("xla")
         x = torch.randn(4, WIDTH)
         spmd.sync()
@@ -44,8 +44,8 @@ class TestLong:
         assert (num_programs() == 1) is is_one
         check(output, cpu(x).detach())
 
-    def test_step(self, roll_layers: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", roll_layers)
+    def test_step(self, scan_layers: str, is_one: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(spmd.config, "scan_layers", scan_layers)
         cpu, model = tower(), tower().to("xla")
         x = torch.randn(4, WIDTH)
         spmd.sync()
@@ -129,13 +129,13 @@ class TestWithoutLoop:
         spmd.sync()
         y = chain(x, 1, 300)
         sizes: list[int] = []
-        run = launch.run
+        run = executables.run
 
         def watched(*args: object) -> object:
             sizes.append(sum(array.nbytes for array in jax.live_arrays() if array.shape == (4096,)))
             return run(*args)
 
-        monkeypatch.setattr(launch, "run", watched)
+        monkeypatch.setattr(executables, "run", watched)
         spmd.sync()
         assert len(sizes) > 3 and max(sizes) - sizes[0] <= 4 * 4096 * 4
         check(y, chain(torch.full((4096,), 0.5), 1, 300))
@@ -143,10 +143,10 @@ class TestWithoutLoop:
     def test_two_processes_cut_alike(self) -> None:
         script = """
             import random, sys, torch, spmd
-            from spmd.core.engine import launch
+            from spmd.core.engine import executables
             spmd.config.max_program_ops = 64
-            order, seen, run = random.Random(2), [], launch.run
-            launch.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
+            order, seen, run = random.Random(2), [], executables.run
+            executables.run = lambda program, graph: (seen.append(len(graph.nodes)), run(program, graph))[1]
             x = torch.linspace(-1, 1, 8).to("xla")
             for _ in range(200):
                 x = order.choice([torch.tanh, torch.sin])(x)

@@ -137,7 +137,7 @@ class TestCauses:
 
     def test_first(self) -> None:
         self.run(lambda: spmd.sync(), lambda _: torch.ones(3).to("xla") * 2, None)
-        assert cause() == "first program of this barrier" or "test_recompile.py" in cause()
+        assert cause() == "first program of this sync" or "test_recompile.py" in cause()
         assert spmd.metrics.compiles()[-1].line.split(" in ")[0].endswith(tuple("0123456789"))
 
     def test_a_static_argument(self) -> None:
@@ -182,7 +182,7 @@ class TestCauses:
             ("fsdp", None),
             (None, "fsdp"),
         )
-        assert "(None, 'fsdp')" in cause() and "now lies as" in cause()
+        assert "(None, 'fsdp')" in cause() and "is now sharded as" in cause()
 
     def test_a_longer_graph(self) -> None:
         def chain(length: int) -> torch.Tensor:
@@ -347,4 +347,4 @@ class TestBound:
         finally:
             spmd.config.max_pending_ops = limit
         assert [t[0].item() for t in kept] == list(range(60))
-        assert capfd.readouterr().out.count("ops recorded without a barrier") <= 1
+        assert capfd.readouterr().out.count("ops recorded without a sync") <= 1

@@ -18,9 +18,9 @@ from support import check
 from torch import nn
 
 import spmd
-from spmd.core.compile import cache, families
+from spmd.core.compile import cache, stack_groups
 from spmd.core.ir.graph import Graph
-from spmd.core.sharding import rows
+from spmd.core.sharding import store_rows
 
 pytestmark = pytest.mark.usefixtures("stores")
 
@@ -34,7 +34,7 @@ class TestLife:
         del layers.twins[1]
         gc.collect()
         layers.check()
-        assert store() is not None and store().leaf(1) is None
+        assert store() is not None and store().device_data(1) is None
         layers.step()
         layers.check()
         assert store() is None and len(layers.stores()) == 1
@@ -50,7 +50,7 @@ class TestLife:
     def test_memory_is_that_of_the_rows(self, mesh8: spmd.Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
         layers = Layers(mesh8, 16, 4)
         with monkeypatch.context() as patch:
-            patch.setattr(*WHERE, families.none)
+            patch.setattr(*WHERE, stack_groups.none)
             layers.step()
         gc.collect()
         allocated = torch.xla.memory_allocated()
@@ -65,14 +65,14 @@ class TestLife:
         all_layers = [Layers(mesh8, 16, 4 * 2**i) for i in range(3)]
         sizes = [LAYERS * layers.layers[0].numel() * 4 for layers in all_layers]
         seen = []
-        stacked = rows.stacked
+        stacked = store_rows.stacked
 
         def watched(*args: Any) -> jax.Array:
             made = stacked(*args)
             seen.append(sum(array.nbytes for array in jax.live_arrays()) - before)
             return made
 
-        monkeypatch.setattr(rows, "stacked", watched)
+        monkeypatch.setattr(store_rows, "stacked", watched)
         for layers in all_layers:
             for layer in layers.layers:
                 layer.mul_(2)
@@ -116,7 +116,7 @@ class TestPrograms:
         """A program that ran on single leaves runs on stores as another one, and still on the leaves of another model:
         the average's, which is never trained."""
         layers, average = Layers(mesh8, 24, 4), Layers(mesh8, 24, 4)
-        monkeypatch.setattr(*WHERE, families.none)
+        monkeypatch.setattr(*WHERE, stack_groups.none)
 
         def evaluate(of: Layers) -> None:
             total = sum(layer.square().sum() for layer in of.layers)
@@ -127,14 +127,14 @@ class TestPrograms:
         monkeypatch.setattr(*WHERE, alike)
         layers.step()
         calls.since()
-        monkeypatch.setattr(*WHERE, families.none)
+        monkeypatch.setattr(*WHERE, stack_groups.none)
         count = len(spmd.metrics.compiles())
         for _ in range(2):
             evaluate(layers)
             evaluate(average)
             layers.step()
         (record,) = spmd.metrics.compiles()[count:]
-        assert record.cause.startswith("the same ops, on data that lies in other stores; 4 of 4 inputs")
+        assert record.cause.startswith("the same ops, on data in other stores; 4 of 4 inputs")
         assert calls.since() == {} and average.stores() == {None}
 
     def test_a_family_of_some_rows(self, layers: Layers, calls: Any) -> None:
@@ -236,12 +236,13 @@ class TestOneGraphTwoModels:
     def test_what_is_given_up_for_one_is_decided_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each keeps its program, however XLA takes the other's stacks; and no further one is rolled in vain."""
 
-        def rows_of_weights(graph: Graph, may_roll: bool = True) -> Graph:
-            if not may_roll:
+        def rows_of_weights(graph: Graph, may_scan: bool = True) -> Graph:
+            if not may_scan:
                 return graph
             found = alike(graph)
             return dataclasses.replace(
-                found, families=tuple(each for each in found.families if graph.leaves[each[0]].meta.shape == (16, 4))
+                found,
+                stack_groups=tuple(each for each in found.stack_groups if graph.inputs[each[0]].meta.shape == (16, 4)),
             )
 
         def total(model: tuple[Layers, Layers]) -> int:
@@ -256,7 +257,7 @@ class TestOneGraphTwoModels:
         for _, more in models[::2]:
             more.step()  # these become rows
         monkeypatch.setattr(*WHERE, rows_of_weights)
-        monkeypatch.setattr(cache.copies, "costs_more", lambda _, graph: len(graph.families) > 1)
+        monkeypatch.setattr(cache.loop_copies, "costs_more", lambda _, graph: len(graph.stack_groups) > 1)
         before = spmd.metrics.counter("loops_given_up")
         first = [total(model) for model in models]
         assert first[0] == 2 and [total(model) for _ in range(2) for model in models] == [0] * 6, first

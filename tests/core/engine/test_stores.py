@@ -15,8 +15,8 @@ from torch import nn
 
 import fsdp
 import spmd
-from spmd.core.compile import families
-from spmd.core.ir.graph import Leaf
+from spmd.core.compile import stack_groups
+from spmd.core.ir.graph import DeviceData
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.store import Store
 from spmd.core.pjrt import transfer
@@ -106,7 +106,7 @@ class TestTraining:
         assert counts[1:] == counts[1:2] * 3
         stacked = spmd.metrics.compiles()[-1]
         assert f"{18 * LAYERS} of" in stacked.cause and "rows of 12 stores" in stacked.cause
-        monkeypatch.setattr(*WHERE, families.none)
+        monkeypatch.setattr(*WHERE, stack_groups.none)
         Pair(mesh8).step()
         plain = spmd.metrics.compiles()[-1]
         assert stacked.alias_bytes == plain.alias_bytes > 0
@@ -137,16 +137,18 @@ class TestShapes:
 
     def test_in_the_memory_of_the_host(self, mesh8: spmd.Mesh) -> None:
         """A store lies in the memory that its rows lie in."""
-        lies = mesh8.sharding(("fsdp", None), 2, "test")
-        lies = lies.with_spec(lies.spec, "pinned_host")
+        sharding = mesh8.sharding(("fsdp", None), 2, "test")
+        sharding = sharding.with_spec(sharding.spec, "pinned_host")
         values = [distinct(16, 4) for _ in range(3)]
         leaves = [
-            Leaf(dense_meta((16, 4), torch.float32), buffer=transfer.upload(value.numpy(), lies), sharding=lies)
+            DeviceData(
+                dense_meta((16, 4), torch.float32), buffer=transfer.upload(value.numpy(), sharding), sharding=sharding
+            )
             for value in values
         ]
         store = Store.of(leaves)
         assert store.placed().sharding.memory_kind == "pinned_host"
-        alone = Leaf(leaves[0].meta, buffer=leaves[0].placed()[0], sharding=lies)
+        alone = DeviceData(leaves[0].meta, buffer=leaves[0].placed()[0], sharding=sharding)
         leaves[1] = alone
         store.put(1, alone)
         for one, value in zip(leaves, [values[0], values[0], values[2]], strict=True):
@@ -300,7 +302,7 @@ class TestWriting:
 
     def test_one_is_frozen(self, layers: Layers, calls: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """A row that a program reads and does not write comes out as it went in; the store is overwritten in place."""
-        monkeypatch.setattr(*WHERE, families.none)
+        monkeypatch.setattr(*WHERE, stack_groups.none)
         for seed in range(3):
             for values in (layers.layers, layers.twins):
                 total = sum(value.sum() for value in values)

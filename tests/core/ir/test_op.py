@@ -16,8 +16,8 @@ from spmd.core.dispatch.lists import Each
 from spmd.core.ir.encode import digest, encode
 from spmd.core.ir.graph import Graph, Node, origin, walk
 from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.op import Entry, Lowering
-from spmd.core.lazy.annotate import mark_entry
+from spmd.core.ir.op import Lowering, OpSpec
+from spmd.core.lazy.annotations import mark_op
 from spmd.core.sharding.spec import Spec
 from spmd.core.sharding.value import Sharding
 
@@ -25,11 +25,11 @@ aten = torch.ops.aten
 FLOATS = dense_meta((4,), torch.float32)
 
 
-def entry(tensor: torch.Tensor) -> Entry:
+def op_of(tensor: torch.Tensor) -> OpSpec:
     """The op that makes a tensor's value."""
-    made = origin(tensor._cell.value)
+    made = origin(tensor._storage.value)
     assert made is not None
-    return made.entry
+    return made.op
 
 
 class TestEncode:
@@ -66,41 +66,41 @@ class TestInterned:
 
     def test_by_parts(self) -> None:
         x, y = torch.ones(4, device="xla"), torch.zeros(4, device="xla")
-        assert entry(torch.sum(x, 0)) is entry(y.sum(dim=0))
-        assert entry(torch.softmax(x, 0)) is not entry(torch.softmax(x, 0, torch.float64))
-        assert entry(x * 2) is entry(y * 3) is not entry(x * 2j)
+        assert op_of(torch.sum(x, 0)) is op_of(y.sum(dim=0))
+        assert op_of(torch.softmax(x, 0)) is not op_of(torch.softmax(x, 0, torch.float64))
+        assert op_of(x * 2) is op_of(y * 3) is not op_of(x * 2j)
 
     def test_freed_and_made_again(self) -> None:
         mesh = Sharding.of((0, 1), (2,), ("freed",), Spec.of(("freed",)))
-        text = mark_entry(dense_meta((2,), torch.float32), mesh).encoded
+        text = mark_op(dense_meta((2,), torch.float32), mesh).encoded
         gc.collect()
-        assert mark_entry(dense_meta((2,), torch.float32), mesh).encoded == text
+        assert mark_op(dense_meta((2,), torch.float32), mesh).encoded == text
 
     def test_static_numbers_of_other_types(self) -> None:
         x = torch.ones(4, device="xla")
-        made = [entry(x.pow(exponent)) for exponent in (1, 1.0, 0.0, -0.0, 2)]
+        made = [op_of(x.pow(exponent)) for exponent in (1, 1.0, 0.0, -0.0, 2)]
         assert len({id(op) for op in made}) == len(made)
 
     def test_precision_is_a_part(self) -> None:
         x = torch.ones(4, 4, device="xla")
-        full = entry(x @ x)
+        full = op_of(x @ x)
         torch.set_float32_matmul_precision("medium")
         try:
-            less = entry(x @ x)
+            less = op_of(x @ x)
         finally:
             torch.set_float32_matmul_precision("highest")
         assert full is not less and less.lowering.precision == "default"
-        assert entry(x @ x) is full
+        assert op_of(x @ x) is full
 
     def test_a_list_op_keeps_its_parts(self) -> None:
         x = [torch.ones(4, device="xla") for _ in range(3)]
         y = [torch.ones(4, device="xla") for _ in range(3)]
-        op = entry(torch._foreach_mul(x, y)[0])
+        op = op_of(torch._foreach_mul(x, y)[0])
         assert isinstance(op.lowering, Each)
         assert [part.operands for part in op.lowering.parts] == [(0, 3), (1, 4), (2, 5)]
-        assert {part.entry.name for part in op.lowering.parts} == {"aten.mul.Tensor"}
-        assert entry(torch._foreach_mul(y, x)[0]) is op
-        assert entry(torch._foreach_mul(x, [1.0, 2.0, 3.0])[0]).lowering.parts[1].numbers == (1,)
+        assert {part.op.name for part in op.lowering.parts} == {"aten.mul.Tensor"}
+        assert op_of(torch._foreach_mul(y, x)[0]) is op
+        assert op_of(torch._foreach_mul(x, [1.0, 2.0, 3.0])[0]).lowering.parts[1].numbers == (1,)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,19 +118,19 @@ class TestRegions:
     """A graph inside an op is walked with the graph around it, and is part of what the op is."""
 
     def twice(self, function) -> Node:
-        value = function(torch.ones(4, device="xla"))._cell.value
+        value = function(torch.ones(4, device="xla"))._storage.value
         mesh = Sharding.single(0)
         body = Graph([value.operands[0], value], [], [], [value], [None], (), mesh)
-        return Node(Entry.of("test.twice", Twice(body), (FLOATS,), ()), ())
+        return Node(OpSpec.of("test.twice", Twice(body), (FLOATS,), ()), ())
 
     def test_walk(self) -> None:
         node = self.twice(torch.sin)
-        names = [inner.entry.name for inner in walk([node])]
+        names = [inner.op.name for inner in walk([node])]
         assert names[-2:] == ["aten.sin", "test.twice"] and len(names) == 3
 
     def test_told_apart(self) -> None:
-        assert self.twice(torch.sin).entry is self.twice(torch.sin).entry
-        assert self.twice(torch.sin).entry is not self.twice(torch.cos).entry
+        assert self.twice(torch.sin).op is self.twice(torch.sin).op
+        assert self.twice(torch.sin).op is not self.twice(torch.cos).op
 
     def test_meshes_inside_are_seen(self, mesh8: spmd.Mesh) -> None:
         inside = self.twice(lambda x: spmd.mark_sharding(x, mesh8, ("fsdp",)))
@@ -152,9 +152,9 @@ class TestDigest:
             return found
 
         monkeypatch.setattr(Graph, "key", key)
-        for turn in range(2):  # the second finds the first's programs
+        for iteration in range(2):  # the second finds the first's programs
             programs = [draw_program(seed, meshes=SETS[9]) for seed in range(20, 23)]
-            assert not any(check_together(programs, [on_cpu(program) or {} for program in programs])), turn
+            assert not any(check_together(programs, [on_cpu(program) or {} for program in programs])), iteration
         monkeypatch.undo()
         assert len({text for _, text in seen}) > 3
         by_key: dict[object, str] = {}
@@ -165,7 +165,7 @@ class TestDigest:
     def test_in_every_process(self) -> None:
         printed = {run_script(SCRIPT, PYTHONHASHSEED=seed) for seed in ("1", "2")}
         assert len(printed) == 1
-        assert len(printed.pop().split()) == 1  # each step is the same program
+        assert len(printed.pop_of().split()) == 1  # each step is the same program
 
 
 SCRIPT = """

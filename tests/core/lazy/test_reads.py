@@ -10,7 +10,7 @@ import spmd
 from spmd.core.ir.graph import Node, origin, topological
 from spmd.core.sharding.value import Sharding
 
-WHOLE = None
+UNSHARDED = None
 ROWS, COLUMNS = ("fsdp", None), (None, "fsdp")
 
 
@@ -21,15 +21,15 @@ def stored(mesh: spmd.Mesh, *shape: int) -> Tensor:
 
 def reads(tensor: Tensor) -> list[Sharding | None]:
     """The layouts that the op which made a tensor reads its operands in; None: as they are stored."""
-    made = origin(tensor._cell.value)
+    made = origin(tensor._storage.value)
     assert made is not None
-    return [value.entry.sharding if type(value) is Node else None for value in made.operands]
+    return [value.op.sharding if type(value) is Node else None for value in made.operands]
 
 
 def behind(tensor: Tensor) -> int:
     """How many renewals stand before a tensor's value."""
-    nodes, _ = topological([tensor._cell.value])
-    return sum(node.entry.name == "spmd.renew" for node in nodes)
+    nodes, _ = topological([tensor._storage.value])
+    return sum(node.op.name == "spmd.renew" for node in nodes)
 
 
 def layout(mesh: spmd.Mesh, spec: tuple[str | None, ...] | None) -> Sharding:
@@ -38,7 +38,7 @@ def layout(mesh: spmd.Mesh, spec: tuple[str | None, ...] | None) -> Sharding:
 
 def layouts_behind(tensor: Tensor) -> set[Sharding | None]:
     """The annotations of all ops that a tensor comes from."""
-    return {node.entry.sharding for node in topological([tensor._cell.value])[0]}
+    return {node.op.sharding for node in topological([tensor._storage.value])[0]}
 
 
 class TestTheInnermostCounts:
@@ -47,17 +47,17 @@ class TestTheInnermostCounts:
     def test_two_contexts_on_one_tensor(self, mesh8: spmd.Mesh) -> None:
         w = stored(mesh8)
         with spmd.use_sharding([w], mesh8):
-            assert reads(w * 2)[0] is layout(mesh8, WHOLE)
+            assert reads(w * 2)[0] is layout(mesh8, UNSHARDED)
             with spmd.use_sharding([w], mesh8, COLUMNS):
                 assert reads(w * 2)[0] is layout(mesh8, COLUMNS)
-            assert reads(w * 2)[0] is layout(mesh8, WHOLE)
+            assert reads(w * 2)[0] is layout(mesh8, UNSHARDED)
         assert reads(w * 2)[0] is None
 
     def test_one_that_was_made_later_changes_nothing_for_the_first(self, mesh8: spmd.Mesh) -> None:
         w = stored(mesh8)
         first, second = spmd.use_sharding([w], mesh8), spmd.use_sharding([w], mesh8, COLUMNS)
         with first:
-            assert reads(w * 2)[0] is layout(mesh8, WHOLE)
+            assert reads(w * 2)[0] is layout(mesh8, UNSHARDED)
         with second:
             assert reads(w * 2)[0] is layout(mesh8, COLUMNS)
 
@@ -67,7 +67,7 @@ class TestTheInnermostCounts:
         with whole:
             with whole:
                 pass
-            assert reads(w * 2)[0] is layout(mesh8, WHOLE)
+            assert reads(w * 2)[0] is layout(mesh8, UNSHARDED)
         assert reads(w * 2)[0] is None
 
     def test_left_by_an_exception(self, mesh8: spmd.Mesh) -> None:
@@ -81,7 +81,7 @@ class TestTheInnermostCounts:
         made = []
         for _ in range(3):
             with spmd.use_sharding([w], mesh8):
-                made.append(origin((w * 2)._cell.value).operands[0])
+                made.append(origin((w * 2)._storage.value).operands[0])
         assert made[0] is made[1] is made[2]
 
 
@@ -98,8 +98,8 @@ class TestBackwardReadsAsForward:
         first.register_hook(lambda gradient: seen.append(gradient))
         second.sum().backward()
         assert layout(mesh8, COLUMNS) in layouts_behind(seen[0])
-        assert layout(mesh8, WHOLE) not in layouts_behind(seen[0])
-        assert layout(mesh8, WHOLE) in layouts_behind(x.grad)
+        assert layout(mesh8, UNSHARDED) not in layouts_behind(seen[0])
+        assert layout(mesh8, UNSHARDED) in layouts_behind(x.grad)
         assert torch.equal(x.grad.cpu(), torch.full((4, 256), 65536.0))
 
 
@@ -123,7 +123,7 @@ class TestEveryWayToRead:
         w = stored(mesh8).detach()
         with spmd.use_sharding([w], mesh8):
             made = call(w)
-        assert layout(mesh8, WHOLE) in layouts_behind(made)
+        assert layout(mesh8, UNSHARDED) in layouts_behind(made)
         assert torch.equal(made.cpu(), call(w).cpu())
 
     def test_what_writes_reads_as_stored(self, mesh8: spmd.Mesh) -> None:
@@ -131,7 +131,7 @@ class TestEveryWayToRead:
         with spmd.use_sharding([w], mesh8):
             w.add_(w)
             torch._foreach_add_([w], [w])
-        assert layout(mesh8, WHOLE) not in layouts_behind(w)
+        assert layout(mesh8, UNSHARDED) not in layouts_behind(w)
         assert w.cpu().unique().tolist() == [4.0]
 
 
@@ -144,7 +144,7 @@ class TestCarried:
         w.data = torch.full((512, 256), 3.0).to("xla")
         with whole:
             y = w * 2
-        assert reads(y)[0] is layout(mesh8, WHOLE)
+        assert reads(y)[0] is layout(mesh8, UNSHARDED)
         assert y[0, 0].item() == 6.0
 
     def test_data_is_set_inside(self, mesh8: spmd.Mesh) -> None:
@@ -152,7 +152,7 @@ class TestCarried:
         before = w.data
         with spmd.use_sharding([w], mesh8):
             w.data = torch.full((512, 256), 3.0).to("xla")
-            assert reads(w * 2)[0] is layout(mesh8, WHOLE)
+            assert reads(w * 2)[0] is layout(mesh8, UNSHARDED)
         assert reads(w * 2)[0] is None
         w.data = before
         assert reads(w * 2)[0] is None
@@ -164,7 +164,7 @@ class TestCarried:
         w.data = w.data.to(torch.bfloat16)
         with whole:
             y = w * 2
-        assert reads(y)[0] is layout(mesh8, WHOLE)
+        assert reads(y)[0] is layout(mesh8, UNSHARDED)
         assert y.dtype == torch.bfloat16
 
 

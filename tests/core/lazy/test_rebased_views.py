@@ -240,4 +240,4 @@ def test_views_that_died_are_forgotten():
     y = torch.ones(4, 4, device=DEVICE, requires_grad=True)
     for _ in range(100):
         y[1:]
-    assert len(y._cell.views) <= 8
+    assert len(y._storage.views) <= 8

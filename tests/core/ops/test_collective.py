@@ -194,8 +194,8 @@ class TestErrors:
             ValueError, "axis 'data' is left to the partitioner here (manual: 'model'); name it in axis_names",
             lambda x: spmd.all_gather(x, 0, "data"), ("model",),
         )  # fmt: skip
-        refuses(ValueError, "axis 'data' stands twice", lambda x: spmd.axis_index(("data", "data")))
-        refuses(ValueError, "expected the axis to go over, one of 'data', 'model'", lambda x: spmd.all_reduce(x))
+        refuses(ValueError, "axis 'data' is used twice", lambda x: spmd.axis_index(("data", "data")))
+        refuses(ValueError, "expected an axis, one of 'data', 'model'", lambda x: spmd.all_reduce(x))
 
     def test_op(self) -> None:
         refuses(ValueError, "there is no op 'summ' (ops: 'sum'", lambda x: spmd.all_reduce(x, "summ", "model"))
@@ -214,14 +214,14 @@ class TestErrors:
 
     def test_places(self) -> None:
         refuses(
-            ValueError, "target 4 of [(0, 4)] is not there; 'model' has the places 0 to 3",
+            ValueError, "target 4 of [(0, 4)] is out of range; 'model' has the indices 0 to 3",
             lambda x: spmd.collective_permute(x, [(0, 4)], "model"),
         )  # fmt: skip
         refuses(
-            ValueError, "1 stands twice as target in [(0, 1), (2, 1)]",
+            ValueError, "1 is used twice as target in [(0, 1), (2, 1)]",
             lambda x: spmd.collective_permute(x, [(0, 1), (2, 1)], "model"),
         )  # fmt: skip
-        refuses(ValueError, "source 4 is not there; 'model' has 4 shards", lambda x: spmd.broadcast(x, 4, "model"))
+        refuses(ValueError, "source 4 is out of range; 'model' has 4 shards", lambda x: spmd.broadcast(x, 4, "model"))
 
     def test_tensor(self) -> None:
         refuses(TypeError, "expected a tensor on xla, got 1.0", lambda x: spmd.all_reduce(1.0, "sum", "model"))

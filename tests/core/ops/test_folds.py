@@ -175,9 +175,7 @@ class TestAttention:
         [(True, False), (False, False), (True, True)],
         ids=["first", "second", "weights"],
     )
-    def test_multihead(
-        self, mesh8: Mesh, mesh2x4: Mesh, batch_first: bool, need_weights: bool, is_split: bool
-    ) -> None:
+    def test_multihead(self, mesh8: Mesh, mesh2x4: Mesh, batch_first: bool, need_weights: bool, is_split: bool) -> None:
         def loss(model: nn.Module, x: torch.Tensor) -> torch.Tensor:
             out, weights = model(x, x, x, need_weights=need_weights)
             return out.square().mean() + (0 if weights is None else weights.square().sum())

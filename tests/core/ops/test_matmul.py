@@ -292,10 +292,10 @@ class TestSequenceParallel:
     )
     def test_what_is_placed(self, features, gradient, placed):
         mesh = jax.sharding.Mesh(np.array(jax.devices()[:8]).reshape(2, 4), ("data", "tensor"))
-        lies = [jax.NamedSharding(mesh, jax.P(*spec)) for spec in (features, gradient)]
+        shardings = [jax.NamedSharding(mesh, jax.P(*spec)) for spec in (features, gradient)]
 
         def backward(x, grad, weight):
-            with split.inside((x, grad), lies):
+            with split.inside((x, grad), shardings):
                 return matmul.aten_linear_backward(x, grad, weight, (True, True, False), returns=(x, weight, None))[:2]
 
         traced = jax.make_jaxpr(backward)(jnp.ones((8, 8, 16)), jnp.ones((8, 8, 4)), jnp.ones((4, 16)))

@@ -142,7 +142,7 @@ class TestInLoops:
         wrapped = fsdp.FullyShardedDataParallel(model, mesh8, auto_wrap_policy=policy)
         spmd.sync()
         tokens = torch.zeros(8, config.sequence, dtype=torch.int64)
-        monkeypatch.setattr(spmd.config, "roll_layers", "always")
+        monkeypatch.setattr(spmd.config, "scan_layers", "always")
         cross_entropy(wrapped(tokens.to("xla")), tokens.to("xla")).backward()
         assert "stablehlo.while" in spmd.get_stablehlo([parameter.grad for parameter in wrapped.parameters()])
         assert len(places) == (3 if checkpointed else 2)

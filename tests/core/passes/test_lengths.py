@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmd
-from spmd.core.backend import kept
+from spmd.core.backend import remat_saved
 from spmd.core.ir.graph import Graph
 from spmd.core.passes import lengths
 
@@ -333,7 +333,7 @@ class TestGrownByCat:
         grown = Growing(8) if spec is None else Growing(8, mesh8, spec)
 
         def memory() -> list[int]:
-            buffers = [cache._cell.value.operands[0].buffer for cache in grown.xla]
+            buffers = [cache._storage.value.operands[0].buffer for cache in grown.xla]
             return [shard.data.unsafe_buffer_pointer() for buffer in buffers for shard in buffer.addressable_shards]
 
         for _ in range(3):
@@ -350,7 +350,7 @@ class TestGrownByCat:
         "what reads it": lambda x: x * 2,
         "a copy": copy.deepcopy,
         "a list": lambda x: [x],
-        "held by a checkpoint": lambda x: kept.same(x),
+        "held by a checkpoint": lambda x: remat_saved.same(x),
         "an iterator": lambda x: iter([x]),
     }
 
@@ -416,12 +416,12 @@ class TestAgain:
     def test_a_slice(self, passes: list[int]) -> None:
         data = buffer(64, 8)
         on_xla = data.to("xla")
-        for turn in range(3):
-            for scale in (1.0, 2.5) if turn else (1.0,):  # a number that is lifted is the step's own
+        for iteration in range(3):
+            for scale in (1.0, 2.5) if iteration else (1.0,):  # a number that is lifted is the step's own
                 for length in range(3, 3 + STEPS):
                     made = (on_xla[:length] * scale).softmax(0)[1].cpu()
                     torch.testing.assert_close(made, (data[:length] * scale).softmax(0)[1], rtol=1e-5, atol=1e-5)
-            if not turn:
+            if not iteration:
                 assert passes
                 passes.clear()
         assert len(passes) <= 2, passes  # the first two had a program of their own before a length was an operand

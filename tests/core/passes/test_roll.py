@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.compile import cache, copies
+from spmd.core.compile import cache, loop_copies
 from spmd.core.ir.graph import topological
 from spmd.core.passes import changing
 from spmd.core.passes.repeats import find_loops
@@ -30,9 +30,9 @@ WIDTH = 16
 def alone() -> Iterator[None]:
     """Nothing of another test is pending; the flag is as it was afterwards."""
     spmd.sync()
-    before = spmd.config.roll_layers
+    before = spmd.config.scan_layers
     yield
-    spmd.config.roll_layers = before
+    spmd.config.scan_layers = before
     spmd.sync()
 
 
@@ -55,12 +55,12 @@ class Tower(nn.Module):
 
     def __init__(self, layers: list[nn.Module]) -> None:
         super().__init__()
-        self.entry = nn.Linear(8, WIDTH)
+        self.op = nn.Linear(8, WIDTH)
         self.layers = nn.ModuleList(layers)
         self.head = nn.Linear(WIDTH, 4)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.entry(x)
+        x = self.op(x)
         for layer in self.layers:
             x = layer(x)
         return self.head(x)
@@ -74,8 +74,8 @@ class Trained:
     parameters: dict[str, Tensor]
     record: Any
 
-    def turns(self) -> list[int]:
-        return [turns for turns, _ in self.record.loops]
+    def iterations(self) -> list[int]:
+        return [iterations for iterations, _ in self.record.loops]
 
 
 Step = Callable[[nn.Module, Tensor], Tensor]
@@ -97,7 +97,7 @@ def train(
     steps: int = 3,
 ) -> Trained:
     """Trains a model for a few steps. mesh: under FSDP (units: a unit per layer, else one)."""
-    spmd.config.roll_layers = mode
+    spmd.config.scan_layers = mode
     cache.clear_cache()
     changing.forget()  # a test of many models has a program for each at one barrier
     torch.manual_seed(0)
@@ -126,12 +126,12 @@ def train(
     return Trained([value.cpu() for value in values], parameters, record)
 
 
-def same(rolled: Trained, unrolled: Trained) -> None:
+def same(scanned: Trained, unrolled: Trained) -> None:
     """Within rounding: other programs fuse other sums."""
     assert not unrolled.record.loops
-    for one, other in zip(rolled.values, unrolled.values, strict=True):
+    for one, other in zip(scanned.values, unrolled.values, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
-    for name, one in rolled.parameters.items():
+    for name, one in scanned.parameters.items():
         torch.testing.assert_close(
             one, unrolled.parameters[name], rtol=2e-5, atol=2e-5, msg=lambda m, n=name: f"{n}: {m}"
         )
@@ -139,9 +139,9 @@ def same(rolled: Trained, unrolled: Trained) -> None:
 
 def both(make: Callable[[], nn.Module], **given: Any) -> Trained:
     """Rolled against unrolled; returns the rolled one."""
-    rolled = train(make, mode="always", **given)
-    same(rolled, train(make, mode="never", **given))
-    return rolled
+    scanned = train(make, mode="always", **given)
+    same(scanned, train(make, mode="never", **given))
+    return scanned
 
 
 def tower(count: int = 4, dropout: float = 0.0) -> nn.Module:
@@ -152,10 +152,10 @@ class TestNumbers:
     """Values and gradients of the rolled program are those of the unrolled one."""
 
     def test_adamw(self) -> None:
-        assert both(tower).turns() == [4, 4]
+        assert both(tower).iterations() == [4, 4]
 
     def test_single_tensor(self) -> None:
-        assert both(tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)).turns() == [4, 4, 4]
+        assert both(tower, optimizer=partial(torch.optim.AdamW, lr=1e-2, foreach=False)).iterations() == [4, 4, 4]
 
     @pytest.mark.parametrize(
         "optimizer",
@@ -167,22 +167,22 @@ class TestNumbers:
         ids=["adamw", "adam with amsgrad", "sgd"],
     )
     def test_fused(self, optimizer: Callable[..., torch.optim.Optimizer], mesh8: spmd.Mesh) -> None:
-        rolled = both(tower, optimizer=optimizer, clip=0.1, mesh=mesh8, units=True)
-        assert rolled.turns() == [4, 4]
-        state = [name for name in rolled.parameters if "layers" in name]
-        assert int(re.search(r"(\d+) of \d+ inputs are rows", rolled.record.cause)[1]) >= 2 * len(state)
+        scanned = both(tower, optimizer=optimizer, clip=0.1, mesh=mesh8, units=True)
+        assert scanned.iterations() == [4, 4]
+        state = [name for name in scanned.parameters if "layers" in name]
+        assert int(re.search(r"(\d+) of \d+ inputs are rows", scanned.record.cause)[1]) >= 2 * len(state)
 
     def test_sgd_with_momentum_and_clipping(self) -> None:
         both(tower, optimizer=partial(torch.optim.SGD, lr=0.1, momentum=0.9), clip=0.1)
 
     def test_fsdp(self, mesh8: spmd.Mesh) -> None:
-        assert both(tower, mesh=mesh8, units=True, clip=0.1).turns() == [4, 4]
+        assert both(tower, mesh=mesh8, units=True, clip=0.1).iterations() == [4, 4]
 
     def test_fsdp_in_one_unit(self, mesh2x4: spmd.Mesh) -> None:
         both(tower, mesh=mesh2x4)
 
     def test_dropout_draws_the_same(self) -> None:
-        assert both(partial(tower, dropout=0.3)).turns() == [4, 4]
+        assert both(partial(tower, dropout=0.3)).iterations() == [4, 4]
 
     def test_gpt(self, mesh8: spmd.Mesh) -> None:
         config = GPTConfig(layers=3, width=16, heads=2, sequence=8, vocabulary=32, dropout=0.1)
@@ -191,7 +191,7 @@ class TestNumbers:
             tokens = (x.abs() * 10).long() % 32
             return cross_entropy(model(tokens), tokens)
 
-        assert both(partial(GPT, config), step=step, mesh=mesh8, units=True, clip=1.0).turns() == [3, 3]
+        assert both(partial(GPT, config), step=step, mesh=mesh8, units=True, clip=1.0).iterations() == [3, 3]
 
 
 class TestLayersThatDiffer:
@@ -203,29 +203,29 @@ class TestLayersThatDiffer:
             model.layers[3].requires_grad_(False)
             return model
 
-        rolled = both(make)
-        assert rolled.turns() == [7, 3, 3]
+        scanned = both(make)
+        assert scanned.iterations() == [7, 3, 3]
 
     def test_frozen_first_layers(self) -> None:
         def make() -> nn.Module:
             model = tower(6)
-            model.entry.requires_grad_(False)
+            model.op.requires_grad_(False)
             model.layers[:2].requires_grad_(False)
             return model
 
-        assert both(make).turns()[0] in (4, 6)
+        assert both(make).iterations()[0] in (4, 6)
 
     def test_one_of_another_kind(self) -> None:
         def make() -> nn.Module:
             return Tower([*(Layer() for _ in range(4)), nn.Linear(WIDTH, WIDTH), *(Layer() for _ in range(3))])
 
-        assert sorted(both(make).turns()) == [3, 3, 4, 4]
+        assert sorted(both(make).iterations()) == [3, 3, 4, 4]
 
     def test_two_kinds_in_turn(self) -> None:
         def make() -> nn.Module:
             return Tower([layer for _ in range(3) for layer in (Layer(), nn.Linear(WIDTH, WIDTH), nn.ReLU())])
 
-        assert both(make).turns() == [3, 3]
+        assert both(make).iterations() == [3, 3]
 
     def test_one_layer_many_times(self) -> None:
         """Tied weights: each turn adds to the gradient that the one before has made."""
@@ -234,7 +234,7 @@ class TestLayersThatDiffer:
             shared = Layer()
             return Tower([shared] * 5)
 
-        assert both(make).turns()[0] == 5
+        assert both(make).iterations()[0] == 5
 
     def test_rates_per_layer(self) -> None:
         def rates(parameters: list[Tensor]) -> torch.optim.Optimizer:
@@ -248,13 +248,13 @@ class TestReading:
 
     def test_hidden_states_of_every_layer(self) -> None:
         def step(model: nn.Module, x: Tensor) -> Tensor:
-            states, x = [], model.entry(x)
+            states, x = [], model.op(x)
             for layer in model.layers:
                 states.append(x)
                 x = layer(x)
             return torch.stack([state.square().mean() for state in states]).sum() + model.head(x).square().mean()
 
-        assert both(tower, step=step).turns()[0] == 4
+        assert both(tower, step=step).iterations()[0] == 4
 
     def test_a_layer_read_in_the_middle(self) -> None:
         read = []
@@ -264,9 +264,9 @@ class TestReading:
             read.append(model.layers[2].up.weight[0, 0].item())
             return loss
 
-        rolled = train(tower, mode="always", step=step)
+        scanned = train(tower, mode="always", step=step)
         seen = read.copy()
-        same(rolled, train(tower, mode="never", step=step))
+        same(scanned, train(tower, mode="never", step=step))
         torch.testing.assert_close(torch.tensor(seen), torch.tensor(read[len(seen) :]))
 
     def test_states_are_results(self) -> None:
@@ -283,22 +283,22 @@ class TestReading:
             spmd.sync()
             return [state.cpu() for state in kept]
 
-        spmd.config.roll_layers = "never"
+        spmd.config.scan_layers = "never"
         unrolled = states()
-        spmd.config.roll_layers = "always"
+        spmd.config.scan_layers = "always"
         spmd.metrics.clear()
         torch.testing.assert_close(states(), unrolled, rtol=2e-5, atol=2e-5)
         assert spmd.metrics.compiles()[-1].loops == ((5, 5),)
 
     def test_auxiliary_losses_are_summed(self) -> None:
         def step(model: nn.Module, x: Tensor) -> Tensor:
-            total, x = torch.zeros((), device="xla"), model.entry(x)
+            total, x = torch.zeros((), device="xla"), model.op(x)
             for layer in model.layers:
                 x = layer(x)
                 total = total + x.abs().mean()
             return model.head(x).square().mean() + total
 
-        assert both(tower, step=step).turns()[0] == 4
+        assert both(tower, step=step).iterations()[0] == 4
 
 
 class Gated(nn.Module):
@@ -323,7 +323,7 @@ def joining(join: Callable[[list[Tensor]], Tensor]) -> Step:
     """A loss of all layers' logits in one, as that which balances experts, and of what the layers make."""
 
     def step(model: nn.Module, x: Tensor) -> Tensor:
-        logits, x = [], model.entry(x)
+        logits, x = [], model.op(x)
         for gated in model.layers:
             logits.append(gated.gate(x))
             x = gated.layer(x)
@@ -337,14 +337,14 @@ class TestJoined:
 
     @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
     def test_numbers(self, join: Callable[[list[Tensor]], Tensor], mesh8: spmd.Mesh) -> None:
-        rolled = both(lambda: Tower([Gated() for _ in range(6)]), step=joining(join), mesh=mesh8)
-        forward, backward = rolled.turns()
+        scanned = both(lambda: Tower([Gated() for _ in range(6)]), step=joining(join), mesh=mesh8)
+        forward, backward = scanned.iterations()
         assert forward >= 5 and backward >= 5
 
     @pytest.mark.parametrize("join", JOINS.values(), ids=JOINS)
     def test_length_of_the_program(self, join: Callable[[list[Tensor]], Tensor]) -> None:
         """Twice the layers are not more lines."""
-        spmd.config.roll_layers = "always"
+        spmd.config.scan_layers = "always"
         lines = []
         for count in (6, 12):
             model = Tower([Gated() for _ in range(count)]).to("xla")
@@ -364,34 +364,34 @@ class TestJoined:
                 self.shares = nn.Parameter(torch.rand(12))
 
             def forward(self, x: Tensor) -> Tensor:
-                x = self.entry(x)
+                x = self.op(x)
                 for i, layer in enumerate(self.layers):
                     x = self.shares[2 * i] * x + layer(x * self.scales[i]) * self.shares[2 * i + 1]
                 return self.head(x)
 
-        forward, backward = both(Scaled, mesh=mesh8).turns()
+        forward, backward = both(Scaled, mesh=mesh8).iterations()
         assert forward >= 5 and backward >= 4
 
 
 class TestByItself:
-    """config.roll_layers = "auto": from a depth on, where it costs nothing; the ledger says so."""
+    """config.scan_layers = "auto": from a depth on, where it costs nothing; the ledger says so."""
 
     def test_deep_and_shallow(self) -> None:
         deep = train(partial(tower, 8), mode="auto")
-        assert deep.turns() == [8, 8] and "rows of" in deep.record.cause and "8 times" in str(deep.record)
+        assert deep.iterations() == [8, 8] and "rows of" in deep.record.cause and "8 times" in str(deep.record)
         same(deep, train(partial(tower, 8), mode="never"))
         assert not train(tower, mode="auto").record.loops
 
     def test_all_state_is_aliased(self, mesh8: spmd.Mesh) -> None:
-        rolled = train(partial(tower, 8), mode="auto", mesh=mesh8, units=True)
+        scanned = train(partial(tower, 8), mode="auto", mesh=mesh8, units=True)
         unrolled = train(partial(tower, 8), mode="never", mesh=mesh8, units=True)
-        assert rolled.record.alias_bytes == unrolled.record.alias_bytes
-        assert rolled.record.collectives["all-gather"] < unrolled.record.collectives["all-gather"]
-        assert rolled.record.temp_bytes <= unrolled.record.temp_bytes
-        same(rolled, unrolled)
+        assert scanned.record.alias_bytes == unrolled.record.alias_bytes
+        assert scanned.record.collectives["all-gather"] < unrolled.record.collectives["all-gather"]
+        assert scanned.record.temp_bytes <= unrolled.record.temp_bytes
+        same(scanned, unrolled)
 
     def test_not_where_stacks_are_copied(self) -> None:
-        with mock.patch.object(copies, "costs_more", lambda program, graph: bool(graph.loops)):
+        with mock.patch.object(loop_copies, "costs_more", lambda program, graph: bool(graph.loops)):
             trained = train(partial(tower, 8), mode="auto")
         assert not trained.record.loops and "XLA would copy" in trained.record.cause
         assert [bool(record.loops) for record in spmd.metrics.compiles() if record.name == "step"] == [True, False]
@@ -401,7 +401,7 @@ class TestByItself:
         assert len([record for record in spmd.metrics.compiles() if record.name == "step"]) == 1
 
     def test_the_text_before_it_runs(self) -> None:
-        spmd.config.roll_layers = "auto"
+        spmd.config.scan_layers = "auto"
         model = tower(8).to("xla").requires_grad_(False)
         y = model(torch.randn(8, 8).to("xla"))
         text = spmd.get_stablehlo([y])
@@ -415,7 +415,7 @@ class TestGathers:
 
     def test_no_whole_model(self, mesh8: spmd.Mesh) -> None:
         trained = train(partial(tower, 8), mode="always", mesh=mesh8, units=True)
-        assert trained.turns() == [8, 8]
+        assert trained.iterations() == [8, 8]
         program = cache.last_program()
         assert program is not None
         gathered = [
@@ -429,8 +429,8 @@ class TestGathers:
 
 def loops_of(x: Tensor) -> list[tuple[int, int]]:
     """The loops of what a value needs: (turns, ops of a turn)."""
-    root = x._cell.value
-    return [(loop.turns, loop.period) for loop in find_loops(topological([root])[0], [root])]
+    root = x._storage.value
+    return [(loop.iterations, loop.period) for loop in find_loops(topological([root])[0], [root])]
 
 
 class TestFinding:
@@ -440,16 +440,16 @@ class TestFinding:
         """Equal ops of which each reads the first one's result, not the last one's."""
 
         def step(model: nn.Module, x: Tensor) -> Tensor:
-            first = model.entry(x)
+            first = model.op(x)
             return torch.stack([layer(first).square().mean() for layer in model.layers]).sum()
 
-        assert both(tower, step=step).turns()[0] == 4
+        assert both(tower, step=step).iterations()[0] == 4
 
     def test_skips_over_a_layer(self) -> None:
         """What a turn reads of the one before the last is no loop."""
 
         def step(model: nn.Module, x: Tensor) -> Tensor:
-            before, x = model.entry(x), model.entry(x) * 2
+            before, x = model.op(x), model.op(x) * 2
             for layer in model.layers:
                 before, x = x, layer(x) + before
             return model.head(x).square().mean()
@@ -480,7 +480,7 @@ class TestFinding:
         assert loops_of(state) == []
         for _ in range(10):
             state = layer(state + x[0])
-        assert [turns for turns, _ in loops_of(state)] == [10]
+        assert [iterations for iterations, _ in loops_of(state)] == [10]
 
     def test_late_errors_name_the_line(self) -> None:
         """What fails inside a turn is traced back to the op of the first one."""
@@ -488,7 +488,7 @@ class TestFinding:
         def failing(x: Any) -> Any:
             return jax.pure_callback(_raise, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-        spmd.config.roll_layers = "always"
+        spmd.config.scan_layers = "always"
         x = torch.randn(4, 4).to("xla")
         for _ in range(5):
             x = spmd.call_jax(failing, torch.tanh(x * 2))

@@ -19,9 +19,9 @@ MOMENTUM = partial(torch.optim.SGD, lr=1e-2, momentum=0.9)
 
 
 @pytest.fixture(autouse=True)
-def rolled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def scanned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spmd.sync()
-    monkeypatch.setattr(spmd.config, "roll_layers", "always")
+    monkeypatch.setattr(spmd.config, "scan_layers", "always")
     cache.clear_cache()
     yield
     spmd.sync()
@@ -111,7 +111,7 @@ def rows_in_stores(record: Any) -> tuple[int, int]:
 @pytest.mark.parametrize(("optimizer", "state"), [(ADAM, 3), (MOMENTUM, 2)], ids=["adamw", "momentum"])
 def test_the_first_layer_is_a_row_of_the_others_stacks(optimizer, state, clip):
     record = same(alone, units(), optimizer, clip=clip)
-    assert {turns for turns, _ in record.loops} == {LAYERS - 1}
+    assert {iterations for iterations, _ in record.loops} == {LAYERS - 1}
     assert rows_in_stores(record) == (4 * state * LAYERS, 4 * state)
 
 

@@ -22,7 +22,7 @@ OFFLOAD = spmd.checkpoint_policies.save_and_offload_only_these_names(names_which
 def partitioner(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     spmd.sync()
     monkeypatch.setattr(spmd.config, "partitioner", request.param)
-    monkeypatch.setattr(spmd.config, "roll_layers", "always")
+    monkeypatch.setattr(spmd.config, "scan_layers", "always")
     cache.clear_cache()
     yield
     spmd.sync()
@@ -84,7 +84,7 @@ def batches() -> list[Tensor]:
 
 def kinds(tensors: list[Tensor]) -> set[str]:
     """The memories that the buffers themselves say they are in."""
-    return {tensor._cell.value.placed()[0].sharding.memory_kind for tensor in tensors}
+    return {tensor._storage.value.placed()[0].sharding.memory_kind for tensor in tensors}
 
 
 def moments(optimizer: torch.optim.Optimizer, parameters: list[Any]) -> list[Any]:
@@ -102,7 +102,7 @@ def expected(make: Callable[..., torch.optim.Optimizer]) -> nn.Sequential:
     return model
 
 
-def turns() -> list[int]:
+def iterations() -> list[int]:
     *_, step = [record for record in spmd.metrics.compiles() if record.name == "step" and record.nodes > 20]
     return [count for count, _ in step.loops]
 
@@ -153,7 +153,7 @@ class TestActivations:
             optimizer.step()
             optimizer.zero_grad()
             spmd.sync()
-        assert turns()[:2] == [LAYERS, LAYERS]
+        assert iterations()[:2] == [LAYERS, LAYERS]
         same(model, expected(SGD))
 
 
@@ -179,10 +179,10 @@ class TestState:
                 spmd.sync()
                 compiled.append(spmd.metrics.num_compiles())
             assert compiled[1] == compiled[2], "the steady step is one program"
-            assert turns()[:2] == [LAYERS, LAYERS]
+            assert iterations()[:2] == [LAYERS, LAYERS]
             trained.append([*model.parameters(), *moments(optimizer, inner(model))])
         state = moments(optimizer, inner(model))
-        stores = [value._cell.value.store for value in state]
+        stores = [value._storage.value.store for value in state]
         # The loop of one parameter after the other ends before the last one, on the device, too.
         assert None not in (stores[:-2] if how.get("foreach") is False else stores), "moments are rows of stacks"
         assert kinds(state) == {HOST}
@@ -229,9 +229,9 @@ class TestState:
             optimizer.step()
             optimizer.zero_grad()
             spmd.sync()
-        assert turns()[:2] == [LAYERS, LAYERS]
+        assert iterations()[:2] == [LAYERS, LAYERS]
         weights = inner(model)
-        assert all(weight._cell.value.store is not None for weight in weights)
+        assert all(weight._storage.value.store is not None for weight in weights)
         assert kinds(weights) == {HOST}
         same(model, expected(SGD))
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.ir.graph import Leaf
+from spmd.core.ir.graph import DeviceData
 from spmd.core.ir.meta import dense_meta
-from spmd.core.ir.op import Entry
+from spmd.core.ir.op import OpSpec
 from spmd.core.ops.padding import NoRule
-from spmd.core.passes.data_rows import columns_of
+from spmd.core.passes.stacked_data import columns_of
 
 
 @pytest.fixture(autouse=True)
@@ -117,10 +117,10 @@ class TestTaggers:
     def test_the_same_number_is_no_loop(self) -> None:
         pair = Pair(Tagger(functools.partial(nn.RNNCell, nonlinearity="relu"), torch.cat))
         assert [pair.step(9) for _ in range(3)] == [1, 0, 0]
-        assert "spmd.turns" not in {entry.name for entry in last_entries()}
+        assert "spmd.loop" not in {op.name for op in last_entries()}
 
     def test_turned_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_turns", False)
+        monkeypatch.setattr(spmd.config, "scan_iterations", False)
         pair = Pair(Tagger(nn.LSTMCell, torch.cat, width=12))
         assert [pair.step(length) for length in (9, 11, 10)] == [1, 1, 1]
 
@@ -133,7 +133,7 @@ class TestTaggers:
         pair.check()
 
 
-def last_entries() -> Sequence[Entry]:
+def last_entries() -> Sequence[OpSpec]:
     """The ops of the program that ran last."""
     program = cache.last_program()
     assert program is not None
@@ -203,7 +203,7 @@ class TestEpisodes:
             torch.testing.assert_close(made.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
 
     def test_data_in_another_order_is_no_column(self) -> None:
-        leaves = [Leaf(dense_meta((2,), torch.float32), host=np.zeros(2, np.float32)) for _ in range(5)]
+        leaves = [DeviceData(dense_meta((2,), torch.float32), host=np.zeros(2, np.float32)) for _ in range(5)]
         a, b, c, d, e = leaves
         assert columns_of([(b, c, d), (c, b, a), (d, e)]) == [(a, b, c, d, e)]
         assert columns_of([(a, b), (c, d, e)]) == [(a, b), (c, d, e)]
@@ -212,12 +212,12 @@ class TestEpisodes:
             columns_of([(a, b, c), (b, a, c)])
 
 
-def by_turn(score: Callable[[Tensor, Tensor, str], Tensor]) -> Callable[[list[Tensor], Tensor, str], Tensor]:
+def by_iteration(score: Callable[[Tensor, Tensor, str], Tensor]) -> Callable[[list[Tensor], Tensor, str], Tensor]:
     """Scores turn by turn."""
 
     def scores(logits: list[Tensor], actions: Tensor, device: str) -> Tensor:
-        turns = zip(logits, actions.unbind(), strict=True)
-        return torch.stack([score(x.log_softmax(-1), action[None], device).squeeze() for x, action in turns])
+        iterations = zip(logits, actions.unbind(), strict=True)
+        return torch.stack([score(x.log_softmax(-1), action[None], device).squeeze() for x, action in iterations])
 
     return scores
 
@@ -228,10 +228,10 @@ def at_once(score: Callable[[Tensor, Tensor, str], Tensor]) -> Callable[[list[Te
 
 
 SCORES = {
-    "gather": by_turn(lambda x, action, device: x.gather(1, action[None].to(device))),
-    "index": by_turn(lambda x, action, device: x[0, action.to(device)]),
-    "number": by_turn(lambda x, action, device: x[0, int(action)]),
-    "unchecked": by_turn(
+    "gather": by_iteration(lambda x, action, device: x.gather(1, action[None].to(device))),
+    "index": by_iteration(lambda x, action, device: x[0, action.to(device)]),
+    "number": by_iteration(lambda x, action, device: x[0, int(action)]),
+    "unchecked": by_iteration(
         lambda x, action, device: torch.distributions.Categorical(logits=x, validate_args=False).log_prob(
             action.to(device)
         )

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.ir.graph import topological
-from spmd.core.lazy.cell import pending
-from spmd.core.passes import turns
+from spmd.core.lazy.storage import pending
+from spmd.core.passes import unsynced_loops
 
-TURNS = 24
+ITERATIONS = 24
 
 
 @pytest.fixture(autouse=True)
@@ -45,10 +45,10 @@ def train(*, every: int, mesh: spmd.Mesh | None = None, dropout: float = 0.0) ->
         for parameter in model.parameters():
             spmd.mark_sharding(parameter, mesh, ("fsdp", *[None] * (parameter.dim() - 1)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, TURNS)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, ITERATIONS)
     draws = torch.Generator().manual_seed(1)
     losses = []
-    for step in range(1, TURNS + 1):
+    for step in range(1, ITERATIONS + 1):
         x, y = torch.randn(8, 16, generator=draws).to("xla"), torch.randn(8, 8, generator=draws).to("xla")
         if mesh is not None:
             spmd.mark_sharding(x, mesh, ("fsdp", None))
@@ -74,7 +74,7 @@ class TestTraining:
         assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
         for one, other in zip(weights, same, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-        assert programs <= 4 and runs >= TURNS, spmd.metrics.report()
+        assert programs <= 4 and runs >= ITERATIONS, spmd.metrics.report()
 
     def test_sharded(self, mesh8: spmd.Mesh) -> None:
         losses, weights = train(every=1)
@@ -84,7 +84,7 @@ class TestTraining:
         assert few == pytest.approx([losses[11], losses[23]], rel=1e-5)
         for one, other in zip(weights, same, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
-        assert programs <= 5 and runs >= TURNS, spmd.metrics.report()
+        assert programs <= 5 and runs >= ITERATIONS, spmd.metrics.report()
 
     def test_a_loss_read_every_few_steps(self) -> None:
         """The graph between two reads is short: steps are told by the state that they write."""
@@ -95,7 +95,7 @@ class TestTraining:
         few, _ = train(every=4)
         programs, runs = counts.since()
         assert few == pytest.approx(losses[3::4], rel=1e-5)
-        assert programs <= 3 and runs >= TURNS, spmd.metrics.report()
+        assert programs <= 3 and runs >= ITERATIONS, spmd.metrics.report()
 
     def test_the_second_loop_compiles_nothing(self) -> None:
         train(every=12)
@@ -111,11 +111,11 @@ class TestTraining:
         assert programs <= 2, spmd.metrics.report()  # the last turns may differ by what is alive
         assert runs >= 20
 
-    def sample(self, turns: int, keep: Callable[[Tensor], None] = lambda x: None) -> Tensor:
+    def sample(self, iterations: int, keep: Callable[[Tensor], None] = lambda x: None) -> Tensor:
         torch.manual_seed(0)
         weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
         x = torch.ones(4, 8).to("xla")
-        times = torch.linspace(0, 1, turns).to("xla")
+        times = torch.linspace(0, 1, iterations).to("xla")
         with torch.no_grad():
             for time in times:  # the position in `times` differs from turn to turn
                 for weight in weights:
@@ -137,7 +137,7 @@ class TestNoLoop:
     """What only looks like one stays a single program."""
 
     def test_layers(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(spmd.config, "roll_layers", "never")  # stacks of weights would be programs of their own
+        monkeypatch.setattr(spmd.config, "scan_layers", "never")  # stacks of weights would be programs of their own
         torch.manual_seed(0)
         model = nn.Sequential(*[m for _ in range(30) for m in (nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU())]).to("xla")
         spmd.sync()
@@ -148,7 +148,7 @@ class TestNoLoop:
 
     def test_a_loop_inside_a_step(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A recurrent network, by hand: its turns write no state, and the step is one program."""
-        monkeypatch.setattr(spmd.config, "roll_layers", "never")
+        monkeypatch.setattr(spmd.config, "scan_layers", "never")
         spmd.config.loop_search_ops = 100_000
         spmd.sync()
         weights = nn.ParameterList([nn.Parameter(torch.randn(8, 8) / 3) for _ in range(16)]).to("xla")
@@ -178,9 +178,9 @@ class TestNoLoop:
     def test_initial_values_alone_that_look_like_a_known_loop(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """They are made, and nothing is left to be cut."""
         kept = [nn.Linear(8, 8, device="xla")]
-        symbols = tuple(turns.symbol(node) for node in topological([cell.value for cell in pending()])[0])
+        symbols = tuple(unsynced_loops.symbol(node) for node in topological([cell.value for cell in pending()])[0])
         spmd.sync()
-        monkeypatch.setattr(turns, "_known", [turns.Loop(symbols)])
+        monkeypatch.setattr(unsynced_loops, "_known", [unsynced_loops.Loop(symbols)])
         spmd.config.loop_search_ops = 8
         kept += [nn.Linear(8, 8, device="xla") for _ in range(400)]
         assert all(layer.weight.abs().max().item() <= 8**-0.5 for layer in kept)
@@ -208,16 +208,16 @@ class TestRelations:
     def test_of_operands(self) -> None:
         weights = [torch.ones(3).to("xla") + 0 for _ in range(2)]
         spmd.sync()
-        first, second = (weight._cell.value for weight in weights)
+        first, second = (weight._storage.value for weight in weights)
         x = torch.ones(3, device="xla")
         made = [x * weights[0]]
         made.append(made[0] * weights[1])
-        one, other = (tensor._cell.value for tensor in made)
+        one, other = (tensor._storage.value for tensor in made)
         position = {one: 0, other: 1}
-        assert turns._relation(first, second, (one, other), position, 1) == turns.ROW
-        assert turns._relation(first, first, (one, other), position, 1) == turns.SAME
-        assert turns._relation(first, one, (one, other), position, 1) == turns.CARRIED
-        assert turns._relation(one, other, (one, other), position, 1) == turns.INNER
-        assert turns._relation(one, first, (one, other), position, 1) is None
+        assert unsynced_loops._relation(first, second, (one, other), position, 1) == unsynced_loops.ROW
+        assert unsynced_loops._relation(first, first, (one, other), position, 1) == unsynced_loops.SAME
+        assert unsynced_loops._relation(first, one, (one, other), position, 1) == unsynced_loops.CARRIED
+        assert unsynced_loops._relation(one, other, (one, other), position, 1) == unsynced_loops.INNER
+        assert unsynced_loops._relation(one, first, (one, other), position, 1) is None
         batch = torch.ones(3).to("xla")
-        assert turns._relation(first, batch._cell.value, (one, other), position, 1) == turns.NEW
+        assert unsynced_loops._relation(first, batch._storage.value, (one, other), position, 1) == unsynced_loops.NEW

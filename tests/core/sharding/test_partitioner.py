@@ -19,8 +19,8 @@ SCRIPT = """
 class TestNotice:
     """XLA's warning that GSPMD's propagation will go away is seen by those alone that ask for all of XLA's log."""
 
-    @pytest.mark.parametrize(("level", "is_shown"), [("1", False), ("0", True)])
-    def test_log(self, level: str, is_shown: bool) -> None:
+    @pytest.mark.parametrize(("level", "is_unpadded"), [("1", False), ("0", True)])
+    def test_log(self, level: str, is_unpadded: bool) -> None:
         printed = run_script(SCRIPT, SPMD_PROGRAM_CACHE="0", TF_CPP_MIN_LOG_LEVEL=level)
-        assert "8.0\n" in printed and ("sharding_propagation" in printed) == is_shown
-        assert is_shown or printed == "8.0\n"
+        assert "8.0\n" in printed and ("sharding_propagation" in printed) == is_unpadded
+        assert is_unpadded or printed == "8.0\n"

@@ -6,7 +6,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from spmd.core.jax_private import use_shardy_partitioner
-from spmd.core.sharding.spec import OPEN, UNCONSTRAINED, WHOLE, Dim, Spec
+from spmd.core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
 from spmd.core.sharding.value import Sharding
 
 SIZES = {"one": 1, "data": 2, "model": 4}
@@ -18,12 +18,12 @@ def over_all(spec: Spec) -> Sharding:
 
 class TestOneSpelling:
     def test_axes_of_one_device_and_whole_dims_at_the_end_say_nothing(self) -> None:
-        spec = Spec((Dim(("one", "data")), WHOLE, Dim(("one",)), WHOLE))
+        spec = Spec((Dim(("one", "data")), UNSHARDED, Dim(("one",)), UNSHARDED))
         assert spec.over(SIZES) == Spec.of(("data",))
 
     def test_an_open_dim_at_the_end_says_something(self) -> None:
-        assert Spec((WHOLE, OPEN, WHOLE)).over(SIZES) == Spec((WHOLE, OPEN)) != Spec()
-        assert over_all(Spec((WHOLE, OPEN))) is not over_all(Spec()) is over_all(Spec((WHOLE, WHOLE)))
+        assert Spec((UNSHARDED, OPEN, UNSHARDED)).over(SIZES) == Spec((UNSHARDED, OPEN)) != Spec()
+        assert over_all(Spec((UNSHARDED, OPEN))) is not over_all(Spec()) is over_all(Spec((UNSHARDED, UNSHARDED)))
 
     def test_on_one_device_nothing_is_open(self) -> None:
         assert Sharding.of((3,), (1,), ("data",), Spec((OPEN,))) is Sharding.of((3,), (1,), ("data",))
@@ -36,9 +36,9 @@ class TestOneSpelling:
         assert spec.entries(4) == ("data", UNCONSTRAINED, ("model", "one"), None)
 
     def test_closed(self) -> None:
-        lies = over_all(Spec((Dim(("data",)), OPEN)))
-        assert lies.is_open and not lies.closed().is_open
-        assert lies.closed() is over_all(Spec.of(("data",))) and lies.closed().closed() is lies.closed()
+        sharding = over_all(Spec((Dim(("data",)), OPEN)))
+        assert sharding.is_open and not sharding.closed().is_open
+        assert sharding.closed() is over_all(Spec.of(("data",))) and sharding.closed().closed() is sharding.closed()
 
 
 class TestText:
@@ -58,8 +58,8 @@ class TestText:
         assert over_all(spec).text(2) == text
 
     def test_what_is_left_open_is_what_jax_writes(self) -> None:
-        lies = over_all(Spec((Dim(("data",)), OPEN)))
-        program = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, lies.jax))
+        sharding = over_all(Spec((Dim(("data",)), OPEN)))
+        program = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, sharding.jax))
         with use_shardy_partitioner(False):
             assert 'backend_config = "unspecified_dims=[1]"' in program.lower(jax.numpy.ones((4, 4))).as_text()
         with use_shardy_partitioner(True):
@@ -73,17 +73,17 @@ class TestSums:
         "spec",
         [
             Spec((), ("data", "model")), Spec((Dim(("data",)),), ("model",)), Spec((), ("model",)), Spec((), ("data",)),
-            Spec((WHOLE, Dim(("model",))), ("data",)),
+            Spec((UNSHARDED, Dim(("model",))), ("data",)),
         ],
     )  # fmt: skip
     def test_from_jax(self, spec: Spec) -> None:
         devices = np.array(jax.devices()).reshape(2, 4)
         mesh = jax.sharding.Mesh(devices, ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
         given = NamedSharding(mesh, PartitionSpec(*spec.entries(2), unreduced=set(spec.unreduced)))
-        lies = over_all(spec)
-        assert Sharding.from_jax(given, 2, [over_all(Spec())]) is lies
+        sharding = over_all(spec)
+        assert Sharding.from_jax(given, 2, [over_all(Spec())]) is sharding
         named_anew = Sharding.from_jax(given, 2)
-        assert named_anew.text(2) == lies.text(2) and named_anew.spec.unreduced == ("sums",)
+        assert named_anew.text(2) == sharding.text(2) and named_anew.spec.unreduced == ("sums",)
 
     def test_cannot_be_asked_for(self) -> None:
         with pytest.raises(NotImplementedError, match=r"unreduced=\('model',\).*AxisType.Explicit"):

@@ -69,8 +69,8 @@ class TestOfAModel:
             ("uneven", "embed.weight"), ("uneven", "head.weight"), ("shadowed rule", "blocks.1.gate.weight"),
             ("idle rule", "blocks.*.nothing"), ("idle rule", "norm3:output"),
         }  # fmt: skip
-        assert "dim 0 of 255 is padded to 256 to be split 2 ways" in found["uneven", "embed.weight"].text
-        assert "taken by 'blocks.*.{gate,up}.weight'" in found["shadowed rule", "blocks.1.gate.weight"].text
+        assert "dim 0 of 255 is padded to 256 for 2 shards" in found["uneven", "embed.weight"].text
+        assert "all of its paths: 'blocks.*.{gate,up}.weight'" in found["shadowed rule", "blocks.1.gate.weight"].text
         assert "test_layout.py" in found["idle rule", "blocks.*.nothing"].line
         assert "test_layout.py" in found["uneven", "embed.weight"].line
         assert is_untouched(model)
@@ -85,7 +85,7 @@ class TestOfAModel:
         assert json.loads(plan.to_json())["layout"][0]["path"] == "embed.weight"
         plan.save(tmp_path / "plan.html")
         page = (tmp_path / "plan.html").read_text()
-        assert "blocks.*.norm1.weight" in page and "What stands out" in page and "idle rule" in page
+        assert "blocks.*.norm1.weight" in page and "Findings" in page and "idle rule" in page
 
     def test_a_plan_from_before_there_were_layouts(self, mesh: Mesh) -> None:
         values = json.loads(spmd.plan(meta_llama(layers=1), mesh=mesh, rules=RULES).to_json())
@@ -104,7 +104,7 @@ class TestOfAModel:
         plan = spmd.plan(model, mesh=mesh, rules=ShardingRules({"**": P()}))
         (found,) = plan.findings
         assert (found.kind, found.subject) == ("whole", "0.weight")
-        assert found.text == "each of 8 devices holds all 2,097,152 bytes of it"
+        assert found.text == "each of 8 devices holds all of its 2,097,152 bytes"
 
     def test_rules_applied_before_count_too(self, mesh: Mesh) -> None:
         model = meta_llama()

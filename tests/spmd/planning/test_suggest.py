@@ -13,9 +13,9 @@ import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules, Suggestion
 from spmd.core.engine import abstract
-from spmd.planning.layouts import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
-from spmd.planning.reach import Reached
-from spmd.planning.standing import kept, without_data
+from spmd.planning.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
+from spmd.planning.reachable import Reachable
+from spmd.planning.saved_state import kept, without_data
 from spmd.planning.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
@@ -23,7 +23,7 @@ BOTH = ("data", "fsdp")
 
 
 def watched(model: nn.Module, call: Any, *args: Any) -> Model:
-    reached, flow = Reached(call, args), Flow(model)
+    reached, flow = Reachable(call, args), Flow(model)
     with abstract.recorded(abstract.Recording()), kept(reached), without_data(reached, args), flow.watching():
         call(*args)
     return model_of(model, flow, 0)
@@ -140,9 +140,9 @@ class TestLayouts:
     @pytest.mark.parametrize(
         ("layout", "text"),
         [
-            (Layout(1, 1, 8), "blocks.0.attention.out.weight: 4 heads are not divided by 8"),
-            (Layout(1, 16, 1), "a batch of 8 is not divided by 16 devices"),
-            (Layout(1, 1, 64, sequence=True), "a sequence of 32 is not divided by 64"),
+            (Layout(1, 1, 8), "blocks.0.attention.out.weight: 4 heads are not divisible by 8"),
+            (Layout(1, 16, 1), "a batch of 8 is not divisible by 16 devices"),
+            (Layout(1, 1, 64, sequence=True), "a sequence of 32 is not divisible by 64"),
         ],
     )
     def test_what_does_not_go(self, layout: Layout, text: str) -> None:
@@ -157,7 +157,7 @@ class TestLayouts:
 
     def test_names_and_memory(self) -> None:
         assert str(Layout(2, 4, 1)) == "data=2, fsdp=4" and Layout(2, 4, 1).family == "hybrid"
-        assert str(Layout(1, 4, 2, True, False, 1)) == "fsdp=4, tensor=2; sequence; kept whole; half checkpointed"
+        assert str(Layout(1, 4, 2, True, False, 1)) == "fsdp=4, tensor=2; sequence; kept unsharded; half checkpointed"
         assert Layout(8, 1, 1).family == "data" and Layout(1, 1, 8, True).family == "tensor + sequence"
         least = Layout(1, 8, 1, checkpointed=2)
         assert Layout(1, 8, 1, reshard=False).needs_no_less_than(least)
@@ -259,7 +259,7 @@ class TestSuggest:
         ruled, waiting = nn.Linear(16, 16), fsdp.fully_shard(nn.Linear(16, 16, device="meta"), mesh=mesh)
         ShardingRules({"weight": P("fsdp", None)}).apply(ruled, mesh)
         for model in (wrapped, ruled, waiting):
-            with pytest.raises(ValueError, match=r"suggest: expected a model without a layout.*weight.*'fsdp'.*rules"):
+            with pytest.raises(ValueError, match=r"suggest: expected a model without shardings.*weight.*'fsdp'.*rules"):
                 spmd.suggest(lambda x, model=model: model(x).sum().backward(), x, progress=False)
 
     def test_what_is_not_asked_right(self) -> None:
@@ -267,9 +267,9 @@ class TestSuggest:
         x = torch.empty(8, 4, device="meta")
         with pytest.raises(TypeError, match="suggest: expected a function that does a step, got int"):
             spmd.suggest(3)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"expected one model in reach of the step, got Linear, Linear.*model="):
+        with pytest.raises(ValueError, match=r"expected the step to reach one model, got Linear, Linear.*model="):
             spmd.suggest(lambda x: one(x) + two(x), x, progress=False)
-        with pytest.raises(ValueError, match="does not reach the Linear that was given as model"):
+        with pytest.raises(ValueError, match="does not reach the Linear that was passed as model"):
             spmd.suggest(lambda x: one(x), x, model=two, progress=False)
         with pytest.raises(ValueError, match="the step does not call the Linear"):
             spmd.suggest(lambda x: x + 1 if one is None else x * 2, x, model=one, progress=False)

@@ -1,0 +1,167 @@
+"""`show`: the units of a model, with the bytes that each gathers and that each device keeps."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+import spmd
+
+from .units import Unit, units_in
+
+_HEAD = ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
+
+
+@dataclass(frozen=True)
+class ParameterSummary:
+    """One parameter. names: all of its names (tied weights have several). notes: "frozen", "tied", "ignored",
+    "kept above" (a unit listed before has it, too: its bytes are counted there)."""
+
+    names: tuple[str, ...]
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    spec: spmd.PartitionSpec | None
+    num_bytes: int
+    kept_bytes: int
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class UnitSummary:
+    """One unit. gathered_bytes: those of its unsharded parameters, in the dtype they are gathered in; kept_bytes: those
+    of its parameters on one device."""
+
+    name: str
+    kind: str
+    reshards: bool | int
+    parameters: tuple[ParameterSummary, ...]
+    gathered_bytes: int
+    kept_bytes: int
+
+
+@dataclass(frozen=True)
+class Shown:
+    """The units of a model, parents first; printed as a table, in which equal neighbours share one entry."""
+
+    units: tuple[UnitSummary, ...]
+
+    def __str__(self) -> str:
+        rows: list[tuple[str, ...]] = [
+            ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
+        ]
+        for equal in _equal_neighbours(self.units):
+            unit = equal[0]
+            notes = "" if unit.reshards is True else "kept after forward"
+            notes += f", split over {unit.reshards}" if unit.reshards and notes else ""
+            sizes = (_size(unit.gathered_bytes), _size(unit.kept_bytes))
+            title = f"{unit.name or '(root)'}: {unit.kind}"
+            if len(equal) > 1:
+                title = f"{unit.name} to {equal[-1].name}: {unit.kind}, {len(equal)} equal"
+            rows.append((title, "", "", "", *sizes, notes))
+            rows += [_row(parameter) for parameter in unit.parameters]
+        gathered, kept = (sum(getattr(unit, f"{name}_bytes") for unit in self.units) for name in ("gathered", "kept"))
+        rows.append(("total", "", "", "", _size(gathered), _size(kept), ""))
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        return "\n".join("  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def show(model: nn.Module) -> Shown:
+    """The units of a wrapped model: parameters, specs, bytes gathered at once, bytes kept per device; print it.
+
+    Raises ValueError for a model without units.
+
+    >>> import torch, spmd, fsdp
+    >>> model = fsdp.fully_shard(torch.nn.Linear(4, 2), mesh=spmd.Mesh([0], (1,), ("fsdp",)))
+    >>> print(fsdp.show(model))
+    unit / parameter    shape   dtype    spec           gathered  kept per device
+    (root): FSDPLinear                                      40 B             40 B  kept after forward
+      weight            (2, 4)  float32  P(None, None)                       32 B
+      bias              (2,)    float32  P(None)                              8 B
+    total                                                   40 B             40 B
+    """
+    found = units_in(model)
+    if not found:
+        raise ValueError(f"show: {type(model).__name__} has no units; wrap it with fsdp first")
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    seen: set[int] = set()
+    return Shown(tuple(_unit(unit, places, names, seen) for unit, places in found.items()))
+
+
+def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> UnitSummary:
+    """The summary of a unit. seen: ids of parameters of the units before, whose kept bytes are counted only once."""
+    own = [_parameter(parameter, names, (), seen) for parameter in unit.parameters]
+    left = [_parameter(parameter, names, ("ignored",), seen) for parameter in unit.ignored]
+    return UnitSummary(
+        name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
+        kind=", ".join(type(module).__name__ for _, module in places),
+        reshards=unit.reshards if unit.kept_on is None else unit.kept_on.shape()[unit.settings.shard_axis],
+        parameters=(*own, *left),
+        gathered_bytes=sum(unit.gathered_bytes(parameter) for parameter in unit.parameters),
+        kept_bytes=sum(row.kept_bytes for row in (*own, *left)),
+    )
+
+
+def _parameter(
+    parameter: nn.Parameter, names: dict[int, list[str]], notes: tuple[str, ...], seen: set[int]
+) -> ParameterSummary:
+    is_above = id(parameter) in seen
+    seen.add(id(parameter))
+    sharding = None if parameter.device.type != "xla" else spmd.get_sharding(parameter)
+    called = tuple(name.removeprefix("module.") for name in names.get(id(parameter), ()))
+    shape = tuple(parameter.shape)
+    shard = shape if sharding is None else sharding.shard_shape(shape)
+    noted = (
+        *notes,
+        *(() if parameter.requires_grad else ("frozen",)),
+        *(("tied",) if len(called) > 1 else ()),
+        *(("kept above",) if is_above else ()),
+    )
+    return ParameterSummary(
+        names=called,
+        shape=shape,
+        dtype=parameter.dtype,
+        spec=None if sharding is None else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
+        num_bytes=parameter.numel() * parameter.element_size(),
+        kept_bytes=0 if is_above else torch.Size(shard).numel() * parameter.element_size(),
+        notes=noted if sharding is None or sharding.memory == "device" else (*noted, "on the host"),
+    )
+
+
+def _equal_neighbours(units: Sequence[UnitSummary]) -> list[list[UnitSummary]]:
+    """The units in order, grouped where neighbours differ in their names alone."""
+    return [list(group) for _, group in itertools.groupby(units, key=_look)]
+
+
+def _look(unit: UnitSummary) -> tuple[Any, ...]:
+    """The printed figures of a unit without its name; names of parameters are relative to it."""
+    parameters = tuple(
+        (tuple(name.removeprefix(unit.name) for name in one.names), *_row(one)[1:]) for one in unit.parameters
+    )
+    return unit.kind, unit.reshards, unit.gathered_bytes, unit.kept_bytes, parameters
+
+
+def _row(parameter: ParameterSummary) -> tuple[str, ...]:
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    spec = "not on the device" if parameter.spec is None else repr(parameter.spec)
+    names = f"  {' = '.join(parameter.names)}"
+    return names, str(parameter.shape), dtype, spec, "", _size(parameter.kept_bytes), ", ".join(parameter.notes)
+
+
+def _aligned(text: str, width: int, column: int) -> str:
+    return text.rjust(width) if column in (4, 5) else text.ljust(width)
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < 1024 or unit == "GiB":
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
+        count /= 1024
+    raise AssertionError("the last unit takes all")

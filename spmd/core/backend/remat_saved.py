@@ -1,0 +1,85 @@
+"""The values that a checkpoint's policy saves of a forward pass, and their return in place of a recomputation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils.checkpoint import CheckpointError
+
+from ..checkpoint_policies import Decision, Policy
+from ..ir.graph import is_unpadded
+from ..lazy.storage import LOCK, Storage
+from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.views import read
+from ..ops.offload import CHECKPOINT_NAME, TO_HOST
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The results of one op: its tensors, each as it was then, and the structure that it returned them in."""
+
+    op: OpOverload
+    tensors: list[torch.Tensor]
+    form: TreeSpec
+    is_offloaded: bool
+
+
+class Keep(TorchDispatchMode):
+    """The forward pass: saves the values that the policy names, in order; those it offloads, in the host's memory."""
+
+    def __init__(self, policy: Policy):
+        super().__init__()
+        self.policy = policy
+        self.kept: list[Kept] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        decision = _decide(self.policy, func, args)
+        if decision != "recompute":
+            tensors, form = tree_flatten(made)
+            is_offloaded = decision == "offload"
+            kept = [TO_HOST(tensor) if is_offloaded else same(tensor) for tensor in tensors]
+            self.kept.append(Kept(func, kept, form, is_offloaded))
+        return made
+
+
+class Recall(TorchDispatchMode):
+    """A recomputation, without the saved values. tensors: those of `kept`, in order, in the form to be read."""
+
+    def __init__(self, policy: Policy, kept: Sequence[Kept], tensors: Sequence[torch.Tensor]):
+        super().__init__()
+        self.policy = policy
+        self.kept = iter(kept)
+        self.tensors = iter(tensors)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _decide(self.policy, func, args) == "recompute":
+            return func(*args, **(kwargs or {}))
+        kept = next(self.kept, None)
+        if kept is None or kept.op is not func:
+            was = "nothing more" if kept is None else str(kept.op)
+            raise CheckpointError(
+                f"a recomputation called {func} where the forward pass called {was}, among the ops that the policy "
+                "saves; a checkpointed function must call the same ops each time"
+            )
+        return tree_unflatten([same(next(self.tensors)) for _ in kept.tensors], kept.form)
+
+
+def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:
+    return policy.decide(str(func), args[1] if func is CHECKPOINT_NAME else None)
+
+
+def same(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a new tensor of the value that this one has now, whatever is written into it later."""
+    if type(tensor) is not XlaTensor:
+        return tensor.detach().clone()
+    with LOCK:
+        value = read(tensor)
+        storage = Storage(value, tensor._meta)
+        if is_unpadded(value):
+            storage.settle_unpadded(value, tensor._storage.home)
+        return wrap(tensor._meta, storage)

@@ -1,0 +1,383 @@
+"""Every collective of an optimised program: kind, mesh axes, bytes, count, and the op that it came from."""
+
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..ir.graph import Graph, Node, TupleElement, Value, origin
+from ..ir.source import Line, node_line
+from ..sharding.topology import Target, all_devices, slices, stand_in
+from ..sharding.value import Sharding
+from .hlo import Computation, Instruction, Module, num_bytes
+
+KINDS = (
+    "all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute", "ragged-all-to-all",
+    "reduce-scatter",
+)  # fmt: skip
+_STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One collective of a program. node: the index of the recorded op that it came from; None where XLA names none.
+
+    axes, size: the mesh axes over which a group of `size` devices exchanges data; data: the bytes that a group gathers,
+    reduces or exchanges, as one device holds them unsharded; count: the number of times in a run. is_sliced: each
+    device keeps only its own shard of an all-reduce's result, so that another backend would have a reduce-scatter.
+    link: between several slices, the network: "ici" inside of a slice, "dcn" between slices. is_async: the device
+    computes something else between its start and its end.
+    """
+
+    kind: str
+    axes: tuple[str, ...]
+    size: int
+    data: int
+    count: int
+    node: int | None
+    is_sliced: bool
+    link: str
+    is_async: bool = False
+
+
+def collectives(module: Module, graph: Graph) -> list[Found]:
+    """Returns the collectives of the program of a graph, in the order of its text."""
+    meshes, num_nodes = graph.meshes(), len(graph.nodes)
+    names: dict[str, tuple[tuple[str, ...], int, str]] = {}
+    found = []
+    seen: set[str] = set()
+    links = _links(module)
+    for computation in module.computations.values():
+        if not computation.count:
+            continue
+        for line in computation.lines:
+            kind = _STARTS.get(line.opcode) or _kind_between_slices(line)
+            chain = _chain(line)
+            if kind is None or chain in seen:
+                continue
+            if chain:
+                seen.add(chain)
+            groups = _groups_text(line)
+            if groups not in names:
+                names[groups] = _axes(groups, meshes)
+            axes, size, link = names[groups]
+            if size == 1:
+                continue
+            data = sum(num_bytes(_shape_of(operand, computation)) for operand in line.operands)
+            is_sliced = kind == "all-reduce" and _is_sliced(module, computation, line)
+            if is_sliced and computation.name.startswith("all-reduce-scatter"):
+                kind, is_sliced = "reduce-scatter", False  # the form in which a TPU's compiler writes one
+            data *= size if kind == "all-gather" else 1
+            node = _reader_of_argument(line.scope, graph)
+            if node is None:
+                node = node_index(_scope(computation, line), num_nodes)
+            # Of a chain the first link is the start, the last one the end.
+            is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
+            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link, is_async))
+    return found
+
+
+# A TPU's compiler spreads one collective over the fusions that it overlaps with: each fusion has a line of it.
+_CHAIN = re.compile(r'channel_id=\d+.*chain_id="\d+"')
+
+
+def _chain(line: Instruction) -> str:
+    found = _CHAIN.search(line.rest) if line.opcode in _STARTS else None
+    return "" if found is None else found[0]
+
+
+def _links(module: Module) -> Counter[str]:
+    """Counts the lines over which each collective is spread."""
+    lines = (line for computation in module.computations.values() if computation.count for line in computation.lines)
+    return Counter(filter(None, map(_chain, lines)))
+
+
+def _is_overlapped(computation: Computation, line: Instruction) -> bool:
+    """True if something is computed between the start of a collective and its end; lines are in execution order."""
+    if not line.opcode.endswith("-start"):
+        return False
+    after = computation.lines[computation.lines.index(line) + 1 :]
+    between = itertools.takewhile(lambda one: line.name not in one.operands or not one.opcode.endswith("-done"), after)
+    return any(one.opcode in _WORK for one in between)
+
+
+_WORK = {"fusion", "dot", "convolution", "custom-call", "while", "conditional", "call", "sort", "scatter", "reduce"}
+
+
+# A TPU's compiler makes an exchange between slices a send and a receive over the hosts' network, which name its kind.
+_BETWEEN_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+_HOST_KINDS = {
+    "ALL_REDUCE": "all-reduce",
+    "ALL_GATHER": "all-gather",
+    "ALL_TO_ALL": "all-to-all",
+    "REDUCE_SCATTER": "reduce-scatter",
+    "ONE_TO_ONE": "collective-permute",
+}
+
+
+def _kind_between_slices(line: Instruction) -> str | None:
+    found = _BETWEEN_SLICES.search(line.rest) if line.opcode == "send" else None
+    return None if found is None else _HOST_KINDS.get(found[1], found[1].lower().replace("_", "-"))
+
+
+def _scope(computation: Computation, line: Instruction) -> str:
+    """Returns the scope in which a line was traced; for a line that the compiler added, that of its operands."""
+    seen: set[tuple[str, str]] = set()
+    todo = [(computation, line)]
+    while todo and len(seen) < 64:
+        inside, one = todo.pop(0)
+        if node_index(one.scope, 1 << 60) is not None:
+            return one.scope
+        if (inside.name, one.name) in seen:
+            continue
+        seen.add((inside.name, one.name))
+        if one.opcode == "parameter" and inside.caller is not None:
+            outside, call = inside.caller
+            place = int(one.arguments) if call.opcode == "fusion" else 0
+            todo += [(outside, outside.by_name[name]) for name in call.operands[place : place + 1]]
+        else:
+            todo += [(inside, inside.by_name[name]) for name in one.operands if name in inside.by_name]
+    return ""
+
+
+_ARGUMENT = re.compile(r"arguments\[(\d+)\]")
+
+
+def _reader_of_argument(scope: str, graph: Graph) -> int | None:
+    """Returns the place of the first op that reads an argument, if a line has the argument's name: from jaxlib 0.12 on
+    the gather of an argument has it."""
+    named = _ARGUMENT.fullmatch(scope)
+    if named is None:
+        return None
+    inputs = graph.arguments()
+    if int(named[1]) >= len(inputs):  # the scalar arguments follow the inputs
+        return None
+    places = inputs[int(named[1])].places
+    given = {graph.inputs[i] for i in ((places,) if isinstance(places, int) else places)}
+    return next((i for i, node in enumerate(graph.nodes) if not given.isdisjoint(node.operands)), None)
+
+
+def _shape_of(operand: str, computation: Computation) -> str:
+    line = computation.by_name.get(operand)
+    return "" if line is None else line.shape
+
+
+# --- the groups of devices --------------------------------------------------------------------------------------------
+
+_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
+_HOST_GROUPS = re.compile(r'_xla_megascale_target=("[^"]*"|\{\{.*?\}\})')
+_PRODUCT = re.compile(r'"\{([\d,:]+)\}x\{([\d,:]+)\}"')
+_SLICE_STEP = 100_000  # the ids of a slice's devices, of a TPU topology, begin at so many times its number
+_MESH = re.compile(r"mesh\[(.*?)\](?:,?\s*device_ids=(\S+?))?\s*\{(.*?)\}")
+_IOTA = re.compile(r"\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
+
+
+def _groups_text(line: Instruction) -> str:
+    between = _HOST_GROUPS.search(line.rest)
+    if between is not None:
+        return between[0]
+    found = _GROUPS.search(line.rest)
+    if found is None:
+        return ""
+    rest = line.rest[found.start() :]
+    if rest.partition("=")[2].startswith("{"):
+        return rest[: rest.index("}}") + 2] if "{{" in rest[:24] else rest[: rest.index("}") + 1]
+    if "mesh[" in rest[:24]:
+        return rest[: rest.index("}") + 1]
+    found = _IOTA.search(rest)
+    return "" if found is None else rest[: found.end()]
+
+
+def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
+    """Returns the groups of devices, by their place in the program, that the text of an instruction names.
+
+    For a permutation a group is a pair of a source and a target. Empty: all devices are one group.
+    """
+    kind, _, value = text.partition("=")
+    mesh = _MESH.match(value)
+    iota = _IOTA.match(value)
+    if mesh is not None:
+        return _mesh_groups(*mesh.groups())
+    if iota is not None:
+        table = _iota(iota)
+        return [tuple(row) for row in table.tolist()]
+    rows = [tuple(map(int, row.split(","))) for row in re.findall(r"\{([\d,]+)\}", value)]
+    return rows or ([] if kind.startswith("source") else [tuple(range(num_devices))])
+
+
+def _iota(found: re.Match[str]) -> np.ndarray:
+    shape, sizes, order = (None if part is None else [int(n) for n in part.split(",")] for part in found.groups())
+    assert shape is not None and sizes is not None
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return (ids if order is None else ids.transpose(order)).reshape(shape)
+
+
+def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
+    """Returns the groups of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a`
+    behind one of 2."""
+    sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
+    parts: dict[str, list[tuple[int, bool]]] = {name: [(size, False)] for name, size in sizes.items()}
+    for name, before, size in _AXIS.findall(axes_text):
+        if size:
+            parts[name] = _cut(parts[name], int(before), int(size))
+        else:
+            parts[name] = [(part, True) for part, _ in parts[name]]
+    flat = [part for name in sizes for part in parts[name]]
+    ids = np.arange(math.prod(sizes.values())) if ids_text is None else _order(ids_text)
+    grid = ids.reshape([size for size, _ in flat])
+    spanned = [i for i, (_, is_spanned) in enumerate(flat) if is_spanned]
+    rest = [i for i in range(len(flat)) if i not in spanned]
+    count = math.prod(flat[i][0] for i in spanned)
+    return [tuple(row) for row in grid.transpose(rest + spanned).reshape(-1, count).tolist()]
+
+
+def _order(text: str) -> np.ndarray:
+    """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
+    found = _ORDER.search(text)
+    if found is None:
+        return np.array([int(number) for number in re.findall(r"\d+", text)])
+    sizes, axes = ([int(number) for number in part.split(",")] for part in found.groups())
+    return np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).reshape(-1)
+
+
+_ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
+
+
+def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tuple[int, bool]]:
+    """Splits the parts of an axis so that one of this size follows others with the product `before`."""
+    bounds = {1, before, before * size}
+    total = 1
+    spans = []
+    for part, is_spanned in parts:
+        spans.append((total, total * part, is_spanned))
+        total *= part
+        bounds.add(total)
+    edges = sorted(bounds)
+    made = []
+    for low, high in itertools.pairwise(edges):
+        was = next(flag for start, end, flag in spans if start <= low and high <= end)
+        made.append((high // low, was or before <= low < before * size))
+    return made
+
+
+def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, str]:
+    """Returns the mesh axes along which the devices of a group differ, the size of a group, and its devices' link."""
+    meshes = list(meshes)
+    order = meshes[0].device_ids
+    target = meshes[0].target if meshes[0].target is not None else stand_in()
+    found = _host_groups(text, order, target) if "megascale" in text else groups(text, len(order))
+    size = max((len(group) for group in found), default=1)
+    pairs = text.startswith("source") or "->" in text
+    if pairs:
+        found = [pair for pair in found if pair[0] != pair[1]]
+    if size == 1 or not found:
+        return (), 1, ""
+    link = _link(found, order, slices(target))
+    for mesh in meshes:
+        named = _axes_over(found, mesh, order, is_exact=not pairs)
+        if named:
+            return named, size, link
+    return (f"{len(found)} groups of {size}" if not pairs else "devices",), size, link
+
+
+def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[int, ...]]:
+    """Returns the groups of an exchange between slices, by place in the program; its text has the devices' own ids.
+
+    `"{1,2}x{0:7}"` are all devices 0 to 7 of slices 1 and 2, each with those of its number.
+    """
+    product = _PRODUCT.search(text)
+    if product is not None:
+        of_slices, of_devices = (_listed(part) for part in product.groups())
+        named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
+    else:
+        named = [tuple(map(int, re.findall(r"\d+", row))) for row in re.findall(r"\{([\d,>-]+)\}", text)]
+    place = {all_devices(target)[device].id: i for i, device in enumerate(order)}
+    return [tuple(place[number] for number in group) for group in named]
+
+
+def _listed(text: str) -> list[int]:
+    """Parses `1,2` and `0:7`; the end of a range belongs to it."""
+    ends = [part.split(":") for part in text.split(",")]
+    return [number for end in ends for number in range(int(end[0]), int(end[-1]) + 1)]
+
+
+def _link(found: Iterable[tuple[int, ...]], order: Sequence[int], of_device: Sequence[int]) -> str:
+    """Returns the network that links the devices of the groups; "" if there is one slice."""
+    if len(set(of_device)) == 1:
+        return ""
+    is_between = any(len({of_device[order[place]] for place in group}) > 1 for group in found)
+    return "dcn" if is_between else "ici"
+
+
+def _axes_over(
+    found: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
+) -> tuple[str, ...]:
+    """Returns the axes of a mesh that groups span; for pairs the axes along which source and target differ."""
+    place = np.empty(len(order), np.int64)
+    where = {device: i for i, device in enumerate(mesh.device_ids)}
+    for i, device in enumerate(order):
+        place[i] = where[device]
+    table = place[np.array(found)]
+    coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
+    may_diverge = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
+    names = tuple(name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other)
+    sizes = mesh.mesh_axes()
+    if is_exact and math.prod(sizes[name] for name in names) != table.shape[1]:
+        return ()
+    return names
+
+
+# --- the op that it came from -----------------------------------------------------------------------------------------
+
+_MARK = re.compile(r"(?:^|/)[^/#]*#(\d+)(?=/|$|\[)")
+
+
+def node_index(scope: str, num_nodes: int) -> int | None:
+    """Returns the recorded op that an instruction came from, by the mark that `lower.build` leaves in its scope."""
+    marks = [int(mark) for mark in _MARK.findall(scope) if int(mark) < num_nodes]
+    return marks[0] if marks else None
+
+
+def _is_sliced(module: Module, computation: Computation, line: Instruction) -> bool:
+    """True if every reader of an all-reduce takes a slice of it."""
+    readers = computation.readers.get(line.name, [])
+    return bool(readers) and all(
+        _is_sliced(module, computation, reader) if reader.opcode in _PASSED else _slices(module, reader)
+        for reader in readers
+    )
+
+
+# Opcodes whose result has the elements of their operand.
+_PASSED = {"bitcast", "copy", "reshape", "convert", "get-tuple-element", "all-reduce-done"}
+
+
+def _slices(module: Module, reader: Instruction) -> bool:
+    if reader.opcode != "fusion":
+        return reader.opcode == "dynamic-slice"
+    return any(inner.opcode == "dynamic-slice" for inner in module.computations[reader.called[0][1]].lines)
+
+
+def source_of(node: Node) -> Node:
+    """Returns the op whose value an annotation is about; the annotation itself if that value is data."""
+    value: Value = node
+    while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
+        value = maker.operands[value.index if type(value) is TupleElement else 0]
+    return node if maker is None else maker
+
+
+def line_of(node: Node, nodes: Sequence[Node]) -> Line:
+    """Returns the user's line of an op; for an op that FSDP records by itself, that of its result's first reader."""
+    line = node_line(source_of(node))
+    behind = {node}
+    for other in nodes[nodes.index(node) + 1 :] if line.code is None else ():
+        if any(origin(operand) in behind for operand in other.operands):
+            line = node_line(other)
+            if line.code is not None:
+                break
+            behind.add(other)
+    return line

@@ -1,0 +1,136 @@
+"""Values that a program computes before one of its loops begins, though they are read only after it.
+
+XLA may defer a computation that no loop needs until the loop has ended. For the gradient of a language model's LM head,
+a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ..ir.graph import Graph, Node, Value, origin, results, value_name
+from ..ir.loops import Loop
+from ..ops import split
+from ..sharding.constrain import space_of, wait_for_all
+from ..sharding.value import DEVICE
+from .stack_rows import Made, Row, made_of, plain, replace
+
+
+class Ahead(NamedTuple):
+    """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for them."""
+
+    values: list[Value]
+    ops: list[Node]
+
+
+def find(graph: Graph) -> dict[int, Ahead]:
+    """Returns, by the number of ops before each loop with a carry, the late values that are smaller than the operands
+    that their computation keeps alive."""
+    loops = [loop for loop in graph.loops if loop.carry]
+    if not loops:
+        return {}
+    outside = _outside(graph)
+    readers = _readers(graph, outside)
+    found = {}
+    start = 0
+    for loop in loops:
+        nodes = [(place, graph.nodes[place]) for place in range(start, loop.start) if graph.nodes[place] in outside]
+        late = _late(nodes, loop, readers)
+        wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
+        if wanted:
+            ends = [_smallest(value, graph, outside, readers) for value in wanted]
+            found[loop.start] = Ahead([value for value, _ in ends], [node for _, ops in ends for node in ops])
+        start = loop.stop
+    return found
+
+
+def have(wanted: Sequence[Value], loop: Loop, values: dict[Value, Sequence[Made]]) -> None:
+    """Makes a loop begin only when these values are computed."""
+    entering = {value_name(value): value for value in (*wanted, *(value for _, value in loop.carry))}
+    made = {name: made_of(value, values) for name, value in entering.items()}
+    arrays = {name: one for name, one in made.items() if not isinstance(one, Row) and space_of(one) == DEVICE}
+    there = wait_for_all(tuple(map(plain, arrays.values())))
+    for (name, array), waited in zip(arrays.items(), there, strict=True):
+        split.note(waited, split.sharding_of(array))
+        replace(entering[name], waited, values)
+
+
+def _outside(graph: Graph) -> set[Node]:
+    """Returns the ops that are in no loop."""
+    inside: set[Node] = set()
+    for loop in graph.loops:
+        inside.update(graph.nodes[loop.start : loop.stop])
+    return {node for node in graph.nodes if node not in inside}
+
+
+def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
+    """Returns, by name, the places of the readers of values that no loop makes; of a result one behind all ops."""
+    found: defaultdict[Any, list[int]] = defaultdict(list)
+    for place, operands in enumerate([*(node.operands for node in graph.nodes), graph.roots]):
+        for operand in operands:
+            if origin(operand) in outside:
+                found[value_name(operand)].append(place)
+    return found
+
+
+def _late(nodes: Sequence[tuple[int, Node]], loop: Loop, readers: Mapping[Any, list[int]]) -> dict[Any, Value]:
+    """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
+
+    Each result of an op is taken by itself: XLA computes the others without it.
+    """
+    late: dict[Any, Value] = {}
+    late_at: set[int] = set()
+    for place, node in reversed(nodes):
+        made = {value_name(value): value for value in results(node)}
+        here = {name for name in made if all(at >= loop.stop or at in late_at for at in readers.get(name, ()))}
+        late |= {name: made[name] for name in here}
+        if len(here) == len(made):
+            late_at.add(place)
+    return late
+
+
+def _is_wanted(
+    name: Any, value: Value, loop: Loop, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]
+) -> bool:
+    """True if a late value is read after a loop, and is smaller than the operands that would be kept for it."""
+    if all(reader < loop.stop for reader in readers.get(name, ())):
+        return False
+    cone: set[Any] = set()
+    kept: dict[Any, int] = {}
+    pending = [value]
+    while pending:
+        made_by = origin(pending.pop())
+        assert made_by is not None, "device data is not late"
+        for operand in made_by.operands:
+            read = value_name(operand)
+            if read in cone:
+                continue
+            cone.add(read)
+            if read in late:
+                pending.append(operand)
+            elif all(reader < loop.start for reader in readers.get(read, (loop.start,))):
+                kept[read] = operand.meta.nbytes
+    return sum(kept.values()) > value.meta.nbytes
+
+
+def _smallest(
+    value: Value, graph: Graph, outside: set[Node], readers: Mapping[Any, list[int]]
+) -> tuple[Value, list[Node]]:
+    """Returns the value with the smallest shard among a value and the chain of ops that read it alone, and the ops up
+    to there: a gradient is smallest when it is sharded like its weight."""
+    ops: list[Node] = []
+    share, best, count = 1.0, float(value.meta.nbytes), 0
+    read_by = readers.get(value_name(value), ())
+    while len(read_by) == 1 and read_by[0] < len(graph.nodes):
+        node = graph.nodes[read_by[0]]
+        is_plain = len(node.operands) == len(node.op.metas) == 1 and not node.op.lowering.elements
+        if node not in outside or not is_plain or node.numbers:
+            break  # scalar arguments are assigned in the order of the ops
+        if node.op.sharding is not None:
+            share = math.prod(node.op.sharding.shard_shape(node.meta.shape)) / max(node.meta.numel, 1)
+        ops.append(node)
+        if share * node.meta.nbytes < best:
+            best, count = share * node.meta.nbytes, len(ops)
+        read_by = readers.get(node, ())
+    return (ops[count - 1], ops[:count]) if count else (value, [])

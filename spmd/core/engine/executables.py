@@ -1,0 +1,78 @@
+"""Compilation of graphs, and the hand-over of their programs to PJRT."""
+
+import weakref
+import zlib
+
+import jax
+import numpy as np
+
+from .. import counters, in_flight
+from ..compile import cache, failing, stack_groups
+from ..compile.numbers import pack_numbers
+from ..compile.program import Program
+from ..ir.graph import DeviceData, Graph
+from ..ir.source import Line
+from ..lazy.storage import unlocked
+from ..passes import scan_layers
+from ..pjrt import agreement, processes, runs, transfer
+from . import stacks
+
+# Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
+form: stack_groups.Form = scan_layers.scanned
+
+
+def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
+    """The graph as it is compiled, with its loops and stacks."""
+    return stack_groups.formed(graph, form, may_scan=may_scan)[0]
+
+
+def program_for(graph: Graph, name: str, line: Line, why_not: str = "") -> Program:
+    """The compiled program of a graph. why_not: see `cache.program_for`."""
+    return cache.program_for(graph, name, line, form, why_not)
+
+
+def planned_for(graph: Graph, line: Line) -> Program:
+    """The program of a graph that no run needs yet: see `cache.planned_for`."""
+    return cache.planned_for(graph, line, form)
+
+
+def compile_unlocked(graph: Graph, name: str, line: Line, why_not: str = "") -> None:
+    """Compiles a graph that is not in the cache, while other threads go on recording: see `unlocked`."""
+    with unlocked():
+        program_for(graph, name, line, why_not)
+
+
+def run(program: Program, graph: Graph) -> list[DeviceData]:
+    """Hands a program to PJRT, which runs it asynchronously; returns device data for each root.
+
+    A program that calls Python is waited for: an error that this raises must come before its inputs are given up.
+    Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
+    be gone; the next use of their device data raises LostError.
+    """
+    started = counters.now()
+    failing.check_memory(program, graph)
+    floats, integers = pack_numbers(graph.nodes)
+    vectors = (np.array(floats, np.float64), np.array(integers, np.int64))
+    if processes.several():
+        numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
+        agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
+    try:
+        buffers = stacks.arguments(program, graph)
+        for i, sharding in program.foreign:
+            buffers[i] = transfer.respelled(buffers[i], sharding)
+        in_flight.make_room(len(graph.mesh.device_ids))
+        with jax.enable_x64(True):
+            made = program.executable(*buffers, *vectors)
+        if program.calls_host:
+            jax.block_until_ready(made)
+    except jax.errors.JaxRuntimeError as error:
+        raise failing.about(graph, program, failing.explain(program, error)) from error
+    made = list(made)
+    for i, sharding in program.respelled:
+        made[i] = transfer.respelled(made[i], sharding)
+    ref = weakref.ref(program)
+    outputs = stacks.given(program, graph, made, ref)
+    runs.note_run(made[program.smallest], ref)
+    counters.add_time("dispatch", counters.now() - started)
+    counters.add("runs")
+    return outputs

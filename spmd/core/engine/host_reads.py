@@ -1,0 +1,214 @@
+"""Reads of values: each waits for the ops that it needs, and keeps its buffer from being donated meanwhile."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from .. import counters, interrupt
+from ..compile import failing
+from ..config import config
+from ..ir.errors import AbstractError
+from ..ir.graph import DeviceData, Node, is_data, origin
+from ..ir.source import describe, user_line
+from ..lazy import body, recorders
+from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
+from ..passes import dynamic
+from ..pjrt import agreement, devices, processes, transfer
+from ..sharding.value import Sharding
+from .abstract import recording
+from .execute import run
+from .failed import FINAL, depends, give_up
+from .placement import wanted
+from .syncs import Watch, sync
+
+_IN_A_PLAN = (
+    "which has no value: spmd.plan records the step and runs nothing. Give it the step alone, not the loop that prints "
+    "or reads its results"
+)
+
+
+def materialise(storage: Storage, call: str = "a read", *, together: bool = False) -> None:
+    """Computes a storage's value: on the host where it is a number that the host knows, else by a sync.
+
+    With several processes only reads that all of them call `together` start a sync. The caller does not hold LOCK: the
+    sync may be another thread's, which needs it.
+    """
+    if type(storage.value) is not DeviceData and body.names():
+        if body.is_inside(storage.value, {}):
+            body.refuse(
+                call,
+                f"{storage.meta!r} has another value in each iteration (or on each shard) and none while the body is "
+                "recorded; "
+                "choose with torch.where or spmd.cond, or return it and read it after the loop",
+            )
+        return _run_needed(storage)
+    if type(storage.value) is not DeviceData and processes.several() and not together:
+        raise agreement.ProcessError(
+            f"{call} at {user_line()}: {storage.meta!r} has not run yet, and with several processes a read runs "
+            "nothing, as every program is one of all processes. Call spmd.sync() in every process first."
+        )
+    if type(storage.value) is not DeviceData and storage.meta.numel == 1:
+        _settle_by_host(storage)
+    if type(storage.value) is not DeviceData and recording() is not None:
+        node = origin(storage.value)
+        assert node is not None, "only device data has none"
+        raise AbstractError(f"{call} at {user_line()} reads {describe(node)}, {_IN_A_PLAN}")
+    if type(storage.value) is not DeviceData:
+        if config.sync_on_read == "needed":
+            _run_needed(storage)
+        else:
+            _run_all_or_needed(storage)
+
+
+def _run_all_or_needed(storage: Storage) -> None:
+    """Syncs for the sake of one value: where another value's op cannot be compiled, the ops that this one needs still
+    run. The other's error comes again from its own read."""
+    try:
+        sync(for_read=True)
+    except FINAL:
+        raise
+    except Exception as error:
+        if depends(storage, error):
+            raise
+    if type(storage.value) is not DeviceData:
+        _run_needed(storage)
+
+
+def _with_step(storage: Storage) -> list[Storage]:
+    """The storages to be run for a value: where another thread has written it over data, in the middle of a step, all
+    that this step has written, so that the next of them to be read is data by then."""
+    if not recorders.is_several or storage.data is None:
+        return [storage]
+    # No sync sees a storage that was set aside after a failure; the one that is read is run all the same.
+    step = [other for other in pending_elsewhere([storage]) if other.data and other.recorder == storage.recorder]
+    return [storage, *step]
+
+
+def _run_needed(storage: Storage) -> None:
+    with SYNC_LOCK, LOCK, interrupt.later():
+        watch = Watch()
+        storages = _with_step(storage)
+        try:
+            run(storages, user_line(), donate=False)
+        except Exception as error:
+            give_up(storages, error)
+            raise
+        forget_reads()
+    watch.notify(1)
+
+
+# The most elements that the host computes where no program runs: a mask over all tokens of a batch.
+_LARGEST_IN_A_PLAN = 1 << 24
+
+
+def _settle_by_host(storage: Storage) -> None:
+    """Gives the storage its value where the host can compute it from data and other work, which need not be run, is
+    pending."""
+    with LOCK:
+        nodes = dynamic.few_small(storage.value, *([] if recording() is None else [_LARGEST_IN_A_PLAN]))
+        if nodes is not None and (recording() is not None or _is_more_pending(nodes)):
+            storage.settle(dynamic.known(storage.value, nodes))
+
+
+def _is_more_pending(nodes: Sequence[Node]) -> bool:
+    """True if anything but these ops waits to be run by this thread; the last recorded values are checked first."""
+    is_run_here = recorders.is_run_here()
+    for ref in reversed(LIVE):
+        storage = ref()
+        if storage is None or is_data(storage.value) or origin(storage.value) in nodes:
+            continue
+        if is_run_here(storage.recorder):
+            return True
+    return False
+
+
+class Lease(NamedTuple):
+    """The place of a value's data during a read outside the lock: on the host, or in a buffer."""
+
+    device_data: DeviceData
+    host: np.ndarray | None
+    array: jax.Array | None
+    sharding: Sharding | None
+
+    def placed(self) -> tuple[jax.Array, Sharding]:
+        """The buffer of a value that is on devices, and its sharding."""
+        assert self.array is not None and self.sharding is not None
+        return self.array, self.sharding
+
+
+@contextlib.contextmanager
+def leased(
+    storage: Storage, call: str = "a read", *, on_device: bool = False, together: bool = False
+) -> Iterator[Lease]:
+    """Lends the storage's value to a read outside the lock: inside this context no other thread's sync donates its
+    buffer.
+
+    on_device: host data is uploaded first. call, together: see `host_value`.
+    """
+    lease = None
+    while lease is None:  # once, unless another thread writes the storage just now
+        materialise(storage, call, together=together)
+        lease = _lease(storage, call, on_device=on_device)
+    try:
+        yield lease
+    finally:
+        with LOCK:
+            lease.device_data.shared -= 1
+
+
+def _lease(storage: Storage, call: str, *, on_device: bool) -> Lease | None:
+    """A lease of a storage that has data; None where it has none."""
+    with LOCK:
+        device_data = storage.value
+        if type(device_data) is not DeviceData:
+            return None
+        if device_data.is_abstract:
+            why = "it has a shape, a layout and no data" if recording() is None else _IN_A_PLAN
+            raise AbstractError(f"{call} at {user_line()}: {device_data.meta!r} is abstract: {why}")
+        device_data.check()
+        if on_device and device_data.host is not None:
+            sharding = wanted(device_data) or devices.default_sharding()
+            device_data.take(transfer.upload(device_data.host, sharding), sharding)
+            storage.set_sharding(sharding)
+        device_data.shared += 1
+        return Lease(
+            device_data,
+            device_data.host,
+            None if device_data.host is not None else device_data.placed()[0],
+            device_data.sharding,
+        )
+
+
+def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:
+    """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
+
+    together: all processes read it at once, so that shards of other processes can be fetched. Raises ProcessError where
+    these are needed and it is not set.
+    """
+    with leased(storage, call, together=together) as lease:
+        if lease.host is not None:
+            return lease.host
+        counters.add("host_reads")
+        device_data = lease.device_data
+        try:
+            return _download(lease, call, together=together)
+        except jax.errors.JaxRuntimeError as error:
+            explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
+            device_data.gone = str(explained)
+            raise explained from error
+
+
+def _download(lease: Lease, call: str, *, together: bool) -> np.ndarray:
+    buffer, sharding = lease.placed()
+    shape = lease.device_data.meta.shape
+    if not transfer.is_readable_here(buffer):
+        if not together:
+            raise agreement.ProcessError(
+                f"{call} at {user_line()}: {lease.device_data.meta!r} is sharded over several processes "
+                f"({sharding!r}); spmd.full_tensor(t), called by every process, returns the full tensor"
+            )
+        sharding, buffer = sharding.replicated(), transfer.move(buffer, shape, sharding, sharding.replicated())
+    return transfer.download(buffer, shape)

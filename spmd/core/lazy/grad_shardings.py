@@ -1,0 +1,75 @@
+"""Shardings of gradients: an annotated leaf tensor's gradient gets the tensor's sharding once it is accumulated, an
+annotated computed value's when it arrives."""
+
+import weakref
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+import torch
+
+from .reads import shard_gradient
+from .storage import Storage
+from .tensor import WHEN_PARAMETER, XlaTensor
+
+_PIN = -1  # a key among the hooks on a gradient that no handle of torch has
+
+
+def follow(tensor: Any) -> None:
+    """Gives later gradients of an annotated tensor its sharding: a leaf tensor's once accumulated, a computed value's
+    when it arrives."""
+    pin = tensor.__dict__.get("_pins_grad")
+    if pin is not None or not tensor.requires_grad:
+        return
+    if tensor.is_leaf:
+        _pin_parameter(tensor)
+    elif tensor._view is None:  # a view's sharding is not its storage's, and XLA chooses that of its gradient
+        pin = tensor.__dict__["_pins_grad"] = partial(_pin_arriving, tensor._storage.ref)
+        if tensor._backward_hooks is None:  # register_hook without its handle, which costs more than the mark
+            tensor._backward_hooks = OrderedDict({_PIN: pin})
+            tensor.grad_fn._register_hook_dict(tensor)  # else autograd calls none of them
+        else:
+            tensor._backward_hooks[_PIN] = pin
+
+
+def _pin_parameter(tensor: Any) -> None:
+    tensor.__dict__["_pins_grad"] = pin_gradient
+    hooks = tensor._post_accumulate_grad_hooks
+    # Module.to() swaps autograd's record of a parameter, but leaves the parameter this dict: set again, autograd sees
+    # it again.
+    tensor._post_accumulate_grad_hooks = hooks
+    if hooks is None or pin_gradient not in hooks.values():
+        tensor.register_post_accumulate_grad_hook(pin_gradient)
+
+
+def leave(tensor: Any) -> None:
+    """Leaves the sharding of a tensor's gradient to the partitioner, until `follow` after `may_follow`."""
+    if tensor.is_leaf:
+        hooks = tensor._post_accumulate_grad_hooks or {}
+        for key in [key for key, hook in hooks.items() if hook is pin_gradient]:
+            del hooks[key]
+    elif tensor._backward_hooks is not None:
+        tensor._backward_hooks.pop(_PIN, None)
+    tensor.__dict__["_pins_grad"] = False
+
+
+def may_follow(tensor: Any) -> None:
+    """Undoes `leave`."""
+    if tensor.__dict__.get("_pins_grad") is False:
+        del tensor.__dict__["_pins_grad"]
+
+
+def pin_gradient(parameter: torch.Tensor) -> None:
+    """The hook on a leaf tensor: gives its gradient, which has been accumulated, the tensor's sharding."""
+    assert isinstance(parameter, XlaTensor)
+    if isinstance(parameter.grad, XlaTensor):
+        shard_gradient(parameter._storage, parameter.grad)
+
+
+def _pin_arriving(ref: "weakref.ref[Storage]", grad: torch.Tensor) -> None:
+    storage = ref()
+    if storage is not None and isinstance(grad, XlaTensor):
+        shard_gradient(storage, grad)
+
+
+WHEN_PARAMETER.append(follow)

@@ -1,0 +1,381 @@
+"""Shapes of ops that torch cannot run on its meta device, or runs there without its checks."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._prims_common import canonicalize_dim, suggest_memory_format
+
+from . import linear_cross_entropy, loss, rnn
+
+aten = torch.ops.aten
+
+
+def _attention(
+    query, key, value, attn_bias=None, dropout_p=0.0, is_causal=False, return_debug_mask=False, *, scale=None
+):
+    """(output, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k, philox_seed, philox_offset, debug_attn_mask)."""
+    if query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]:
+        raise RuntimeError(
+            "scaled_dot_product_attention: expected queries and keys of one width and as many keys as values, got "
+            f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+        )
+    *batch, length, _ = query.shape
+    if attn_bias is not None:
+        scores = [*batch, length, key.shape[-2]]
+        given = [1] * (len(scores) - attn_bias.dim()) + list(attn_bias.shape)
+        if any(size not in (1, wanted) for size, wanted in zip(given, scores, strict=True)):
+            raise RuntimeError(
+                f"scaled_dot_product_attention: attn_mask of shape {list(attn_bias.shape)} does not broadcast to the "
+                f"scores, {scores}"
+            )
+    output = query.new_empty((*batch, length, value.shape[-1]))
+    logsumexp = query.new_empty((*batch, length), dtype=torch.float32 if query.dtype != torch.float64 else query.dtype)
+    seed = query.new_empty((2,), dtype=torch.int64)
+    return output, logsumexp, None, None, length, key.shape[-2], seed, None, None
+
+
+def _attention_backward(
+    grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
+    dropout_p, is_causal, philox_seed, philox_offset, *, scale=None,
+):  # fmt: skip
+    wanted = (query, key, value, attn_bias)
+    return tuple(
+        torch.empty_like(tensor, memory_format=torch.contiguous_format) if needed and tensor is not None else None
+        for tensor, needed in zip(wanted, grad_input_mask, strict=True)
+    )
+
+
+def _in_place(*args: Any, **kwargs: Any) -> None:
+    """An op that only writes: its targets keep shape and dtype."""
+
+
+def _checked_softmax(overload: Any) -> Callable[..., Any]:
+    """torch's meta kernel of softmax with a check of dim; torch's own takes any."""
+
+    def softmax(self, dim, half_to_float):
+        canonicalize_dim(self.dim(), dim)
+        return overload(self, dim, half_to_float)
+
+    return softmax
+
+
+def _histogram(self, bins, *, range=None, weight=None, density=False):
+    edges = self.new_empty(bins + 1) if isinstance(bins, int) else bins
+    return self.new_empty(edges.shape[0] - 1), edges.clone()
+
+
+def _histogramdd(self, bins, *, range=None, weight=None, density=False):
+    return self.new_empty([edges if isinstance(edges, int) else edges.shape[0] - 1 for edges in bins])
+
+
+def _histogramdd_edges(self, bins, *, range=None, weight=None, density=False):
+    return [self.new_empty(count + 1) for count in bins]
+
+
+def _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    """The loss and the alphas, as wide as the longest target, which is known where the lengths are numbers."""
+    time, batch = log_probs.shape[:2]
+    width = max(target_lengths, default=0) if isinstance(target_lengths, list) else targets.shape[-1]
+    return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * width + 1)
+
+
+def _ctc_loss_backward(grad, log_probs, *arguments):
+    return torch.empty_like(log_probs)
+
+
+def _gradient_of_self(grad_output, self, *arguments):
+    return torch.empty_like(self)
+
+
+def _linear_backward(self, grad_output, weight, output_mask):
+    made = (torch.empty_like(self), torch.empty_like(weight), weight.new_empty(weight.shape[:1]))
+    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+
+
+def _cross_entropy(self, target, weight, *settings):
+    """(loss, logsumexp, total_weight): torch's composite op checks its operands, except for the checks here."""
+    if not self.is_floating_point():
+        raise NotImplementedError(f"cross_entropy: expected floating-point logits, got {self.dtype}")
+    if target.dtype not in (torch.int64, torch.int32, torch.uint8):
+        raise RuntimeError(f"cross_entropy: expected target dtype to be Long or Byte, but got {target.dtype}")
+    if weight is not None and weight.dtype != self.dtype:
+        raise RuntimeError(f"cross_entropy: expected weight of dtype {self.dtype}, as the logits, got {weight.dtype}")
+    loss = aten.cross_entropy_loss(self, target.long(), weight, *settings)
+    if target.shape != self.shape[:1] + self.shape[2:] and self.dim() > 1:
+        raise RuntimeError(f"cross_entropy: size mismatch (got input: {self.shape}, target: {target.shape})")
+    dtype = torch.promote_types(self.dtype, torch.float32)
+    return loss, torch.empty_like(target, dtype=dtype), self.new_empty((), dtype=dtype)
+
+
+def _linear_cross_entropy(
+    input, linear_weight, target, linear_bias, weight, reduction, ignore_index, label_smoothing, logits_dtype, max_bytes
+):  # fmt: skip
+    """(loss, logsumexp, total_weight), as of the linear layer's outputs, one row a target."""
+    logits = aten.linear(input, linear_weight, linear_bias).to(logits_dtype)
+    if target.shape != logits.shape[:-1]:
+        raise RuntimeError(f"linear_cross_entropy: size mismatch (got input: {input.shape}, target: {target.shape})")
+    settings = weight, reduction, ignore_index, label_smoothing
+    loss, logsumexp, total_weight = _cross_entropy(logits.flatten(0, -2), target.flatten(), *settings)
+    return loss if reduction else loss.reshape(target.shape), logsumexp.reshape(target.shape), total_weight
+
+
+def _linear_cross_entropy_backward(grad_output, input, linear_weight, target, linear_bias, *rest):
+    made = torch.empty_like(input), torch.empty_like(linear_weight), linear_weight.new_empty(linear_weight.shape[:1])
+    return tuple(value if wanted else None for value, wanted in zip(made, rest[-1], strict=True))
+
+
+def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
+    """torch's meta kernel, but without saved statistics in evaluation. place: the argument's position of `training`."""
+
+    def batch_norm(*args):
+        made = list(overload(*args))
+        if not args[place]:
+            made[1:3] = [args[0].new_empty(0, dtype=made[1].dtype), args[0].new_empty(0, dtype=made[2].dtype)]
+        return tuple(made)
+
+    return batch_norm
+
+
+def _geqrf(self):
+    return torch.empty_like(self), self.new_empty((*self.shape[:-2], min(self.shape[-2:])))
+
+
+def _lstsq(self, b, rcond=None, *, driver=None):
+    """(solution, residuals, rank, singular values), empty where the driver (gelsy by default) does not give them."""
+    rows, columns = self.shape[-2:]
+    driver = driver or "gelsy"
+    is_vector = b.dim() == self.dim() - 1
+    lead = torch.broadcast_shapes(self.shape[:-2], b.shape[:-1] if is_vector else b.shape[:-2])
+    width = () if is_vector else b.shape[-1:]
+    real = self.real.dtype if self.is_complex() else self.dtype
+    residuals = (*lead, *(width or (1,))) if rows > columns else (0,)
+    singular = (*self.shape[:-2], min(rows, columns)) if driver in ("gelsd", "gelss") else (0,)
+    return (
+        self.new_empty((*lead, columns, *width)),
+        self.new_empty(residuals if driver != "gelsy" else (0,), dtype=real),
+        self.new_empty(self.shape[:-2] if driver != "gels" else (0,), dtype=torch.int64),
+        self.new_empty(singular, dtype=real),
+    )
+
+
+def _pool_backward(grad_output, self, *arguments):
+    return torch.empty_like(self)
+
+
+def _fused_lstm(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
+    return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
+
+
+def _fused_lstm_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
+    bias = workspace.new_empty(workspace.shape[1]) if has_bias else None
+    return torch.empty_like(workspace), torch.empty_like(cx), bias
+
+
+def _fused_gru(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
+    return torch.empty_like(hx), hx.new_empty(hx.shape[0], 5 * hx.shape[1])
+
+
+def _fused_gru_backward(grad_hy, workspace, has_bias):
+    gates = grad_hy.new_empty(grad_hy.shape[0], 3 * grad_hy.shape[1])
+    bias = gates.new_empty(gates.shape[1]) if has_bias else None
+    return gates, torch.empty_like(gates), torch.empty_like(grad_hy), bias, bias
+
+
+def _recurrence(mode, gates, state, weight, bias, projection, mask, reverse):
+    """(output, final state, the values saved for the gradient): the LSTM saves its c and gates, the GRU its gates."""
+    h = state[0]
+    made = [h.new_empty(*gates.shape[:2], h.shape[-1]), *(torch.empty_like(part) for part in state)]
+    if mode == "lstm":
+        made += [gates.new_empty(*gates.shape[:2], state[1].shape[-1]), torch.empty_like(gates)]
+    if mode == "gru":
+        made.append(gates.new_empty(*gates.shape[:2], 4 * h.shape[-1]))
+    return [part.contiguous() for part in made]
+
+
+def _recurrence_backward(mode, grads, state, weight, bias, projection, mask, output, saved, reverse):
+    gates = output.new_empty(*output.shape[:2], weight.shape[0])
+    given = [*state, weight, bias, projection]
+    return [gates, *(torch.empty_like(tensor) for tensor in given if tensor is not None)]
+
+
+def _grouped_mm(self, mat2, offs=None, bias=None, out_dtype=None):
+    """The meta kernel by the CPU kernel's rules: torch's requires bfloat16 and aligned strides, as its GPU kernel."""
+    if not {self.dim(), mat2.dim()} <= {2, 3} or self.dtype != mat2.dtype or not self.is_floating_point():
+        raise RuntimeError(
+            "grouped_mm: expected two floating-point matrices or stacks of them, of one dtype, got "
+            f"{tuple(self.shape)} {self.dtype} and {tuple(mat2.shape)} {mat2.dtype}"
+        )
+    if (offs is None) != (self.dim() == mat2.dim() == 3):
+        raise RuntimeError("grouped_mm: expected offs where an argument is a matrix, and only there")
+    if self.shape[-1] != mat2.shape[-2]:
+        raise RuntimeError(f"grouped_mm: inner sizes differ: {self.shape[-1]} and {mat2.shape[-2]}")
+    groups = {given.shape[0] for given in (self, mat2) if given.dim() == 3}
+    groups |= {offs.numel()} if offs is not None else set()
+    if len(groups) != 1:
+        raise RuntimeError(f"grouped_mm: expected one number of groups, got {sorted(groups)}")
+    lead = () if self.dim() != mat2.dim() else tuple(groups)
+    return self.new_empty((*lead, self.shape[-2], mat2.shape[-1]), dtype=out_dtype or self.dtype)
+
+
+def _scaled_mm(
+    self, mat2, scale_a, scale_b, bias=None, scale_result=None, out_dtype=None, use_fast_accum=False
+):  # fmt: skip
+    """The meta kernel by the CPU kernel's rules: torch's takes only its GPU kernel's sizes, multiples of 16."""
+    widths = {given.dtype.itemsize for given in (self, mat2)}
+    if widths != {1} or not (self.is_floating_point() and mat2.is_floating_point()):
+        raise RuntimeError(f"_scaled_mm: expected two matrices of eight-bit floats, got {self.dtype} and {mat2.dtype}")
+    made = self.new_empty(self.shape, dtype=torch.float32) @ mat2.new_empty(mat2.shape, dtype=torch.float32)
+    is_by_matrix = scale_a.numel() == scale_b.numel() == 1
+    is_by_row = (scale_a.shape, scale_b.shape) == ((self.shape[0], 1), (1, mat2.shape[1]))
+    if made.dim() != 2 or not (is_by_matrix or is_by_row) or {scale_a.dtype, scale_b.dtype} != {torch.float32}:
+        raise RuntimeError(
+            "_scaled_mm: expected float32 scales, one number each or one a row of the first matrix and one a column of "
+            f"the second, got {tuple(scale_a.shape)} {scale_a.dtype} and {tuple(scale_b.shape)} {scale_b.dtype} for "
+            f"matrices of {tuple(self.shape)} and {tuple(mat2.shape)}"
+        )
+    return made.to(out_dtype or self.dtype)
+
+
+def _scaled_mm_v2(
+    self, mat2, scale_a, recipe_a, swizzle_a, scale_b, recipe_b, swizzle_b, bias, out_dtype, contraction_dim=(),
+    use_fast_accum=False,
+):  # fmt: skip
+    """The meta kernel by the CPU kernel's rules: one scale a matrix (recipe 0) or a row and column (1), no swizzle."""
+    if recipe_a != recipe_b or tuple(recipe_a) not in ((0,), (1,)) or any((*swizzle_a, *swizzle_b, *contraction_dim)):
+        raise NotImplementedError(
+            "scaled_mm: on xla scales are one a matrix (TensorWise) or one a row and column (RowWise) for both "
+            f"matrices, without a swizzle; got recipes {recipe_a} and {recipe_b}, swizzles {swizzle_a} and {swizzle_b}"
+        )
+    return _scaled_mm(self, mat2, *scale_a, *scale_b, bias, None, out_dtype)
+
+
+def _convolution(input, weight, *arguments):
+    """torch's meta kernel with the result's memory format decided by the input or the weight, as on CPU and CUDA."""
+    made = aten.convolution.default(input, weight, *arguments)
+    formats = [suggest_memory_format(tensor) for tensor in (input, weight)]
+    found = next((each for each in formats if each is not torch.contiguous_format), None)
+    return made if found is None else made.contiguous(memory_format=found)
+
+
+def _padded(overload, like):
+    """torch's meta kernel of padding or its gradient, in the memory format of the argument at `like`, as on CPU."""
+
+    def meta(*arguments):
+        return overload(*arguments).contiguous(memory_format=suggest_memory_format(arguments[like]))
+
+    return meta
+
+
+def _fused_step(*arguments, **options):
+    """A fused optimizer's op: its targets keep their shapes, and torch has no meta kernel."""
+
+
+# --- empty tensors, by whose size torch's meta kernels in Python divide, or which they refuse -------------------------
+
+
+def _unless_empty(overload: Any, otherwise: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+    """torch's meta kernel, with `otherwise` for a tensor without elements at `place`."""
+
+    def meta(*arguments: Any) -> Any:
+        return (overload if arguments[place].numel() else otherwise)(*arguments)
+
+    return meta
+
+
+def _resampled(self: torch.Tensor, output_size: Any, *scales: Any) -> torch.Tensor:
+    if 0 in (*self.shape[1:], *output_size):
+        raise RuntimeError(
+            f"upsample_nearest: expected a tensor without elements to have no batch, got shape {list(self.shape)} and "
+            f"output size {list(output_size)}"
+        )
+    return self.new_empty((*self.shape[:2], *output_size))
+
+
+def _resampled_gradient(grad_output: torch.Tensor, output_size: Any, input_size: Any, *scales: Any) -> torch.Tensor:
+    return grad_output.new_empty(input_size)
+
+
+def _group_norm_gradient(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
+    made = (torch.empty_like(input), input.new_empty(C), input.new_empty(C))
+    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+
+
+def _batch_norm_functional(input, *arguments):
+    """torch's meta kernel, which divides by the number of elements less one; a single element is passed to it twice."""
+    overload = aten._native_batch_norm_legit_functional.default
+    if input.dim() < 2 or input.numel() > input.shape[1]:
+        return overload(input, *arguments)
+    return (torch.empty_like(input), *overload(torch.cat([input, input]), *arguments)[1:])
+
+
+META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    **{
+        getattr(aten, name).default: _unless_empty(
+            getattr(aten, name).default, lambda grad, self, *_: torch.empty_like(self), 1
+        )
+        for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
+    },
+    aten.native_group_norm_backward.default: _unless_empty(
+        aten.native_group_norm_backward.default, _group_norm_gradient, 1
+    ),
+    aten._native_batch_norm_legit_functional.default: _batch_norm_functional,
+    **{
+        getattr(aten, f"{name}{rank}d{end}").default: _unless_empty(getattr(aten, f"{name}{rank}d{end}").default, made)
+        for name in ("upsample_nearest", "_upsample_nearest_exact")
+        for rank in (1, 2, 3)
+        for end, made in (("", _resampled), ("_backward", _resampled_gradient))
+    },
+    aten._standard_gamma_grad.default: lambda self, output: torch.empty_like(self),
+    aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's ignores the default dtype
+    aten._fused_adagrad_.default: _fused_step,
+    aten._fused_adagrad_.tensor_lr: _fused_step,
+    aten.convolution.default: _convolution,
+    **{
+        getattr(aten, f"{name}{rank}d{end}").default: _padded(getattr(aten, f"{name}{rank}d{end}").default, like)
+        for name in ("reflection_pad", "replication_pad")
+        for rank in (2, 3)
+        for end, like in (("", 0), ("_backward", 1))
+    },
+    aten._scaled_dot_product_fused_attention_overrideable.default: _attention,
+    aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
+    aten._softmax.default: _checked_softmax(aten._softmax.default),
+    aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
+    aten.binomial.default: lambda count, prob, generator=None: torch.empty_like(count),
+    aten._standard_gamma.default: lambda self, generator=None: torch.empty_like(self),
+    aten.linear_backward.default: _linear_backward,
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram,
+    aten._histogramdd_bin_edges.default: _histogramdd_edges,
+    aten._histogramdd_from_bin_cts.default: _histogramdd,
+    aten._histogramdd_from_bin_tensors.default: _histogramdd,
+    aten._grouped_mm.default: _grouped_mm,
+    aten._scaled_mm.default: _scaled_mm,
+    aten._scaled_mm_v2.default: _scaled_mm_v2,
+    aten._ctc_loss.default: _ctc_loss,
+    aten._ctc_loss.Tensor: _ctc_loss,
+    aten._ctc_loss_backward.default: _ctc_loss_backward,
+    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
+    aten.multi_margin_loss_backward.default: _gradient_of_self,
+    aten.multilabel_margin_loss_backward.default: _gradient_of_self,
+    aten.native_batch_norm.default: _batch_norm(aten.native_batch_norm.default, 5),
+    aten._fused_sgd_.default: _in_place,
+    aten._fused_sgd_.tensor_lr: _in_place,
+    aten._fused_adam_.default: _in_place,
+    aten._fused_adam_.tensor_lr: _in_place,
+    aten._fused_adamw_.default: _in_place,
+    aten._fused_adamw_.tensor_lr: _in_place,
+    aten.geqrf.default: _geqrf,
+    aten.linalg_lstsq.default: _lstsq,
+    aten.fractional_max_pool3d_backward.default: _pool_backward,
+    aten._thnn_fused_lstm_cell.default: _fused_lstm,
+    aten._thnn_fused_lstm_cell_backward_impl.default: _fused_lstm_backward,
+    aten._thnn_fused_gru_cell.default: _fused_gru,
+    aten._thnn_fused_gru_cell_backward.default: _fused_gru_backward,
+    loss.CROSS_ENTROPY: _cross_entropy,
+    loss.CROSS_ENTROPY_BACKWARD: _gradient_of_self,
+    linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
+    linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: _linear_cross_entropy_backward,
+    rnn.RECURRENCE: _recurrence,
+    rnn.RECURRENCE_BACKWARD: _recurrence_backward,
+}

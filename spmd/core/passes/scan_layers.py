@@ -1,0 +1,103 @@
+"""Equal layers of a graph become loops of its program, with their weights and state as stacked parameters."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from .. import counters
+from ..compile.options import platform_of
+from ..config import config
+from ..ir.graph import Graph, origin, value_name
+from ..ir.loops import Loop
+from ..ir.store import StackGroup
+from .repeats import find_loops
+from .stacked_parameters import columns_of
+from .unsynced_loops import is_state
+
+# The fewest equal layers that "auto" scans: fewer compile as fast unrolled. TPU compilers take longer over each.
+_ENOUGH = {"tpu": 4}
+_ENOUGH_ELSEWHERE = 8
+# Next to such a loop, the fewest ops that a loop of fewer iterations spares: of the layers around a frozen one.
+_LARGE = 32
+
+
+def scanned(graph: Graph, may_scan: bool = True) -> Graph:
+    """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
+    and of the xs of loops that the user wrote."""
+    started = counters.now()
+    try:
+        return _formed(graph, _loops_of(graph) if may_scan and config.scan_layers != "never" else [])
+    finally:
+        counters.add_time("roll", counters.now() - started)
+
+
+def num_lowered(graph: Graph) -> int:
+    """Returns the number of a graph's ops that are compiled: of a loop, those of one iteration."""
+    return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in scanned(graph).loops)
+
+
+def why_not(graph: Graph) -> str:
+    """Returns the reason why a graph has no loops of equal layers, in words."""
+    if config.scan_layers == "never":
+        return "config.scan_layers is 'never'"
+    found = find_loops(graph.nodes, graph.roots)
+    if not found:
+        return "no layers with the same ops and shapes were found"
+    if not _loops_of(graph):
+        most = max(loop.iterations for loop in found)
+        return f"{most} equal layers, and a loop is made from {_enough(graph)} on"
+    return "the program would copy their operands into stacks, more than one row of each"
+
+
+def _enough(graph: Graph) -> int:
+    return _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
+
+
+def _loops_of(graph: Graph) -> list[Loop]:
+    loops = find_loops(graph.nodes, graph.roots)
+    if config.scan_layers == "auto":
+        enough = _enough(graph)
+        loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= _LARGE]
+        loops = loops if any(loop.iterations >= enough for loop in loops) else []
+    return loops
+
+
+def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
+    columns = columns_of(graph, loops)
+    stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
+    if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
+        return _formed(graph, [])
+    for loop, peeled in zip(loops, columns.peeled, strict=True):
+        loop.peeled = peeled
+    return dataclasses.replace(
+        graph,
+        loops=loops,
+        stack_groups=stack_groups,
+        stacked=tuple(columns.roots),
+        columns=[group for group in columns.inputs if group not in stack_groups],
+    )
+
+
+def _exceeds_budget(loops: Sequence[Loop], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
+    """True if the program would copy more bytes into the stacks of its loops' xs than one row of each takes.
+
+    Copied are values that are rows of no loop, list op or store. One row is that of a layer which differs (T5's first).
+    """
+    rows: set[Any] = {graph.inputs[i] for group in stack_groups for i in group}
+    for loop in loops:
+        rows.update(node for place in loop.early for node in loop.at(place))
+        rows.update(name for result in loop.ys for name in loop.names(result))
+        rows.update(value_name(initial) for _, initial in loop.carry)
+    makers = {node for node in graph.nodes if node.op.lowering.takes_rows and len(node.op.metas) > 1}
+    read = {tuple(map(value_name, values)): values for loop in loops for values in loop.xs}
+    copied, one_row = 0, sum(graph.inputs[group[0]].meta.nbytes for group in stack_groups)
+    for names, values in read.items():
+        there = [name in rows or origin(value) in makers for name, value in zip(names, values, strict=True)]
+        copied += sum(value.meta.nbytes for value, is_there in zip(values, there, strict=True) if not is_there)
+        one_row += values[0].meta.nbytes if any(there) else 0
+    return copied > one_row
+
+
+def _stays(graph: Graph, group: StackGroup) -> bool:
+    """True if the inputs, or the values written over them, exist at the next run, too: then they are worth a store."""
+    return any(graph.donated[i] for i in group) or all(is_state(graph.inputs[i]) for i in group)
