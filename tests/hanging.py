@@ -226,7 +226,7 @@ if "--child" in sys.argv:  # the process that watches needs no device
 
     import fsdp
     from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-    from spmd.core import in_flight
+    from spmd.core.base import in_flight
 
 if __name__ == "__main__":
     main()

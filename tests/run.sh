@@ -66,7 +66,7 @@ files() { # the files and folders of a part of a group
 # They run once.
 around="backend/test_cpu_programs backend/test_device_module backend/test_generator backend/test_modules
     backend/test_settings compile/test_stored dispatch/test_layouts engine/test_failing ir/test_op test_forking
-    test_interrupt test_start test_tables test_thread_barriers test_threads"
+    test_interrupt test_start test_tables test_thread_syncs test_threads"
 
 run() { # one group in one process; its last line says how it ended
     local group=$1 partitioner=gspmd flags=${XLA_FLAGS-} folders part name found is_small=1 paths=""

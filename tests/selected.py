@@ -7,7 +7,7 @@ that no test has. A test may as well carry the marker itself: `@pytest.mark.long
 # By file and test, the cheaper ones of `make test` that fail with it.
 _LONG = {
     "tests/core/compile/test_stored.py": {
-        "TestProcesses::test_rolled_layers": "TestSecondStart::test_stores; test_roll",
+        "TestProcesses::test_rolled_layers": "TestSecondStart::test_stores; test_scan_layers",
         "TestProcesses::test_a_training_script[shardy]": "the same test under GSPMD",
         "TestProcesses::test_forked_before_the_device_starts": "test_forking",
     },
@@ -52,7 +52,7 @@ _LONG = {
         "TestUse::test_reads": "test_losses",
         "TestDifferent::test_alone": "TestDifferent::test_told[other_program-words0]",
         "TestTraining::test_stores": "test_losses; tests/core/engine/test_stores.py",
-        "TestTraining::test_rolled": "test_losses; tests/core/passes/test_roll.py",
+        "TestTraining::test_rolled": "test_losses; tests/core/passes/test_scan_layers.py",
         "TestTraining::test_torchrun": "test_losses; TestPlace::test_torch",
         "TestKeywords": "test_losses; tests/fsdp on eight devices of one process",
         "TestSee": "TestUse; tests/spmd/test_inspect.py",
@@ -193,7 +193,7 @@ _LONG = {
     "tests/test_import.py": {
         "TestOtherOwners::test_installed_or_imported[torch_tpu]": "[torch_xla]",
     },
-    "tests/core/passes/test_roll.py": {
+    "tests/core/passes/test_scan_layers.py": {
         "TestJoined::test_numbers[cat]": "[cat of columns], [stack from behind]",
         "TestJoined::test_numbers[stack]": "[cat of columns], [stack from behind]",
         "TestJoined::test_numbers[stack behind]": "[cat of columns], [stack from behind]",
@@ -224,7 +224,7 @@ _LONG = {
         "TestSameAsPlainTorch::test_training[resnet-1-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
         "TestSameAsPlainTorch::test_training[resnet-4-adamw]": "[resnet-2-*], [resnet-8-*], [resnet-2x4-*]",
     },
-    "tests/core/engine/test_barrier.py": {
+    "tests/core/engine/test_syncs.py": {
         "TestProgramsAtOnce": "tests/core/test_start.py::TestNoHang::test_all_end",
     },
     "tests/core/ops/test_resample.py": {
@@ -316,11 +316,11 @@ PROMISES = {
         "tests/spmd/test_no_recompile.py::TestRaises::test_several_meshes",
     ],
     "passes": [
-        "tests/core/passes/test_roll.py::TestNumbers::test_gpt",
-        "tests/core/passes/test_roll.py::TestByItself",
-        "tests/core/passes/test_roll.py::TestJoined::test_numbers[cat of columns]",
-        "tests/core/passes/test_roll_beside.py",
-        "tests/core/passes/test_rolling.py::TestTaggers::test_few_programs",
+        "tests/core/passes/test_scan_layers.py::TestNumbers::test_gpt",
+        "tests/core/passes/test_scan_layers.py::TestByItself",
+        "tests/core/passes/test_scan_layers.py::TestJoined::test_numbers[cat of columns]",
+        "tests/core/passes/test_peeled.py",
+        "tests/core/passes/test_iteration_counts.py::TestTaggers::test_few_programs",
         "tests/core/backend/test_checkpoint.py::TestRolled",
         "tests/core/engine/test_stores.py",
         "tests/core/engine/test_store_programs.py",

@@ -11,35 +11,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
-# The floors of the core from the ground up. A file straight in `core` is ground, a folder is a floor.
-FLOORS = (
-    "ground", "ops", "sharding", "ir", "pjrt", "compile", "passes", "lazy", "engine", "dispatch", "debug",
-    "interop", "backend", "control",
+# The folders from the lowest to the highest: a file imports its own folder and those before it.
+CORE_FOLDERS = (
+    "base", "ops", "sharding", "ir", "pjrt", "hlo", "lower", "explain", "compile", "passes", "lazy", "engine",
+    "dispatch", "debug", "interop", "backend", "control", "manual",
 )  # fmt: skip
-# What knows values and no tensors.
-BELOW_TENSORS = FLOORS[: FLOORS.index("lazy")]
-# The files above the core from the ground up; `spmd/__init__.py` is the door to all of them.
-SPMD = (
-    "partition_spec", "placements", "mesh", "global_mesh", "hybrid_mesh", "device_mesh", "annotate", "reading",
-    "shards", "collectives", "functional_collectives", "shard_map", "memory", "launch", "metrics", "sharding_spec",
-    "sharded_tensor", "linear", "closures", "inspection", "grids", "pictures", "runtime", "__main__",
-)  # fmt: skip
-# Those that speak DTensor, above all these.
-DTENSOR = ("distribute", "parallel")
-# Those that read checkpoints' files, above `annotate`.
-CHECKPOINT = ("files", "streaming", "loading")
-# Those of the planner, on meshes, specs and marks; what draws and prints (`page`, `table`) is loaded when it is asked.
-PLANNING = (
-    "progress", "patterns", "applied", "rules", "chips", "reachable", "names", "figures", "layout", "report", "advice",
-    "saved_state", "planner", "uses", "candidates", "search", "table", "page", "displays",
-)  # fmt: skip
-
-# Those of `fsdp` from the ground up.
-FSDP = (
-    "library", "notices", "policies", "plan", "api", "outputs", "gradients", "convert", "units", "attach", "unsharded",
-    "summary", "accumulation", "activation_checkpoint", "keywords", "fully_shard", "wrapper", "recursive", "aliases",
-    "state_dict", "consolidate_sharded_ckpts",
-)  # fmt: skip
+FOLDERS = (
+    *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
+    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "checkpoint", "show", "torch_xla", "rules", "manual")),
+    *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports")),
+)
+# Folders that know values and no tensors.
+BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]
 
 
 def module_name(path: Path) -> str:
@@ -95,10 +78,10 @@ def ours(path: Path) -> set[str]:
 CORE = ROOT / "spmd" / "core"
 
 
-def floor_of(name: str) -> str:
-    """The floor of a module of the core."""
-    first = name.split(".")[2]
-    return first if (CORE / first).is_dir() else "ground"
+def folder_of(name: str) -> str:
+    """The folder of a module: `spmd.core.X` or `spmd.X`; a folder inside one belongs to it."""
+    parts = name.split(".")
+    return ".".join(parts[:3] if parts[:2] == ["spmd", "core"] else parts[:2])
 
 
 def docstring_ranges(tree: ast.AST) -> set[int]:
@@ -129,23 +112,10 @@ class TestCore:
             above = {name for name in ours(path) if name != "spmd.core" and not name.startswith("spmd.core.")}
             assert not above, f"{path.relative_to(ROOT)} imports {above}"
 
-    def test_every_folder_is_a_floor(self) -> None:
-        folders = {path.name for path in CORE.iterdir() if path.is_dir() and any(path.glob("*.py"))}
-        assert folders | {"ground"} == set(FLOORS)
-
-    @pytest.mark.parametrize("floor", FLOORS)
-    def test_imports_only_lower_floors(self, floor: str) -> None:
-        may = FLOORS[: FLOORS.index(floor) + 1]
-        for name, path in MODULES.items():
-            if name.startswith("spmd.core.") and floor_of(name) == floor:
-                below = {found for found in ours(path) if found != "spmd.core"}
-                above = {found for found in below if floor_of(found) not in may}
-                assert not above, f"{path.relative_to(ROOT)} imports {above} from above"
-
     @pytest.mark.parametrize("floor", BELOW_TENSORS)
     def test_what_takes_values_never_sees_a_tensor_class(self, floor: str) -> None:
         for name, path in MODULES.items():
-            if name.startswith("spmd.core.") and floor_of(name) == floor:
+            if folder_of(name) == f"spmd.core.{floor}":
                 assert "XlaTensor" not in "\n".join(code_lines(path)), path
 
     def test_a_file_stays_short(self) -> None:
@@ -155,48 +125,35 @@ class TestCore:
     def test_rules_know_neither_graph_nor_tensor(self) -> None:
         for path in FILES:
             if ROOT / "spmd" / "core" / "ops" in path.parents:
-                known = ("spmd.core.ops", "spmd.core.jax_private")
+                known = ("spmd.core.ops", "spmd.core.base.jax_private")
                 foreign = {name for name in ours(path) if not name.startswith(known)}
                 assert not foreign, f"{path.relative_to(ROOT)} imports {foreign}"
 
 
+class TestFolders:
+    """A file imports its own folder and lower ones, by a statement or by a call; the package's door imports all."""
+
+    def test_each_is_in_the_list(self) -> None:
+        found = {folder_of(name) for name, path in MODULES.items() if path.parent != ROOT / "spmd"}
+        assert {name for name in found if name not in ("fsdp", "spmd.core") and not name.startswith("fsdp.")} == set(
+            FOLDERS
+        )
+
+    def test_no_file_beside_the_folders(self) -> None:
+        assert {path.name for path in (ROOT / "spmd").glob("*.py")} == {"__init__.py", "__main__.py"}
+        assert {path.name for path in CORE.glob("*.py")} == {"__init__.py"}
+
+    @pytest.mark.parametrize("folder", FOLDERS)
+    def test_imports_only_lower_folders(self, folder: str) -> None:
+        may = {*FOLDERS[: FOLDERS.index(folder) + 1], "spmd.core"}
+        for name, path in MODULES.items():
+            if folder_of(name) == folder:
+                above = {found for found in ours(path) if folder_of(found) not in may}
+                assert not above, f"{path.relative_to(ROOT)} imports {above} from above"
+
+
 class TestUpperFloors:
     """What only meshes need stands beside the core, what only FSDP needs in fsdp; plans, policies touch no device."""
-
-    def test_spmd_files_import_only_the_core_and_lower_files(self) -> None:
-        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" and path.name != "__init__.py"}
-        assert files == set(SPMD)
-        for name in SPMD:
-            lower = {f"spmd.{other}" for other in SPMD[: SPMD.index(name)]}
-            found = {module for module in ours(MODULES[f"spmd.{name}"]) if not module.startswith("spmd.core.")}
-            assert found <= lower, f"spmd/{name}.py imports {found - lower}"
-
-    def test_checkpoint_files_import_only_the_core_and_lower_files(self) -> None:
-        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "checkpoint" and path.stem != "__init__"}
-        assert files == set(CHECKPOINT)
-        for name in CHECKPOINT:
-            lower = {"spmd.annotate", *(f"spmd.checkpoint.{other}" for other in CHECKPOINT[: CHECKPOINT.index(name)])}
-            found = {found for found in ours(MODULES[f"spmd.checkpoint.{name}"]) if not found.startswith("spmd.core.")}
-            assert found <= lower, f"spmd/checkpoint/{name}.py imports {found - lower}"
-
-    def test_dtensor_files_import_only_the_core_and_lower_files(self) -> None:
-        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "dtensor" and path.stem != "__init__"}
-        assert files == set(DTENSOR)
-        for name in DTENSOR:
-            lower = {f"spmd.{other}" for other in SPMD} | {
-                f"spmd.dtensor.{other}" for other in DTENSOR[: DTENSOR.index(name)]
-            }
-            found = {found for found in ours(MODULES[f"spmd.dtensor.{name}"]) if not found.startswith("spmd.core.")}
-            assert found <= lower, f"spmd/dtensor/{name}.py imports {found - lower}"
-
-    def test_planning_files_import_only_the_core_and_lower_files(self) -> None:
-        files = {path.stem for path in FILES if path.parent == ROOT / "spmd" / "planning" and path.stem != "__init__"}
-        assert files == set(PLANNING)
-        for name in PLANNING:
-            lower = {f"spmd.planning.{other}" for other in PLANNING[: PLANNING.index(name)]}
-            found = {found for found in ours(MODULES[f"spmd.planning.{name}"]) if not found.startswith("spmd.core.")}
-            lower |= {"spmd.annotate", "spmd.global_mesh", "spmd.mesh", "spmd.partition_spec"}
-            assert found <= lower, f"spmd/planning/{name}.py imports {found - lower}"
 
     def test_spmd_knows_no_fsdp(self) -> None:
         for path in FILES:
@@ -207,14 +164,6 @@ class TestUpperFloors:
         for path in FILES:
             if path.is_relative_to(ROOT / "fsdp"):
                 assert {name for name in imports(path) if name.split(".")[0] == "spmd"} <= {"spmd"}, path
-
-    def test_fsdp_files_import_only_lower_files(self) -> None:
-        files = {path.stem for path in FILES if path.parent == ROOT / "fsdp" and path.name != "__init__.py"}
-        assert files == set(FSDP)
-        for name in FSDP:
-            lower = {"spmd", *(f"fsdp.{other}" for other in FSDP[: FSDP.index(name)])}
-            found = ours(MODULES[f"fsdp.{name}"])
-            assert found <= lower, f"fsdp/{name}.py imports {found - lower}"
 
     @pytest.mark.parametrize(("name", "may"), [("policies", set()), ("plan", {"fsdp.library", "fsdp.policies"})])
     def test_policies_and_plans_touch_no_device(self, name: str, may: set[str]) -> None:
@@ -287,7 +236,7 @@ class TestByCall:
             if name.split(".")[0] in ("spmd", "fsdp")
         }
         assert ours_by_call == {
-            ("spmd.planning.displays", "spmd.planning.table"), ("spmd.planning.displays", "spmd.planning.page"),
+            ("spmd.reports.displays", "spmd.reports.table"), ("spmd.reports.displays", "spmd.reports.page"),
         }  # fmt: skip
 
 
@@ -298,7 +247,7 @@ class TestOneOwner:
         readers = {
             module_name(path) for path in FILES for line in code_lines(path) if "environ" in line or "getenv" in line
         }
-        assert readers == {"spmd.core.config"}
+        assert readers == {"spmd.core.base.config"}
 
     def test_only_a_leaf_and_its_store_touch_a_buffer(self) -> None:
         touching = {module_name(path) for path in FILES for line in code_lines(path) if re.search(r"\.buffer\b", line)}
@@ -341,4 +290,4 @@ class TestOneOwner:
         )
         files = [*FILES, *ROOT.glob("recipes/**/*.py")]
         knowing = {path for path in files for line in code_lines(path) if private.search(line)}
-        assert knowing == {ROOT / "spmd" / "core" / "jax_private.py"}
+        assert knowing == {ROOT / "spmd" / "core" / "base" / "jax_private.py"}

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without bei
 import fsdp
 import spmd
 from recipes.gpt import Block, GPTConfig
-from spmd.core.counters import now
+from spmd.core.base.counters import now
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -27,7 +27,8 @@ from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_line
 from spmd.core.lazy.storage import LIVE, pending
 from spmd.core.lazy.tensor import abstract
-from spmd.core.ops import attention, splash
+from spmd.core.ops import attention
+from spmd.core.ops.kernels import splash
 
 
 def parse() -> argparse.Namespace:

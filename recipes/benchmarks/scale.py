@@ -249,10 +249,10 @@ def _read(compiled: Any, row: Row) -> dict[str, Any]:
     """The figures of a program of JAX's, read in the same way as those of `spmd.plan`."""
     from types import SimpleNamespace
 
-    from spmd.core.compile.costs import cycles, repeated_flops
-    from spmd.core.compile.hlo import Module
-    from spmd.core.compile.hlo_collectives import collectives
-    from spmd.core.counters import Collective
+    from spmd.core.base.counters import Collective
+    from spmd.core.hlo.costs import cycles, repeated_flops
+    from spmd.core.hlo.hlo import Module
+    from spmd.core.hlo.hlo_collectives import collectives
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import torch
 
-from ..annotate import on_device
 from ..core.engine.streamed import Filling, can_fill
+from ..tensors.annotate import on_device
 
 Read = Callable[[tuple[slice, ...]], torch.Tensor]
 

@@ -12,8 +12,8 @@ from torch.distributed.tensor.parallel import PrepareModuleOutput as PrepareModu
 from torch.distributed.tensor.parallel import RowwiseParallel as RowwiseParallel
 from torch.distributed.tensor.parallel import SequenceParallel as SequenceParallel
 
-from ..device_mesh import DeviceMesh as DeviceMesh
-from ..device_mesh import init_device_mesh as init_device_mesh
+from ..mesh.device_mesh import DeviceMesh as DeviceMesh
+from ..mesh.device_mesh import init_device_mesh as init_device_mesh
 from .distribute import DTensor as DTensor
 from .distribute import distribute_module as distribute_module
 from .distribute import distribute_tensor as distribute_tensor

@@ -8,16 +8,16 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.placement_types import _StridedShard
 
-from ..annotate import get_sharding, mark_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
-from ..device_mesh import DeviceMesh
-from ..global_mesh import needed_mesh
-from ..launch import from_process_local, full_tensor
-from ..mesh import Mesh
-from ..placements import splits_of
-from ..sharded_tensor import XLAShardedTensor
-from ..shards import local_shards
+from ..mesh.device_mesh import DeviceMesh
+from ..mesh.global_mesh import needed_mesh
+from ..mesh.mesh import Mesh
+from ..mesh.placements import splits_of
+from ..tensors.annotate import get_sharding, mark_sharding
+from ..tensors.launch import from_process_local, full_tensor
+from ..tensors.shards import local_shards
+from ..torch_xla.sharded_tensor import XLAShardedTensor
 
 
 def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:

@@ -21,10 +21,10 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
-from ..annotate import on_device, resharded
 from ..core.sharding.value import Sharding
-from ..device_mesh import DeviceMesh
-from ..global_mesh import needed_mesh
+from ..mesh.device_mesh import DeviceMesh
+from ..mesh.global_mesh import needed_mesh
+from ..tensors.annotate import on_device, resharded
 from .distribute import distribute_tensor
 
 Plan = ParallelStyle | Mapping[str, ParallelStyle]

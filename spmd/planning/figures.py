@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
-from ..core import counters
-from ..core.compile.costs import cycles, kernels
-from ..core.compile.hlo import Module
-from ..core.compile.hlo_collectives import line_of, source_of
-from ..core.compile.program import Program
-from ..core.compile.traffic import table
-from ..core.counters import Collective
+from ..core.base import counters
+from ..core.base.counters import Collective
 from ..core.engine import executables
+from ..core.hlo.costs import cycles, kernels
+from ..core.hlo.hlo import Module
+from ..core.hlo.hlo_collectives import line_of, source_of
+from ..core.hlo.program import Program
+from ..core.hlo.traffic import table
 from ..core.ir.graph import Graph, Node
 from ..core.ir.meta import Meta
 from ..core.ir.source import Line, node_line

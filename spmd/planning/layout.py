@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.counters import Collective
+from ..core.base.counters import Collective
 from ..core.ir.graph import DeviceData
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import devices
-from ..partition_spec import PartitionSpec
+from ..mesh.partition_spec import PartitionSpec
+from ..rules.patterns import matches
+from ..rules.rules import ShardingRules
 from .figures import shard_bytes
-from .patterns import matches
 from .reachable import outermost
-from .rules import ShardingRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
-from ..core.compile.hlo_collectives import source_of
+from ..core.hlo.hlo_collectives import source_of
 from ..core.ir.graph import DeviceData, Node, TupleElement, Value, next_serial, origin
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor

@@ -8,18 +8,19 @@ from typing import Any
 
 from torch import nn
 
-from ..annotate import get_sharding
-from ..core.compile.hlo_collectives import line_of, source_of
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
+from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.ir.graph import DeviceData, Graph, Node
 from ..core.ir.source import Line, node_line, user_line
 from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
-from ..global_mesh import get_global_mesh
-from ..mesh import Mesh
+from ..mesh.global_mesh import get_global_mesh
+from ..mesh.mesh import Mesh
+from ..rules.rules import ShardingRules
+from ..tensors.annotate import get_sharding
 from .advice import advice
 from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
@@ -28,7 +29,6 @@ from .names import Calls, Roles, path_of
 from .progress import stage
 from .reachable import Reachable
 from .report import Plan
-from .rules import ShardingRules
 from .saved_state import kept, without_data
 
 

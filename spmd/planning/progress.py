@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-from ..core.config import config
+from ..core.base.config import config
 
 _EVERY = 0.5  # seconds
 _ERASE = "\r\033[K"

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..core import seed
 from ..core.backend.swap import hooks_after
+from ..core.base import seed
 from ..core.lazy.tensor import OURS, XlaTensor
 
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size, np.ndarray)

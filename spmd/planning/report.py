@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..core.counters import Collective
+from ..core.base.counters import Collective
 from .layout import Finding, Row
 
 VERSION = 1  # of the JSON
@@ -171,7 +171,7 @@ class Plan:
 
 
 def set_loader(load: Callable[[str], Any]) -> None:
-    """Sets what imports the modules that print and draw plans; `spmd.planning.displays` does."""
+    """Sets what imports the modules that print and draw plans; `spmd.reports.displays` does."""
     _loaders[:] = [load]
 
 

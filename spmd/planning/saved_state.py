@@ -14,7 +14,7 @@ from ..core.ir.graph import DeviceData
 from ..core.ir.meta import dense_meta
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, wrap
-from .applied import moved
+from ..rules.applied import moved
 from .reachable import Reachable, outermost
 
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import spmd
-from spmd.core.config import FLAGS, RENAMED
+from spmd.core.base.config import FLAGS, RENAMED
 
 
 class TestRenamed:

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 import spmd
-from spmd.core import in_flight
+from spmd.core.base import in_flight
 from spmd.core.sharding import store_rows
 
 

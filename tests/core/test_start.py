@@ -9,7 +9,7 @@ import torch
 from support import ROOT, run_script
 
 import spmd
-from spmd.core import config
+from spmd.core.base import config
 
 
 class TestEnd:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 import spmd
+from spmd.core.base.tables import Bounded, Interned
 from spmd.core.dispatch import call
 from spmd.core.interop import call_jax
 from spmd.core.ir import meta, source
 from spmd.core.lazy import annotations, reads, views
 from spmd.core.passes import dynamic
 from spmd.core.sharding import value
-from spmd.core.tables import Bounded, Interned
 
 aten = torch.ops.aten
 MANY = 20_000

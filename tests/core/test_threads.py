@@ -10,12 +10,12 @@ from support import in_thread
 from torch import nn
 
 import spmd
-from spmd import shards
 from spmd.core.engine import host_reads
 from spmd.core.ir import source
 from spmd.core.ir.graph import origin
 from spmd.core.ir.source import node_line
 from spmd.core.pjrt import transfer
+from spmd.tensors import shards
 
 
 class TestThreads:

@@ -10,8 +10,8 @@ import torch
 import spmd
 from spmd import P
 from spmd.core.sharding.tiles import read_table, table_of
-from spmd.grids import devices_text
-from spmd.pictures import _GREY, _TERMINAL, _hex
+from spmd.show.grids import devices_text
+from spmd.show.pictures import _GREY, _TERMINAL, _hex
 
 SVG = "{http://www.w3.org/2000/svg}"
 H = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"

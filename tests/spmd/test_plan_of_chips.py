@@ -149,7 +149,7 @@ class TestTpu:
         printed = run_script(
             """
             import torch, spmd
-            from spmd.core.ops import grouped
+            from spmd.core.ops.kernels import grouped
             def step(rows, weights, ends):
                 rows, weights = rows.requires_grad_(), weights.requires_grad_()
                 torch.nn.functional.grouped_mm(rows, weights, offs=ends).float().square().sum().backward()

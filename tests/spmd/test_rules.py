@@ -16,7 +16,8 @@ import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import Mesh, P, ShardingRules
-from spmd.planning.patterns import matches, site_of
+from spmd.rules import applied
+from spmd.rules.patterns import matches, site_of
 
 MEGATRON = ShardingRules(
     {
@@ -333,6 +334,13 @@ class TestApply:
 
 class TestWithFsdp:
     """Rules and FSDP, in any order: FSDP adds a dim to what the rules say, and the numbers are those of one device."""
+
+    def test_units_need_fsdp(self, mesh: Mesh, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Where it was never imported; it registers what makes units."""
+        monkeypatch.setattr(applied, "_registered", None)
+        for table in (ShardingRules(units=["0"]), ShardingRules(checkpoint=["0"])):
+            with pytest.raises(RuntimeError, match="need the package fsdp: `import fsdp` before apply"):
+                table.apply(two_layers().to("xla"), mesh)
 
     def test_three_orders_one_layout(self, mesh: Mesh) -> None:
         before, after, inside = two_layers(), two_layers(), two_layers()

@@ -18,9 +18,9 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import spmd
 from spmd import Mesh, P
-from spmd.core.jax_private import xla_client
+from spmd.core.base.jax_private import xla_client
 from spmd.core.sharding.text import Tiling, read, spell
-from spmd.placements import splits_of
+from spmd.mesh.placements import splits_of
 
 SHAPES = [(8,), (2, 4), (4, 2), (2, 2, 2), (1, 8), (1,), (2,), (2, 2), (6,), (3, 2), (1, 2, 1)]
 

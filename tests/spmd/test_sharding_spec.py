@@ -5,7 +5,7 @@ import torch
 
 import spmd
 from spmd import P, ShardingSpec, ShardingType
-from spmd.sharding_spec import sharding_type
+from spmd.torch_xla.sharding_spec import sharding_type
 
 
 class TestShardingSpec:

@@ -200,7 +200,7 @@ class TestMemory:
 class TestBesideWhatRuns:
     """A model that stands on devices that are not here, to be planned with, does not stop what runs here."""
 
-    def test_barrier(self, far: Mesh) -> None:
+    def test_syncs(self, far: Mesh) -> None:
         with torch.device("xla"):
             model = torch.nn.Linear(64, 64)
         spmd.mark_sharding(model.weight, far, (None, "data"))

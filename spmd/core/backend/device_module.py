@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from .. import forking
-from .. import seed as seeds
-from ..dtypes import TORCH_TO_NUMPY
+from ..base import forking
+from ..base import seed as seeds
+from ..base.dtypes import TORCH_TO_NUMPY
+from ..base.naming import check_index, unseen
 from ..engine import syncs
-from ..naming import check_index, unseen
 from ..pjrt import held
 from ..pjrt.devices import devices
 from .streams import Event, Stream, StreamContext

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from .. import seed
+from ..base import seed
+from ..base.naming import only_device
 from ..debug.check import recorded
 from ..dispatch import fused, recurrent
 from ..dispatch.call import dispatch
@@ -18,7 +19,6 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, tensors_of
 from ..lazy.threads import enter_thread
-from ..naming import only_device
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ..interrupt import later
+from ..base.interrupt import later
 from ..ir.graph import origin
 from ..ir.source import THREADS, Line, Ring, forward_ring
 from ..lazy.tensor import XlaTensor

@@ -8,11 +8,11 @@ import torch
 from torch.optim import optimizer
 from torch.utils import _foreach_utils
 
-from .. import interrupt, seed
+from ..base import interrupt, seed
+from ..base.forking import watch_forks
 from ..dispatch.call import dispatch
 from ..dispatch.memory_formats import register_refusals
 from ..engine.placement import placed_like
-from ..forking import watch_forks
 from ..lazy.tensor import XlaTensor, handle_calls_by
 from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from . import imported as imported

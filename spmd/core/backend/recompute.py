@@ -21,8 +21,9 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unflatten
 
-from .. import seed
-from ..checkpoint_policies import Policy, as_policy, nothing_saveable
+from ..base import seed
+from ..base.checkpoint_policies import Policy, as_policy, nothing_saveable
+from ..base.tables import Interned
 from ..ir.graph import Value, results
 from ..ir.meta import Meta, meta_of
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
@@ -33,7 +34,6 @@ from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
 from ..pjrt import runs
 from ..sharding.constrain import on_device, wait_for_all
-from ..tables import Interned
 from .remat_saved import Keep, Kept, Recall
 
 

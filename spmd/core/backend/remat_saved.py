@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
 from torch.utils.checkpoint import CheckpointError
 
-from ..checkpoint_policies import Decision, Policy
+from ..base.checkpoint_policies import Decision, Policy
 from ..ir.graph import is_unpadded
 from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap

@@ -17,7 +17,8 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.storage import TypedStorage
 
-from .. import forking
+from ..base import forking
+from ..base.naming import only_device
 from ..dispatch.copies import changes_values, host_copy
 from ..engine.host_reads import leased
 from ..ir.meta import dense_meta
@@ -26,7 +27,6 @@ from ..lazy import grad_shardings
 from ..lazy.annotations import annotate
 from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import OURS, XlaTensor, no_bytes, wrap
-from ..naming import only_device
 from ..pjrt import devices
 from ..sharding.spec import OPEN, Dim, Spec
 from ..sharding.value import Sharding

@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from ..base.naming import check_index, choosing
 from ..engine import syncs
-from ..naming import check_index, choosing
 
 
 class Stream(torch.Stream):

@@ -10,19 +10,20 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from .. import counters
-from ..config import config
+from ..base import counters
+from ..base.config import config
+from ..explain import recompile, slow_compiles
+from ..explain.compile_log import taken
+from ..explain.difference import Requested, changed_input, difference
+from ..hlo.program import MANY, Program
 from ..ir.graph import Graph
 from ..ir.op import OpSpec
 from ..ir.source import Line
 from ..ir.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import loop_copies, memory_maps, recompile, slow_compiles, stack_groups, stored
-from .compile_log import taken
+from . import loop_copies, memory_maps, stack_groups, stored
 from .compiler import agree_on, compile_graph
-from .difference import Requested, changed_input, difference
 from .garbage import collected_later
-from .program import MANY, Program
 from .stack_groups import Form
 
 

@@ -11,23 +11,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from .. import counters, interrupt
-from ..config import config
+from ..base import counters, interrupt
+from ..base.config import config
+from ..explain import failing
+from ..explain.compile_log import record
+from ..explain.sharding_check import chosen_shardings, compare
+from ..hlo.program import Program
 from ..ir.graph import Graph, Node
 from ..ir.source import Line, describe
+from ..lower.constants import hide_complex_constants
+from ..lower.lower import argument_struct, build
+from ..lower.numbers import pack_numbers
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
-from . import failing
-from .compile_log import record
-from .constants import hide_complex_constants
 from .donation import alias_by_memory
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
-from .lower import argument_struct, build
-from .numbers import pack_numbers
 from .options import is_here, options_of, platform_of
-from .program import Program
-from .sharding_check import chosen_shardings, compare
 
 
 def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:

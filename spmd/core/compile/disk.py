@@ -14,9 +14,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from .. import counters, forking
-from ..config import config
-from . import slow_compiles
+from ..base import counters, forking
+from ..base.config import config
+from ..explain import slow_compiles
 
 # The first line of a file; a new layout of what follows is a new number.
 MAGIC = b"spmd program 2\n"

@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from ..base.jax_private import ir
 from ..ir.graph import Graph, Port
-from ..jax_private import ir
 from ..sharding.value import DEVICE
 
 _ALIAS, _DONOR = "tf.aliasing_output", "jax.buffer_donor"

@@ -4,8 +4,8 @@ memory."""
 import math
 from typing import Any
 
+from ..hlo.hlo import Computation, Module, arrays
 from ..ir.graph import Graph
-from .hlo import Computation, Module, arrays
 from .options import platform_of
 
 _FILLS = ("broadcast", "constant")

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..config import config, is_known_to_libtpu
+from ..base.config import config, is_known_to_libtpu
 from ..ir.graph import Graph, walk
 from ..sharding.topology import stand_in
 

@@ -12,9 +12,9 @@ import jaxlib
 import numpy as np
 import torch
 
-from ..config import compiler_flags, config
+from ..base.config import compiler_flags, config
+from ..base.jax_private import trace_context, xla_client
 from ..ir.encode import digest
-from ..jax_private import trace_context, xla_client
 from ..sharding.partitioner import compiler_context
 
 _PLAIN = (bool, int, str, Enum, NoneType)

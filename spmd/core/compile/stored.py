@@ -12,20 +12,21 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from .. import counters
+from ..base import counters
+from ..base.jax_private import dump_executable
+from ..explain import slow_compiles
+from ..explain.compile_log import taken
+from ..hlo.program import Program
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
-from ..jax_private import dump_executable
 from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
-from . import disk, slow_compiles
-from .compile_log import taken
+from . import disk
 from .options import is_here
-from .program import Program
 from .setting import setting
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from .. import pace, seed
+from ..base import pace, seed
 from ..debug.check import watching
 from ..dispatch.call import dispatch
 from ..ir.graph import DeviceData, Node, Value, between, next_serial, origin, value_name

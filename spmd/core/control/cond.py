@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from ..compile.region import Branches, region_op
 from ..debug.check import recorded
 from ..ir.graph import Region, Value, results, value_name
 from ..ir.meta import dense_meta
@@ -15,6 +14,7 @@ from ..lazy.reads import next_generation, operand, shard_gradient
 from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK, SYNC_LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
+from ..lower.region import Branches, region_op
 from .capture import Capture
 from .scan import expect_functions, on_device
 from .varying import as_own

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..compile.region import Scan, Step, scan_op
+from ..base.seed import Draw
 from ..debug.check import recorded
 from ..ir.graph import Region, Value, next_serial, results, value_name
 from ..ir.meta import Meta, dense_meta
@@ -22,7 +22,7 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK, SYNC_LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
-from ..seed import Draw
+from ..lower.region import Scan, Step, scan_op
 from ..sharding.spec import UNSHARDED, Spec
 from ..sharding.value import Sharding
 from .capture import Capture

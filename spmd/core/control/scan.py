@@ -8,8 +8,8 @@ import torch
 from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from .. import checkpoint_policies
 from ..backend.recompute import remat
+from ..base import checkpoint_policies
 from ..lazy.tensor import XlaTensor
 from .loop import ScanInput, Tensors, run_loop
 

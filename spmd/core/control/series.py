@@ -3,9 +3,9 @@
 import itertools
 from collections.abc import Iterator, Sequence
 
-from ..compile.region import EACH, Step
+from ..base.seed import Draw
 from ..ir.graph import Node
-from ..seed import Draw
+from ..lower.region import EACH, Step
 
 
 def by_iteration(

@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..compile import manual_lowering
-from ..compile.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
+from ..base.tables import Interned
 from ..ir.graph import Node, Value, between, next_serial, origin, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Lowering, OpSpec
@@ -26,8 +25,9 @@ from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.threads import enter_thread
+from ..lower import manual_lowering
+from ..lower.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
 from ..sharding.value import Sharding
-from ..tables import Interned
 from . import capture
 
 # --- recording --------------------------------------------------------------------------------------------------------

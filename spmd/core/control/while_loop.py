@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .. import seed
-from ..compile.region import While, region_op
+from ..base import seed
 from ..debug.check import recorded
 from ..ir.graph import Node, Region, results
 from ..ir.meta import dense_meta
@@ -16,6 +15,7 @@ from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK, SYNC_LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
+from ..lower.region import While, region_op
 from .capture import Capture
 from .scan import carried, expect_functions, on_device, own_tensors
 

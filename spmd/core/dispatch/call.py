@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from .. import pace, seed
-from ..dtypes import check_fits
+from ..base import pace, seed
+from ..base.dtypes import check_fits
+from ..base.interrupt import raise_held
 from ..engine.unsynced import run_iterations
-from ..interrupt import raise_held
 from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import OpSpec, Slot

@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from .. import counters
+from ..base import counters
+from ..base.naming import only_device
 from ..engine.host_reads import host_value
 from ..ir.graph import DeviceData
 from ..ir.source import user_frame
@@ -14,7 +15,6 @@ from ..lazy.overlap import check_target
 from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import shown, write
-from ..naming import only_device
 from ..passes.nans import check_cast, is_integer
 from ..pjrt.host import leaving
 from ..pjrt.transfer import host_array, host_tensor

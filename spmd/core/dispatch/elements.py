@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import torch
 
-from ..compile.stack_rows import Made, Row, Stretch, fetched, plain, rows
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec, Part
+from ..lower.stack_rows import Made, Row, Stretch, fetched, plain, rows
 from ..ops.create import cast
 from ..sharding.buckets import Cut, cut_of, sums_of_squares
 from ..sharding.constrain import near

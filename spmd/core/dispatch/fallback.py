@@ -7,8 +7,8 @@ import torch
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_map
 
-from .. import counters
-from ..config import config
+from ..base import counters
+from ..base.config import config
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
 from ..pjrt.host import leaving

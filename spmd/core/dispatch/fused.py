@@ -10,7 +10,7 @@ import torch
 from torch.autograd import forward_ad
 from torch.nn import functional as F
 
-from ..config import config
+from ..base.config import config
 from ..lazy.tensor import XlaTensor
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD

@@ -15,7 +15,7 @@ from torch._ops import OpOverload
 from torch._prims_common import elementwise_dtypes
 from torch.utils._pytree import tree_iter, tree_map_only
 
-from ..dtypes import check_fits, is_exact, to_numpy_dtype
+from ..base.dtypes import check_fits, is_exact, to_numpy_dtype
 from ..ir.meta import Meta, dense_meta, meta_of
 from ..ir.op import OpSpec, Slot
 from ..lazy.overlap import check_targets

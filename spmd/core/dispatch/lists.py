@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from ..dtypes import is_exact
+from ..base.dtypes import is_exact
 from ..ir.meta import Meta, dense_meta, meta_of
 from ..ir.op import OpSpec, Part, Slot
 from ..lazy.overlap import check_targets

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
-from ..compile.stack_rows import Made, Row, find_stretch, plain, rows, scalars
-from ..dtypes import is_exact, to_numpy_dtype
+from ..base.dtypes import is_exact, to_numpy_dtype
 from ..ir.meta import padded_meta
 from ..ir.op import PADDED, Arrays, Layouts, Lowering, OnHost, OpSpec, Padded, Slot
+from ..lower.stack_rows import Made, Row, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.create import cast
 from ..ops.dynamic_start import Gradient, Move, Read, Run, move_of

@@ -4,7 +4,7 @@ from typing import Any
 
 import torch
 
-from .. import counters
+from ..base import counters
 from ..pjrt.host import leaving
 
 aten = torch.ops.aten

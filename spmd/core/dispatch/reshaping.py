@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._prims_common import suggest_memory_format
 
+from ..base.tables import Bounded
 from ..ir.meta import Meta, meta_of
 from ..ir.source import user_frame
 from ..lazy import rebased
@@ -15,7 +16,6 @@ from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor, alias, no_bytes
 from ..lazy.views import View, check_bounds, refused_rule, shown, strided_rule
 from ..ops.shape import PARTS, part
-from ..tables import Bounded
 from .deterministic import fill_of
 
 aten = torch.ops.aten

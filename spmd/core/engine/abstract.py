@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from .. import counters, pace
+from ..base import counters, pace
 from ..ir.graph import DeviceData, Graph, Node, origin, topological
 from ..lazy.storage import ASIDE, LIVE, LOCK, READ, SYNC_LOCK, UNDO, UndoLog, forget_reads
 from ..pjrt import devices, runs

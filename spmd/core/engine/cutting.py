@@ -3,9 +3,11 @@
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
-from .. import counters, pace
-from ..compile import cache, slow_compiles
-from ..config import config
+from ..base import counters, pace
+from ..base.config import config
+from ..base.tables import Bounded
+from ..compile import cache
+from ..explain import slow_compiles
 from ..ir.graph import Graph, Node, origin, topological, value_name
 from ..ir.source import Line
 from ..lazy import recorders
@@ -13,7 +15,6 @@ from ..lazy.storage import Storage
 from ..passes import by_element, changing, dynamic, scan_layers, unsynced_loops
 from ..pjrt import processes
 from ..sharding.value import Sharding
-from ..tables import Bounded
 from .schedule import Flow, Root, Subgraph
 
 

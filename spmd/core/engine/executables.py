@@ -6,13 +6,14 @@ import zlib
 import jax
 import numpy as np
 
-from .. import counters, in_flight
-from ..compile import cache, failing, stack_groups
-from ..compile.numbers import pack_numbers
-from ..compile.program import Program
+from ..base import counters, in_flight
+from ..compile import cache, stack_groups
+from ..explain import failing
+from ..hlo.program import Program
 from ..ir.graph import DeviceData, Graph
 from ..ir.source import Line
 from ..lazy.storage import unlocked
+from ..lower.numbers import pack_numbers
 from ..passes import scan_layers
 from ..pjrt import agreement, processes, runs, transfer
 from . import stacks

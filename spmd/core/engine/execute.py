@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .. import counters
-from ..compile import cache, recompile
+from ..base import counters
+from ..compile import cache
+from ..explain import recompile
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy import recorders

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from ..compile.failing import RunError
-from ..compile.recompile import RecompileError
+from ..explain.failing import RunError
+from ..explain.recompile import RecompileError
 from ..ir.errors import LostError
 from ..ir.graph import DeviceData, Node, Value, is_data, origin, topological
 from ..lazy.storage import ASIDE, LIVE, Storage

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from .. import counters, interrupt
-from ..compile import failing
-from ..config import config
+from ..base import counters, interrupt
+from ..base.config import config
+from ..explain import failing
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, Node, is_data, origin
 from ..ir.source import describe, user_line

@@ -7,7 +7,7 @@ afterwards what they were. The cache keeps its programs for the run (see `cache.
 
 from collections.abc import Sequence
 
-from .. import counters
+from ..base import counters
 from ..ir.graph import DeviceData, Graph
 from ..ir.source import user_line
 from ..lazy import body, recorders, views

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax
 
-from ..compile.program import Program
+from ..hlo.program import Program
 from ..ir.graph import DeviceData, Graph
 from ..ir.store import StackGroup, Store, store_of
 from ..sharding import store_rows

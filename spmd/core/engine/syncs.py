@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .. import counters, interrupt, pace
+from ..base import counters, interrupt, pace
 from ..compile import compiler
 from ..ir.graph import DeviceData, Graph, is_data, topological
 from ..ir.source import user_line

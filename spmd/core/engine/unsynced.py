@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from .. import counters, interrupt, pace
-from ..compile import slow_compiles
-from ..config import config
+from ..base import counters, interrupt, pace
+from ..base.config import config
+from ..explain import slow_compiles
 from ..ir.graph import Node, origin, topological
 from ..ir.source import user_line
 from ..lazy import recorders

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch._ops import OpOverload
 
+from ..base.dtypes import to_torch_dtype
+from ..base.tables import Interned
 from ..debug import check
 from ..dispatch.resolve import PLANS
-from ..dtypes import to_torch_dtype
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..lazy.reads import operand
@@ -26,7 +27,6 @@ from ..lazy.threads import enter_thread
 from ..ops import Promote
 from ..ops.registry import lower
 from ..sharding.partitioner import compiler_context
-from ..tables import Interned
 
 
 def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:

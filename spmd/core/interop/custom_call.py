@@ -12,10 +12,10 @@ from jax.core import ShapedArray
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
+from ..base.jax_private import custom_call, ir
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
-from ..jax_private import custom_call, ir
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeGuard
 import jax
 import numpy as np
 
-from ..config import config
+from ..base.config import config
 from ..sharding.topology import stand_in
 from ..sharding.value import Sharding
 from .encode import digest

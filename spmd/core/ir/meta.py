@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import jax
 import torch
 
-from ..dtypes import to_numpy_dtype
+from ..base.dtypes import to_numpy_dtype
+from ..base.tables import Interned
 from ..ops.padding import Pads, physical
-from ..tables import Interned
 
 
 class Meta:

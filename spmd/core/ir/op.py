@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 import jax
 import torch
 
-from ..forking import survives_fork
+from ..base.forking import survives_fork
 from ..ops.dynamic_start import Run
 from ..ops.offload import TO_HOST
 from ..ops.padding import NoRule, Pads
@@ -53,7 +53,7 @@ class Lowering:
 
     regions: the bodies inside the op (`ir.graph.Region`). An op with regions takes its scalar arguments as two vectors,
     the floats and the integers, and not one by one. elements: of a list op, each element's own op. takes_rows: whether
-    its operands may be rows of one array (`compile.stack_rows.Row`); the results of such a list op are rows, too.
+    its operands may be rows of one array (`lower.stack_rows.Row`); the results of such a list op are rows, too.
     """
 
     @property

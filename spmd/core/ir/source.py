@@ -14,7 +14,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from ..tables import Bounded
+from ..base.tables import Bounded
 from .graph import Node
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import jax
 
-from .. import forking
+from ..base import forking
+from ..base.tables import Interned
 from ..ir.graph import DeviceData, Node, Value, origin
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec, Padded
@@ -15,7 +16,6 @@ from ..ops.padding import NoRule, Pads
 from ..pjrt import transfer
 from ..sharding.constrain import constrain, in_memory, near, wait_for_all
 from ..sharding.value import Sharding
-from ..tables import Interned
 from .record import record
 from .storage import LOCK, Storage, may_change, note_layout, take_up
 

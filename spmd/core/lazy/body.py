@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import jax
 
+from ..base.tables import Interned
 from ..ir.graph import Node, Value, origin
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
-from ..tables import Interned
 from .record import NOWHERE, record
 
 

@@ -1,7 +1,7 @@
 """Shards in the graph itself, from `spmd.enable_manual_sharding` to the op that joins them again.
 
 A `ManualShard` has no value of its own: the ops on it become the body of a manual computation where the shards are
-joined (`control.manual_steps`), and no sync runs them.
+joined (`manual.manual_steps`), and no sync runs them.
 """
 
 from collections.abc import Sequence

@@ -14,13 +14,13 @@ from typing import Any
 import jax
 import torch
 
+from ..base.tables import Interned
 from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..sharding.buckets import Cut, cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.value import Sharding
-from ..tables import Interned
 from .annotations import annotate, mark_op
 from .record import NOWHERE, record
 from .storage import LOCK, Storage

@@ -5,7 +5,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from .. import pace
+from ..base import pace
 from ..ir.graph import Node, Value
 from ..ir.op import OpSpec
 from ..ir.source import THREADS, place_of, user_frame

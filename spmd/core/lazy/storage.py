@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .. import forking
+from ..base import forking
 from ..ir.graph import DeviceData, Node, TupleElement, Value, is_data, next_serial, topological
 from ..ir.meta import Meta
 from ..sharding.value import Sharding

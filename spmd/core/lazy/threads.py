@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from .. import forking
+from ..base import forking
 from ..ir.source import THREADS, Ring, new_ring
 from . import recorders
 from .storage import LOCK

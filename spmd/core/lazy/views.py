@@ -7,13 +7,13 @@ from typing import Any
 import jax
 from torch._ops import OpOverload
 
+from ..base.tables import Bounded, Interned
 from ..ir.graph import Value
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops.dynamic_start import DYNAMIC_START_VIEWS, Run, run_of
 from ..ops.shape import SIGNS, WRITE_BACK, Shown, read_strided, repeats_memory, write_strided
 from ..sharding.value import Sharding
-from ..tables import Bounded, Interned
 from .annotations import mark_op
 from .record import record
 from .storage import Storage, note_read

@@ -11,12 +11,10 @@ from . import distance as distance
 from . import draw_checks as draw_checks
 from . import embedding as embedding
 from . import fft as fft
-from . import gamma as gamma
 from . import grid as grid
 from . import histogram as histogram
 from . import index as index
 from . import layer_checks as layer_checks
-from . import ldl as ldl
 from . import linalg as linalg
 from . import linear_cross_entropy as linear_cross_entropy
 from . import loss as loss
@@ -35,10 +33,12 @@ from . import random as random
 from . import reduce as reduce
 from . import resample as resample
 from . import rnn as rnn
-from . import segment as segment
 from . import shape as shape
 from . import special as special
 from .checks import CHECKS as CHECKS
+from .kernels import gamma as gamma
+from .kernels import ldl as ldl
+from .kernels import segment as segment
 from .registry import RULES as RULES
 from .registry import Promote as Promote
 from .registry import Rule as Rule

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
-from . import cudnn, flash, splash
-from .flash import Dropout
 from .floats import wide
+from .kernels import cudnn, flash, splash
+from .kernels.flash import Dropout
 from .registry import lower
 
 aten = torch.ops.aten

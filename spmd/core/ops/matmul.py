@@ -9,7 +9,7 @@ from jax import lax
 
 from . import folds, split
 from .create import cast
-from .grouped import groups_of_rows, rows_by_group
+from .kernels.grouped import groups_of_rows, rows_by_group
 from .partial import is_rounded, total
 from .registry import lower
 

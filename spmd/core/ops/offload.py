@@ -40,4 +40,4 @@ def spmd_place_to_host(x):
 
 @lower(TO_DEVICE)
 def spmd_place_to_device(x):
-    return x  # every op reads its operands on the device: see `compile.lower`
+    return x  # every op reads its operands on the device: see `lower.lower`

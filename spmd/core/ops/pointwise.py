@@ -9,9 +9,9 @@ import torch
 from jax import lax
 from jax.scipy import special
 
-from . import elementary
 from .floats import is_exact
-from .gamma import digamma, igamma, igammac, zeta
+from .kernels import elementary
+from .kernels.gamma import digamma, igamma, igammac, zeta
 from .registry import Promote, lower
 
 aten = torch.ops.aten

@@ -10,7 +10,7 @@ import torch
 from jax import lax
 from jax.scipy import special
 
-from . import cephes
+from .kernels import cephes
 from .registry import Promote, lower
 
 aten = torch.ops.aten

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from ..jax_private import is_reordered
+from ..base.jax_private import is_reordered
 
 Axes = tuple[str, ...]
 _Step = tuple[Any, int]  # an array and one of its dims

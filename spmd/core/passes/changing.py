@@ -7,10 +7,10 @@ runs, and the new graphs among them.
 from dataclasses import dataclass, field
 from types import CodeType
 
+from ..base.tables import Bounded
 from ..ir.graph import Graph
 from ..ir.op import OpSpec
 from ..ir.source import Line
-from ..tables import Bounded
 
 # A sync keeps changing where at least FEW graphs before a new one were new, too, within RUNS_EACH runs for each of
 # them, and at least half of their kinds of ops are its own. A step, its accumulation and its first run are three.

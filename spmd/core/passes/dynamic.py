@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import torch
 
-from .. import counters
+from ..base import counters
+from ..base.config import config
+from ..base.dtypes import is_exact
 from ..compile import cache
-from ..config import config
-from ..dtypes import is_exact
 from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, results
 from ..ir.op import OpSpec
 from ..ir.source import Line

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ..base.tables import Bounded
 from ..ir.graph import DeviceData, Node, TupleElement, Value, origin, value_name
 from ..ir.op import OpSpec
-from ..tables import Bounded
 from .unsynced_loops import symbol
 
 # The fewest iterations of a loop.

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..config import config
+from ..base.config import config
+from ..base.tables import Bounded
 from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, value_name
 from ..ir.meta import dense_meta, padded_meta
 from ..ir.op import PADDED, OpSpec
 from ..ir.source import Line
 from ..ops.padding import NoRule, Pads
 from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
-from ..tables import Bounded
 from . import isomorphic
 from .isomorphic import CARRIED, FEWEST, INNER, ROW, SAME, Iterations, Wire, is_state, isomorphic_runs
 from .lengths import Refused, Sources, Spread

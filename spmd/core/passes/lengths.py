@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..base.tables import Bounded
 from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
@@ -25,7 +26,6 @@ from ..ir.source import line_number, node_line
 from ..ops.padding import NoRule, Pads, is_full_buffer
 from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut
-from ..tables import Bounded
 
 # An op's place in the user's code, and its name.
 Place = tuple[CodeType | None, int, str]

@@ -16,11 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from ..base.tables import Interned
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, value_name
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import Line, describe
-from ..tables import Interned
 
 NAN, INFINITE = 1, 2
 _WRITTEN = re.compile(r"\b(inf|nan)\b")

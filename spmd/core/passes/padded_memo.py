@@ -11,12 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..base.config import config
+from ..base.tables import Bounded
 from ..compile import cache
-from ..config import config
 from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value
 from ..ir.meta import Meta
 from ..ir.op import OpSpec
-from ..tables import Bounded
 from .lengths import LENGTHEN, in_place
 
 # A value: whether it is an input, the place of the input or op, and the index among several results of an op.

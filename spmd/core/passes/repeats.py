@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..compile.region import is_annotation
 from ..ir.graph import Node, TupleElement, Value, origin, value_name
 from ..ir.loops import Carry, Const, Local, Loop, Result, Source, Xs
 from ..ir.op import OpSpec
+from ..lower.region import is_annotation
 from .unsynced_loops import symbol
 
 # The fewest iterations of a loop, and the fewest ops that it spares.

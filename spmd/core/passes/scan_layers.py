@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from .. import counters
+from ..base import counters
+from ..base.config import config
 from ..compile.options import platform_of
-from ..config import config
 from ..ir.graph import Graph, origin, value_name
 from ..ir.loops import Loop
 from ..ir.store import StackGroup

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..dtypes import is_exact
+from ..base.dtypes import is_exact
+from ..base.tables import Bounded
 from ..ir.graph import DeviceData, Node, TupleElement, Value, origin, value_name
 from ..ir.meta import Meta
 from ..ir.op import OpSpec
 from ..ir.source import node_line
-from ..tables import Bounded
 from . import dynamic
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from .. import counters, forking
-from ..config import config
-from ..tables import Bounded
+from ..base import counters, forking
+from ..base.config import config
+from ..base.tables import Bounded
 from . import processes
 
 _PERIOD = 0.5  # seconds between two looks of the thread

@@ -7,8 +7,8 @@ import threading
 
 import jax
 
-from .. import forking
-from ..config import (
+from ..base import forking
+from ..base.config import (
     add_xla_defaults,
     config,
     forced_cpu_devices,
@@ -16,7 +16,7 @@ from ..config import (
     reset_pool_width,
     set_pool_width,
 )
-from ..jax_private import backends_are_initialized
+from ..base.jax_private import backends_are_initialized
 from ..sharding.topology import all_devices
 from ..sharding.value import Sharding
 from . import processes

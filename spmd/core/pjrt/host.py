@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-from .. import forking
+from ..base import forking
 from ..ir.source import is_library, user_line
 
 _thread = threading.local()  # .forbidden: how many `no_host_transfer` blocks this thread is in

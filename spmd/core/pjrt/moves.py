@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import in_flight
-from ..jax_private import device_order
+from ..base import in_flight
+from ..base.jax_private import device_order
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
 from ..sharding.value import DEVICE, Sharding

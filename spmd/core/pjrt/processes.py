@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 from torch.distributed import PrefixStore, TCPStore
 
-from ..config import launched
-from ..jax_private import ClusterEnv, distributed_state
+from ..base.config import launched
+from ..base.jax_private import ClusterEnv, distributed_state
 
 
 def several() -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from .. import forking, in_flight
+from ..base import forking, in_flight
 
 # One result of each program that may still run, and the program.
 _in_flight: "deque[tuple[jax.Array, Any]]" = deque()

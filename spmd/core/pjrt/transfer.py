@@ -11,11 +11,11 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from .. import forking
-from ..dtypes import to_numpy_dtype, to_torch_dtype
+from ..base import forking
+from ..base.dtypes import to_numpy_dtype, to_torch_dtype
+from ..base.jax_private import device_order, local_to_global_shape
 from ..ir.errors import AbstractError
 from ..ir.source import user_line
-from ..jax_private import device_order, local_to_global_shape
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import Sharding
 from . import agreement, moves, processes

@@ -9,9 +9,9 @@ import jax
 from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
-from ..config import config, log_level
-from ..forking import survives_fork
-from ..jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
+from ..base.config import config, log_level
+from ..base.forking import survives_fork
+from ..base.jax_private import GSPMDSharding, hlo, ir, sdy, set_log_level, use_shardy_partitioner, xla_client
 from .topology import grid, stand_in
 from .value import Sharding
 

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
-from .. import in_flight
-from ..jax_private import device_order
+from ..base import in_flight
+from ..base.jax_private import device_order
 from .partitioner import compiler_context
 from .value import DEVICE, Sharding
 

@@ -19,8 +19,8 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from ..config import config, prepare_libtpu
-from ..jax_private import num_tpu_chips, xla_client
+from ..base.config import config, prepare_libtpu
+from ..base.jax_private import num_tpu_chips, xla_client
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 

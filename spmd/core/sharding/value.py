@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, NamedSharding
 
-from ..jax_private import device_order, hlo_sharding, is_reordered, xla_client
-from ..tables import Interned
+from ..base.jax_private import device_order, hlo_sharding, is_reordered, xla_client
+from ..base.tables import Interned
 from .spec import Dim, Spec, jax_spec
 from .text import Tiling, spell
 from .topology import Target, grid, ordinal, stand_in

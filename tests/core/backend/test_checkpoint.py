@@ -17,8 +17,8 @@ from torch.utils.checkpoint import (
 )
 
 import spmd
+from spmd.core.base.counters import CompileRecord
 from spmd.core.compile import cache
-from spmd.core.counters import CompileRecord
 
 
 class Block(nn.Module):

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset, random_split
 
 import spmd
-from spmd.core import seed
+from spmd.core.base import seed
 
 DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "rand": lambda g: torch.rand(16, device="xla", generator=g),

@@ -9,8 +9,8 @@ import torch
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.compile.difference import Requested, difference
 from spmd.core.engine.execute import graph_of, roots_of
+from spmd.core.explain.difference import Requested, difference
 from spmd.core.pjrt.devices import default_sharding
 
 

@@ -7,9 +7,8 @@ import torch
 from support import check
 
 import spmd
-from spmd.core.compile import cache, failing
-from spmd.core.compile.lower import LoweringError
-from spmd.core.compile.region import EACH, Scan, body_numbers, scan_op
+from spmd.core.compile import cache
+from spmd.core.explain import failing
 from spmd.core.ir.graph import DeviceData, Region, Value
 from spmd.core.ir.meta import dense_meta
 from spmd.core.ir.source import user_frame
@@ -17,6 +16,8 @@ from spmd.core.lazy.reads import operand
 from spmd.core.lazy.record import record
 from spmd.core.lazy.storage import LOCK, Storage
 from spmd.core.lazy.tensor import XlaTensor, tensors_of, wrap
+from spmd.core.lower.lower import LoweringError
+from spmd.core.lower.region import EACH, Scan, body_numbers, scan_op
 
 
 def stand_in(*shape: int) -> XlaTensor:

@@ -13,7 +13,7 @@ from support import run_script
 
 import spmd
 from spmd.core.compile import cache, disk, setting, stored
-from spmd.core.compile.program import Program
+from spmd.core.hlo.program import Program
 from spmd.core.interop import call_jax
 from spmd.core.pjrt import transfer
 from spmd.core.sharding import store_rows

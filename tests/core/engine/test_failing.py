@@ -363,7 +363,9 @@ def test_random_places() -> None:
     run_script(
         """
         import random, sys, torch, spmd
-        from spmd.core.compile import cache, compiler, compile_log, failing, lower
+        from spmd.core.compile import cache, compiler
+        from spmd.core.explain import compile_log, failing
+        from spmd.core.lower import lower
         from spmd.core.engine import execute, executables, initialization, placement, schedule
         from spmd.core.ir.graph import Graph
         from spmd.core.pjrt import transfer

@@ -13,7 +13,8 @@ from torch.nn import functional as F
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.ops import attention, flash
+from spmd.core.ops import attention
+from spmd.core.ops.kernels import flash
 from spmd.core.sharding.partitioner import compiler_context
 
 sdpa = F.scaled_dot_product_attention

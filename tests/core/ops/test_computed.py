@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.ops import attention, flash
+from spmd.core.ops import attention
+from spmd.core.ops.kernels import flash
 
 LENGTH = 24
 INFINITY = float("inf")

@@ -16,8 +16,9 @@ from torch.utils.checkpoint import checkpoint
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
-from spmd.core.compile.lower import split
-from spmd.core.ops import attention, splash
+from spmd.core.lower.lower import split
+from spmd.core.ops import attention
+from spmd.core.ops.kernels import splash
 from spmd.core.sharding.partitioner import compiler_context
 
 CASES: dict[str, dict[str, Any]] = {

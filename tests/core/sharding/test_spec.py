@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from spmd.core.jax_private import use_shardy_partitioner
+from spmd.core.base.jax_private import use_shardy_partitioner
 from spmd.core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
 from spmd.core.sharding.value import Sharding
 

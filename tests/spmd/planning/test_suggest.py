@@ -13,10 +13,10 @@ import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
 from spmd import P, ShardingRules, Suggestion
 from spmd.core.engine import abstract
-from spmd.planning.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
 from spmd.planning.reachable import Reachable
 from spmd.planning.saved_state import kept, without_data
-from spmd.planning.uses import Flow
+from spmd.suggestions.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
+from spmd.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")
 BOTH = ("data", "fsdp")

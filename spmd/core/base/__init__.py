@@ -1,0 +1,1 @@
+"""Flags, dtypes, counters, locks and jax's private names: imported by every folder of the core."""

@@ -1,0 +1,1 @@
+"""Words for people: why a program was compiled, what it costs, what failed."""

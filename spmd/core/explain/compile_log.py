@@ -1,0 +1,76 @@
+"""The line of the compile log for a program, from XLA's analyses of it."""
+
+import dataclasses
+import re
+from collections import Counter
+
+from ..base import counters
+from ..hlo.costs import repeated_flops
+from ..hlo.hlo import Module
+from ..hlo.hlo_collectives import KINDS
+from ..hlo.program import Program
+from ..hlo.traffic import exchanges, table
+from ..ir.graph import Graph
+from ..ir.source import Line, node_line
+
+_COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
+
+
+def record(program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float) -> counters.CompileRecord:
+    """Returns a program's line of the compile log."""
+    memory = program.executable.memory_analysis()
+    text = program.executable.as_text()
+    counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
+    module = Module(text) if counts or " while(" in text else None
+    program.exchanges = exchanges(module, graph) if counts and module is not None else ()
+    return counters.CompileRecord(
+        name=name,
+        cause=cause,
+        line=str(line),
+        seconds=seconds,
+        nodes=len(program.entries),
+        argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
+        output_bytes=getattr(memory, "output_size_in_bytes", 0),
+        temp_bytes=getattr(memory, "temp_size_in_bytes", 0),
+        alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
+        flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
+        collectives=dict(counts),
+        traffic=table(program.exchanges, graph),
+        loops=_iterations(program),
+        functions=_functions_of(program, line),
+    )
+
+
+def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
+    """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
+    and adds its line to the compile log."""
+    assert program.record is not None, "it was compiled"
+    program.name, program.line, program.is_planned = name, line, False
+    program.lines = [node_line(node) for node in graph.nodes]
+    program.record = dataclasses.replace(
+        program.record,
+        name=name,
+        cause=cause,
+        line=str(line),
+        traffic=table(program.exchanges, graph),
+        loops=_iterations(program),
+        functions=_functions_of(program, line),
+    )
+    counters.record_compile(program.record)
+
+
+def _iterations(program: Program) -> tuple[tuple[int, int], ...]:
+    return tuple((iterations, period) for _, iterations, period in program.loops)
+
+
+def _functions_of(program: Program, line: Line) -> tuple[str, ...]:
+    """Returns the user's functions that recorded a program's ops or needed it, each as "file:first line"."""
+    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
+    return tuple(counters.place_of_code(code) for code in codes)
+
+
+def num_flops(executable: object) -> float:
+    """XLA's own count of floating-point operations per device, the body of a loop counted once; 0 if it gives none."""
+    costs = executable.cost_analysis() or {}  # type: ignore[attr-defined]  # jax has two classes for it
+    costs = costs[0] if isinstance(costs, list) else costs
+    return float(costs.get("flops", 0.0))

@@ -1,0 +1,328 @@
+"""States in words why a graph has no program yet: a flag, an input, an op, a sharding, a result that is kept."""
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
+from typing import Any
+
+from ..base.config import config
+from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value
+from ..ir.op import PADDED, OpSpec
+from ..ir.source import Line, node_line
+from ..sharding.value import Sharding
+
+# The flags that make two programs of one graph.
+SETTINGS = ("partitioner", "compiler_options", "scan_layers", "max_logits_bytes")
+
+_LIST = re.compile(r"\[[-\d, ]*\]")  # a shape, in the text of an op's arguments
+_ARGUMENT = re.compile(r"(?:^|, )(\w+)=")
+_OPERAND = re.compile(r"\[?(?:bool|(?:u?int|float|bfloat|complex)\d+\w*)\[[-\d,]*\].*")
+# Differing stretches longer than this are compared op by op and not aligned, which takes the square of their length.
+_ALIGNED = 2_000
+
+Place = tuple[int, int]  # (number of the op, number of its result) of a value; (~i, 0) for input i
+
+
+class Requested:
+    """The graph for which a program was compiled: ops and their lines, inputs (meta, sharding), the places of the
+    operands of each op and of the results (roots), the shardings requested for the results, the donated inputs, the
+    flags.
+
+    run: the number of the run that needed it first.
+    """
+
+    __slots__ = ("donated", "entries", "inputs", "lines", "pinned", "roots", "run", "settings", "wiring")
+
+    def __init__(self, graph: Graph, run: int):
+        self.entries = [node.op for node in graph.nodes]
+        self.lines = [node_line(node) for node in graph.nodes]
+        self.inputs = [
+            (device_data.meta, sharding) for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
+        ]
+        place = _places(graph)
+        self.wiring = [tuple(map(place, node.operands)) for node in graph.nodes]
+        self.roots = list(map(place, graph.roots))
+        self.pinned = list(graph.pinned)
+        self.donated = graph.donated
+        self.settings = _settings()
+        self.run = run
+
+
+def _settings() -> tuple[Any, ...]:
+    return tuple(getattr(config, name) for name in SETTINGS)
+
+
+def _places(graph: Graph) -> Callable[[Value], Place]:
+    """Returns the function from a value of a graph to its place."""
+    position: dict[Value, int] = {device_data: ~i for i, device_data in enumerate(graph.inputs)}
+    position |= {node: i for i, node in enumerate(graph.nodes)}
+    return lambda value: (position[value.node], value.index) if type(value) is TupleElement else (position[value], 0)
+
+
+def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
+    """Returns the first difference, in the order of recording, between a graph and the one of a program.
+
+    num_equal: the number of programs of its sync that have the same ops, on any shapes.
+    """
+    changed = changed_input(before, graph)
+    if changed is not None:
+        return (
+            changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
+        )
+    return (
+        _changed_setting(before)
+        or _new_dynamic_length(before, graph)
+        or _changed_ops(before, graph)
+        or _changed_wiring(before, graph)
+        or _changed_input_layout(before, graph)
+        or _changed_results(before, graph)
+        or _changed_donation(before, graph)
+        or "the same ops, on a mesh whose devices are in another order"
+    )
+
+
+def changed_input(before: Requested, graph: Graph) -> str | None:
+    """Describes the largest input whose shape or dtype has changed, if nothing else has; else None."""
+    if len(before.entries) != len(graph.nodes) or len(before.inputs) != len(graph.inputs):
+        return None
+    if not all(_is_reshaped(old, node.op) for old, node in zip(before.entries, graph.nodes, strict=True)):
+        return None
+    changed = [
+        (device_data, meta)
+        for (meta, _), device_data in zip(before.inputs, graph.inputs, strict=True)
+        if meta is not device_data.meta
+    ]
+    if not changed:
+        return None
+    device_data, meta = max(changed, key=lambda pair: pair[0].meta.nbytes)
+    return f"an input is now {device_data.meta!r}, before {meta!r}{_read_at(device_data, graph.nodes)}"
+
+
+def _is_reshaped(old: OpSpec, new: OpSpec) -> bool:
+    """True if two ops are equal but for shapes."""
+    return old is new or (old.name == new.name and _LIST.sub("", old.statics) == _LIST.sub("", new.statics))
+
+
+def _read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
+    reader = next((node for node in nodes if any(operand is device_data for operand in node.operands)), None)
+    return "" if reader is None else f"; {reader.op.name} reads it at {node_line(reader)}"
+
+
+# --- the setting ------------------------------------------------------------------------------------------------------
+
+
+def _changed_setting(before: Requested) -> str | None:
+    for name, old, new in zip(SETTINGS, before.settings, _settings(), strict=True):
+        if old != new:
+            return f"spmd.config.{name} is now {new!r}, before {old!r}"
+    return None
+
+
+# --- the ops ----------------------------------------------------------------------------------------------------------
+
+
+def _new_dynamic_length(before: Requested, graph: Graph) -> str | None:
+    """Describes the first op whose length has become an operand."""
+    for old, node in zip(before.entries, graph.nodes, strict=False):
+        if node.op.statics == PADDED != old.statics and node.op.name == old.name:
+            return (
+                f"{old.name}: the length ({old.statics}) differs from run to run and is an operand from now on at "
+                f"{Line(node.code, node.instruction)}"
+            )
+    return None
+
+
+def _changed_ops(before: Requested, graph: Graph) -> str | None:
+    """Describes the first op that was added, removed, replaced or changed, and the number of ops if that differs."""
+    olds, news = before.entries, graph.nodes
+    first = next((i for i, (old, node) in enumerate(zip(olds, news, strict=False)) if old is not node.op), None)
+    if first is None and len(olds) == len(news):
+        return None
+    start = min(len(olds), len(news)) if first is None else first
+    change = _first_change(before, graph, start)
+    return change if len(olds) == len(news) else f"{change}; the graph has {len(news)} ops, before {len(olds)}"
+
+
+def _first_change(before: Requested, graph: Graph, start: int) -> str:
+    """Describes the change at `start`, the first place at which the ops differ."""
+    olds, news = before.entries[start:], graph.nodes[start:]
+    while olds and news and olds[-1] is news[-1].op:
+        olds, news = olds[:-1], news[:-1]
+    if olds and news and (olds[0].name == news[0].op.name or len(olds) + len(news) > _ALIGNED):
+        kind, gone, new = "replace", 1, 1
+    else:
+        names = [op.name for op in olds], [node.op.name for node in news]
+        parts = SequenceMatcher(None, *names, autojunk=False).get_opcodes()
+        kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
+        gone, new = high - low, end - begin
+    if kind == "insert":
+        return f"{_op_of(news[0].op)} is new{_more(new)} at {_line(news[0])}"
+    if kind == "delete":
+        return f"{_op_of(olds[0])} is gone{_more(gone)}; it was at {before.lines[start]}"
+    old, node = olds[0], news[0]
+    if old.name != node.op.name:
+        return f"op {node.op.name} instead of {old.name} at {_line(node)}"
+    return f"{_changed_op(old, node, graph)} at {_line(node)}"
+
+
+def _more(count: int) -> str:
+    return f" with {count - 1} behind it" if count > 1 else ""
+
+
+def _line(node: Node) -> Line:
+    """Returns the line at which an op was written; for a backward op, its forward op's."""
+    return node_line(node)
+
+
+def _op_of(op: OpSpec) -> str:
+    """Describes an op by its name and plain arguments; an annotation by its spec."""
+    if op.name == "mark_sharding" and op.sharding is not None:
+        return f"the annotation of {op.metas[0]!r} as {_spec(op.sharding, op)}"
+    plain = ", ".join(f"{name}={text}" for name, text in _arguments(op.statics).items() if _is_plain(text))
+    return f"op {op.name}" + (f"({plain})" if 0 < len(plain) <= _MAX_ARGUMENTS else "")
+
+
+_MAX_ARGUMENTS = 80  # characters; longer arguments are left out of the description of an op
+
+
+def _is_plain(argument: str) -> bool:
+    """True if the text of an argument is neither a tensor nor a scalar argument."""
+    return bool(argument) and not _OPERAND.match(argument) and "lifted" not in argument
+
+
+def _spec(sharding: Sharding, op: OpSpec) -> str:
+    return f"P{sharding.partition_spec(len(op.metas[0].shape))!r}"
+
+
+def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
+    new = node.op
+    if old.sharding is not new.sharding and old.sharding is not None and new.sharding is not None:
+        specs = _spec(new.sharding, new), _spec(old.sharding, old)
+        now, was = specs if specs[0] != specs[1] else (repr(new.sharding), repr(old.sharding))
+        return f"the annotation of {new.metas[0]!r} is now {now}, before {was}"
+    for operand, meta, was_meta in zip(node.operands, new.operands, old.operands, strict=False):
+        if meta is not was_meta and type(operand) is DeviceData:
+            return f"an input is now {meta!r}, before {was_meta!r}; {new.name} reads it"
+    if old.dynamic_start is not None and old.dynamic_start[0] is new:
+        return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
+    if len(old.operands) != len(new.operands):
+        listed = ", ".join(map(repr, new.operands)), ", ".join(map(repr, old.operands))
+        return f"{new.name} now reads {listed[0]}, before {listed[1]}"
+    changed = _changed_arguments(old.statics, new.statics)
+    if changed:
+        return f"{new.name}: {', '.join(now for now, _ in changed)}, before {', '.join(was for _, was in changed)}"
+    if old.numbers != new.numbers:
+        kinds = {"f": "a float", "i": "an integer"}
+        pairs = [(kinds[a], kinds[b]) for a, b in zip(old.numbers, new.numbers, strict=False) if a != b]
+        return f"{new.name}: a number that was {pairs[0][0]} is {pairs[0][1]} now" if pairs else _shapes(old, new)
+    if new.lowering.opaque:
+        return f"{new.name} calls another function"
+    return _shapes(old, new)
+
+
+def _shapes(old: OpSpec, new: OpSpec) -> str:
+    if old.metas != new.metas:
+        return f"{new.name}: makes {_listed(new.metas)}, before {_listed(old.metas)}"
+    return f"{new.name}: {new.statics or 'no arguments'}, before {old.statics or 'no arguments'}; or other memory"
+
+
+def _listed(metas: Sequence[Any]) -> str:
+    return ", ".join(map(repr, metas))
+
+
+def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:
+    """Returns the arguments, tensors aside, that differ between two texts: each as (now, before)."""
+    was, now = _arguments(old), _arguments(new)
+    names = [name for name in now | was if now.get(name) != was.get(name)]
+    changed = [(f"{name}={now.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}") for name in names]
+    return [
+        pair
+        for name, pair in zip(names, changed, strict=True)
+        if not (_OPERAND.match(now.get(name, "")) and _OPERAND.match(was.get(name, "")))
+    ]
+
+
+def _arguments(statics: str) -> dict[str, str]:
+    """Splits a text of arguments by name; a text without names is one argument."""
+    found = list(_ARGUMENT.finditer(statics))
+    if not found or found[0].start():
+        return {"arguments": statics} if statics else {}
+    ends = [match.start() for match in found[1:]] + [len(statics)]
+    return {match[1]: statics[match.end() : end] for match, end in zip(found, ends, strict=True)}
+
+
+# --- the same ops -----------------------------------------------------------------------------------------------------
+
+
+def _changed_wiring(before: Requested, graph: Graph) -> str | None:
+    """Describes the first op that reads another value."""
+    places = _places(graph)
+    for node, old in zip(graph.nodes, before.wiring, strict=True):
+        new = tuple(map(places, node.operands))
+        if new != old:
+            i = next(i for i, (a, b) in enumerate(zip(new, old, strict=True)) if a != b)
+            entries, lines = [node.op for node in graph.nodes], [node_line(node) for node in graph.nodes]
+            now = _value(new[i], entries, lines, [device_data.meta for device_data in graph.inputs])
+            was = _value(old[i], before.entries, before.lines, [meta for meta, _ in before.inputs])
+            return f"{node.op.name} at {node_line(node)} reads {now}, before {was}"
+    return None
+
+
+def _value(place: Place, entries: Sequence[OpSpec], lines: Sequence[Line], metas: Sequence[Any]) -> str:
+    """Describes a value of a program by its place."""
+    at, _ = place
+    return f"input {~at} ({metas[~at]!r})" if at < 0 else f"the result of {entries[at].name} at {lines[at]}"
+
+
+def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
+    for (meta, was), device_data, sharding in zip(before.inputs, graph.inputs, graph.shardings, strict=False):
+        if meta is not device_data.meta:
+            return f"an input is now {device_data.meta!r}, before {meta!r}{_read_at(device_data, graph.nodes)}"
+        if was is not sharding:
+            at = _read_at(device_data, graph.nodes)
+            return f"the input {device_data.meta!r} is now sharded as {sharding!r}, before as {was!r}{at}"
+    return None
+
+
+def _changed_results(before: Requested, graph: Graph) -> str | None:
+    """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
+    place = _places(graph)
+    now = dict(zip(map(place, graph.roots), graph.pinned, strict=True))
+    was = dict(zip(before.roots, before.pinned, strict=True))
+    entries, lines, metas = (
+        before.entries,
+        [node_line(node) for node in graph.nodes],
+        [device_data.meta for device_data in graph.inputs],
+    )
+    for at in now:
+        if at not in was:
+            return (
+                f"{_value(at, entries, lines, metas)} is kept, before it was not: a tensor more is alive at the "
+                f"sync ({len(now)}, before {len(was)})"
+            )
+    for at in was:
+        if at not in now:
+            return (
+                f"{_value(at, entries, before.lines, metas)} is not kept any more: a tensor less is alive at the "
+                f"sync ({len(now)}, before {len(was)})"
+            )
+    for at, sharding in now.items():
+        if sharding is not was[at]:
+            shardings = [_requested(one) for one in (sharding, was[at])]
+            return f"{_value(at, entries, lines, metas)} is to be sharded {shardings[0]}, before {shardings[1]}"
+    if list(now) != list(was):
+        return "the same values are kept, written in another order"
+    return None
+
+
+def _requested(sharding: Sharding | None) -> str:
+    return "as the compiler chooses" if sharding is None else f"as {sharding!r}"
+
+
+def _changed_donation(before: Requested, graph: Graph) -> str | None:
+    for device_data, is_given, was_given in zip(graph.inputs, graph.donated, before.donated, strict=False):
+        if is_given != was_given:
+            now = "may be written over, before it had to stay" if is_given else "must stay, before it was written over"
+            at = _read_at(device_data, graph.nodes)
+            return f"the input {device_data.meta!r} {now}: the other holders of its tensor have changed{at}"
+    return None

@@ -1,0 +1,1 @@
+"""The optimised program read back."""

@@ -1,0 +1,95 @@
+"""A compiled program, and the facts that are kept of its graph."""
+
+from typing import Any
+
+from ..base import counters
+from ..ir.graph import Graph, Port, origin
+from ..ir.source import Line, node_line
+from ..sharding.value import Sharding
+
+# The number of programs of one sync, different in shapes alone, at which a hint is printed.
+MANY = 4
+
+
+class Program:
+    """A compiled graph: the executable, the results' shardings, and enough of the graph to describe later changes.
+
+    inputs, outputs: the ports of a run. donated: per input, whether a run takes its buffer; foreign: the inputs whose
+    mesh has the devices in another order than the program, with their sharding in its order; respelled: the outputs of
+    which that is true, with their own sharding. calls_host: whether a run calls Python, which may raise. smallest: the
+    output with fewest bytes. bytes_needed: the bytes that a run allocates on the devices of this process, over all of
+    them. is_planned: it was compiled for a plan, and no run has needed it yet. is_unrolled: XLA would copy the stacks
+    of its layers, which therefore are no loops. made_by: for each result the place of its op among `entries` and
+    `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count, ops of an iteration)
+    of each. requested: the graph, for the description of later changes (see `difference.Requested`). exchanges: its
+    collectives, each with the place of the op that it came from.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "bytes_needed",
+        "calls_host",
+        "donated",
+        "entries",
+        "exchanges",
+        "executable",
+        "fingerprint",
+        "foreign",
+        "inputs",
+        "is_planned",
+        "is_unrolled",
+        "line",
+        "lines",
+        "loops",
+        "made_by",
+        "name",
+        "outputs",
+        "record",
+        "requested",
+        "respelled",
+        "results",
+        "smallest",
+    )  # fmt: skip
+
+    def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
+        self.name = name
+        self.line = line
+        self.executable = executable
+        self.results = results
+        self.entries = [node.op for node in graph.nodes]
+        self.lines = [node_line(node) for node in graph.nodes]
+        places: dict[Any, int] = {node: place for place, node in enumerate(graph.nodes)}
+        self.made_by = [places.get(origin(root), -1) for root in graph.roots]
+        self.donated = graph.donated
+        self.requested: Any = None
+        self.inputs = graph.arguments()
+        self.outputs = graph.results()
+        self.loops = tuple((loop.start, loop.iterations, loop.period) for loop in graph.loops)
+        order = graph.mesh.device_ids
+        self.foreign = [
+            (i, port.sharding.over(order))
+            for i, port in enumerate(self.inputs)
+            if port.sharding is not None and port.sharding.device_ids != order
+        ]
+        self.respelled = [
+            (i, sharding.jax)
+            for i, port in enumerate(self.outputs if results else ())
+            if (sharding := self._sharding(port)).device_ids != order
+        ]
+        self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
+        self.calls_host = False
+        self.is_planned = self.is_unrolled = False
+        self.bytes_needed = 0
+        self.fingerprint = b""
+        self.record: counters.CompileRecord | None = None
+        self.exchanges: tuple[tuple[counters.Collective, int | None], ...] = ()
+
+    def _sharding(self, port: Port) -> Sharding:
+        """Returns the sharding of an output: the requested one, else the one that the compiler chose."""
+        return (
+            self.results[port.places] if isinstance(port.places, int) else self.results[max(port.places)].behind_rows()
+        )
+
+    def is_at(self, line: Line) -> bool:
+        """True if the program was compiled for the sync at this line."""
+        return self.line.code is line.code and self.line.number == line.number

@@ -1,0 +1,1 @@
+"""Nodes to one JAX function."""

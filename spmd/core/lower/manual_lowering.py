@@ -1,0 +1,356 @@
+"""Lowers a manual computation: ops on the shard of each device, which communicate by collectives over mesh axes.
+
+`Manual` is the op with the body; `Collective`, `Index`, `Vary` are only in a body. `Varying` has the axes over which a
+value in it varies; the same rules (`Rules`) serve the recording of a body.
+"""
+
+import contextlib
+import math
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from ..base.config import config
+from ..ir.graph import Node, Region, Value, origin, value_name
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..ops import collective
+from ..ops.collective import Group
+from ..sharding.tracing import manual_axes
+from ..sharding.value import Sharding
+from .lower import lower_region, unreported
+from .region import Branches, Scan, While, draws_in, is_opaque
+
+Axes = tuple[str, ...]
+Over = frozenset[str]
+NONE: Over = frozenset()
+
+
+class Varying(NamedTuple):
+    """The manual axes over which a value may differ between shards.
+
+    varying: the gradient is partial over these axes: each shard's copy of the value gives a summand; over other axes
+    the value is one, and so is its gradient. may_diverge: the value may not be the same on all shards; never more than
+    `varying`.
+    """
+
+    varying: Over = NONE
+    may_diverge: Over = NONE
+
+    def __or__(self, other: "Varying") -> "Varying":
+        return Varying(self.varying | other.varying, self.may_diverge | other.may_diverge)
+
+
+# --- the ops that only a body has -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Collective(Lowering):
+    """One collective over axes. kind: a function of `ops.collective`; statics: its arguments between x and group."""
+
+    kind: str
+    axes: Axes
+    statics: tuple[Any, ...]
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        function = getattr(collective, self.kind)
+        return (function(operands[0], *self.statics, here(self.kind).group(self.axes)),)
+
+    def varies(self, given: Varying) -> Varying:
+        """Returns the varying axes of the result for those of the operand."""
+        own = frozenset(self.axes)
+        if self.kind == "all_reduce":
+            return Varying(given.varying - own, given.may_diverge - own)
+        if self.kind == "all_gather":
+            return Varying(given.varying | own, given.may_diverge - own)
+        return Varying(given.varying | own, given.may_diverge | own)
+
+
+@dataclass(frozen=True, slots=True)
+class Index(Lowering):
+    """The shard's index along axes."""
+
+    axes: Axes
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (here("axis_index").index(self.axes),)
+
+    def varies(self, given: Varying) -> Varying:
+        return given | Varying(frozenset(self.axes), frozenset(self.axes))
+
+
+@dataclass(frozen=True, slots=True)
+class Vary(Lowering):
+    """The value itself, marked as varying over `more` axes and as not varying over `less`."""
+
+    more: Axes
+    less: Axes
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        return (operands[0],)
+
+    def varies(self, given: Varying) -> Varying:
+        less = frozenset(self.less)
+        return Varying((given.varying | frozenset(self.more)) - less, given.may_diverge - less)
+
+
+# --- the varying axes -------------------------------------------------------------------------------------------------
+
+
+class Rules:
+    """Finds the varying axes of the values of a body among these axes. known: of its stand-ins. own_draws: for a draw
+    the axes over which its numbers vary, where its operands do not determine them."""
+
+    def __init__(self, axes: Axes, known: Mapping[Any, Varying], own_draws: Mapping[Node, Over] | None = None):
+        self.every = frozenset(axes)
+        self.known = known
+        self.own_draws = {} if own_draws is None else own_draws
+        self._found: dict[Node, tuple[Varying, ...]] = {}  # of its results; one entry if all are equal
+
+    def of(self, value: Value) -> Varying:
+        """Returns the varying axes of one value; none for a value without operands that is not known."""
+        stack = [value]
+        while stack:
+            top = stack[-1]
+            node = origin(top)
+            if node is None or self._is_found(top):
+                stack.pop()
+                continue
+            waiting = [operand for operand in node.operands if not self._is_found(operand)]
+            if waiting:
+                stack.extend(waiting)
+            else:
+                self._found[node] = self._of_node(node)
+                stack.pop()
+        return self._get(value)
+
+    def _is_found(self, value: Value) -> bool:
+        node = origin(value)
+        return node is None or value_name(value) in self.known or node in self._found
+
+    def _get(self, value: Value) -> Varying:
+        known = self.known.get(value_name(value))
+        if known is not None:
+            return known
+        node = origin(value)
+        if node is None:
+            return Varying()
+        found = self._found[node]
+        return found[getattr(value, "index", 0)] if len(found) > 1 else found[0]
+
+    def _of_node(self, node: Node) -> tuple[Varying, ...]:
+        given = [self._get(operand) for operand in node.operands]
+        met = _union(given)
+        lowering = node.op.lowering
+        if isinstance(lowering, (Collective, Index, Vary)):
+            return (lowering.varies(met),)
+        if isinstance(lowering, Scan):
+            return self._of_scan(lowering, given)
+        if isinstance(lowering, While):
+            return self._of_while(lowering, given)
+        if isinstance(lowering, Branches):
+            return self._of_branches(lowering, given)
+        if lowering.draws(node.op):
+            over = self.drawn_over(node)
+            met |= Varying(over, over)
+        return (met,)
+
+    def drawn_over(self, node: Node) -> Over:
+        """Returns the axes over which the numbers that an op draws differ between shards: those of its operands;
+        without any, and in the body of a loop, all."""
+        if node in self.own_draws:
+            return self.own_draws[node]
+        if node.op.lowering.regions or not node.operands:
+            return self.every
+        return frozenset().union(*(self.of(operand).may_diverge for operand in node.operands))
+
+    def _inside(self, region: Region, known: Sequence[Varying]) -> list[Varying]:
+        rules = _Inner(tuple(self.every), dict(zip(region.inputs, known, strict=True)))
+        return [rules.of(root) for root in region.roots]
+
+    def _of_scan(self, scan: Scan, given: list[Varying]) -> tuple[Varying, ...]:
+        """Iterates until the varying axes of the carry no longer change."""
+        start = scan.num_constants + scan.num_carried
+        known = given[:start]
+        for is_stacked in scan.xs:
+            end = start + (1 if is_stacked else scan.iterations)
+            known.append(_union(given[start:end]))
+            start = end
+        while True:
+            made = self._inside(scan.body, known)
+            if not _add_carry(known, made[: scan.num_carried], scan.num_constants):
+                break
+        results = made[: scan.num_carried]
+        for one, is_stacked in zip(made[scan.num_carried :], scan.ys, strict=True):
+            results += [one] if is_stacked else [one] * scan.iterations
+        return tuple(results)
+
+    def _of_while(self, loop: While, given: list[Varying]) -> tuple[Varying, ...]:
+        known = list(given)
+        while True:
+            ends = _union(self._inside(loop.condition, known))
+            made = [one | ends for one in self._inside(loop.body, known)]
+            if not _add_carry(known, made, loop.num_constants):
+                return tuple(known[loop.num_constants :])
+
+    def _of_branches(self, choice: Branches, given: list[Varying]) -> tuple[Varying, ...]:
+        one, other = (self._inside(region, given[1:]) for region in choice.regions)
+        return tuple(a | b | given[0] for a, b in zip(one, other, strict=True))
+
+
+class _Inner(Rules):
+    """The rules in the body of a loop, whose draws vary over all axes."""
+
+    def drawn_over(self, node: Node) -> Over:
+        return self.every
+
+
+def _add_carry(known: list[Varying], made: Sequence[Varying], start: int) -> bool:
+    """Adds the varying axes of the new carry to those known; returns whether any were added."""
+    before = known[start : start + len(made)]
+    known[start : start + len(made)] = [old | new for old, new in zip(before, made, strict=True)]
+    return known[start : start + len(made)] != before
+
+
+def _union(all_of: Iterable[Varying]) -> Varying:
+    met = Varying()
+    for one in all_of:
+        met |= one
+    return met
+
+
+# --- the manual computation -------------------------------------------------------------------------------------------
+
+
+class Boundary(NamedTuple):
+    """The boundary sharding of a value: the manual axes that shard each dim of the global value.
+
+    is_stack: it has a leading dim, of length one on a shard, which the body does not see.
+    """
+
+    dims: tuple[Axes, ...]
+    is_stack: bool = False
+
+    def spec(self, spelled: Mapping[str, Axes]) -> PartitionSpec:
+        named = [tuple(name for axis in axes for name in spelled[axis]) for axes in self.dims]
+        return PartitionSpec(*[names or None for names in named])
+
+
+@dataclass(frozen=True, slots=True)
+class Manual(Lowering):
+    """Ops on the shards that a mesh has along `axes`; over its other axes the partitioner stays in charge.
+
+    body: its inputs are the shards of the operands, its roots those of the results. ins, outs: their boundary
+    shardings. folds: for each op of the body that draws, in order, the axes over which its numbers differ.
+    """
+
+    body: Region
+    mesh: Sharding
+    axes: Axes
+    ins: tuple[Boundary, ...]
+    outs: tuple[Boundary, ...]
+    folds: tuple[Axes, ...]
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.body,)
+
+    @property
+    def opaque(self) -> bool:
+        return is_opaque(self.regions)
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        return draws_in(self.body.nodes)
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        mesh, spelled = self.mesh.by_axis()
+        names = [name for axis in self.axes for name in spelled[axis]]
+        is_partial = any(mesh.shape[name] > 1 for name in mesh.axis_names if name not in names)
+        is_cpu = mesh.devices.flat[0].platform == "cpu"
+        spec_of = [boundary.spec(spelled) for boundary in self.ins]
+
+        def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
+            given = [array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)]
+            place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
+            with _inside(place), manual_axes(frozenset(names)), unreported():
+                own = floats, self._folded(integers)
+                made = lower_region(self.body, 0, given, own, [None] * len(given))
+            return tuple(
+                array[None] if boundary.is_stack else array for array, boundary in zip(made, self.outs, strict=True)
+            )
+
+        mapped = jax.shard_map(
+            shard,
+            mesh=mesh,
+            in_specs=(PartitionSpec(), PartitionSpec(), *spec_of),
+            out_specs=tuple(boundary.spec(spelled) for boundary in self.outs),
+            axis_names=set(names),
+            check_vma=False,  # the recording of the body checks the same, at the user's line
+        )
+        return tuple(mapped(*numbers, *operands))
+
+    def _folded(self, integers: jax.Array) -> jax.Array:
+        """Returns the integer scalar arguments, the seeds of draws different on each shard; the first shard's are
+        unchanged."""
+        folds, start = iter(self.folds), 0
+        for node in self.body.nodes:
+            kinds = node.op.numbers
+            found = node.op.lowering.draws(node.op)
+            if found:
+                axes = next(folds)
+                at = sorted({start + kinds[:seed].count("i") for seed, _ in found})
+                if axes:
+                    own = here("a draw").index(axes).astype(integers.dtype) * np.int64(_GOLDEN)
+                    integers = integers.at[np.array(at)].add(own)
+            start += kinds.count("i")
+        return integers
+
+
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # as an int64
+
+
+@dataclass(frozen=True, slots=True)
+class _Here:
+    """The shard that is being traced: mesh axes and index."""
+
+    spelled: Mapping[str, Axes]
+    sizes: Mapping[str, int]
+    is_partial: bool
+    is_cpu: bool
+
+    def names(self, axes: Axes) -> Axes:
+        return tuple(name for axis in axes for name in self.spelled[axis])
+
+    def index(self, axes: Axes) -> jax.Array:
+        return jax.lax.axis_index(self.names(axes)).astype(jnp.int64)
+
+    def group(self, axes: Axes) -> Group:
+        names = self.names(axes)
+        is_gspmd = config.partitioner == "gspmd"
+        size = math.prod(self.sizes[name] for name in names)
+        return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial and self.is_cpu)
+
+
+_tracing = threading.local()  # .here
+
+
+@contextlib.contextmanager
+def _inside(place: _Here) -> Iterator[None]:
+    before, _tracing.here = getattr(_tracing, "here", None), place
+    try:
+        yield
+    finally:
+        _tracing.here = before
+
+
+def here(what: str) -> _Here:
+    """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
+    place: _Here | None = getattr(_tracing, "here", None)
+    if place is None:
+        raise RuntimeError(f"{what} of a shard was used outside of its manual computation")
+    return place

@@ -1,0 +1,1 @@
+"""Numeric kernels that the rules share."""

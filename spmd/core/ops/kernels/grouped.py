@@ -1,0 +1,128 @@
+"""Products of rows in groups, each with the weight of its group: the computation of `aten._grouped_mm`.
+
+No partitioner shards a product of ragged groups: it would compute all rows on every device, and the one for TPUs ends
+the process. So each device multiplies its own rows, under `jax.shard_map`; the sharding of the rows is found in the
+program while it is traced (`split.py`). On a TPU a product is one of jax's Pallas kernels: XLA's own computes that of a
+weight's gradient from all rows for every group.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .. import split
+from ..floats import wide
+
+_ROWS, _COLUMNS = 512, 1024  # of a block of the kernels; half as many columns where they are float32
+# `tgmm` holds a block of its result three times in float32 (two buffers and the sum): with 1,024 x 1,024 it takes
+# 17.02 MiB of the 16 of a core's VMEM on a v4, v5e and v5p.
+_RESULT = 1024 * 512
+# True to interpret the kernels, as in tests without a TPU.
+INTERPRET = False
+
+
+def rows_by_group(rows: jax.Array, weights: jax.Array, ends: jax.Array) -> jax.Array:
+    """rows [n, in], a group up to each of `ends`, times weights [groups, in, out]: [n, out], narrow ones in float32.
+
+    Rows after the last group, which torch leaves undefined, are 0.
+    """
+    return _on_each_shard(_rows_by_group, rows, weights, ends, dims=(0, None), result=0)
+
+
+def groups_of_rows(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+    """left [m, n] times right [n, k], one product for the n of each group: [groups, m, k]."""
+    return _on_each_shard(_groups_of_rows, left, right, ends, dims=(1, 0), result=None)
+
+
+def _on_each_shard(
+    product: Callable[..., jax.Array], left: jax.Array, right: jax.Array, ends: jax.Array,
+    *, dims: tuple[int, int | None], result: int | None,
+) -> jax.Array:  # fmt: skip
+    """The product on each device, of its own shard of the rows: `dims` are the rows' dims in left and right. The
+    results of the shards are sharded along dim `result`, or (None) added up."""
+    mesh, axes = _row_axes(*((array, dim) for array, dim in zip((left, right), dims, strict=True) if dim is not None))
+    if mesh is None:
+        return product(left, right, _sizes(ends, 0, left.shape[dims[0]]))
+
+    def body(left: jax.Array, right: jax.Array, ends: jax.Array) -> jax.Array:
+        length = left.shape[dims[0]]
+        made = product(left, right, _sizes(ends, lax.axis_index(axes) * length if axes else 0, length))
+        return lax.psum(made, axes) if axes and result is None else made
+
+    def sharding_of(dim: int | None) -> Any:
+        return split.spec() if dim is None else split.spec(*((),) * dim, axes)
+
+    specs = (sharding_of(dims[0]), sharding_of(dims[1]), split.spec())
+    return jax.shard_map(body, mesh=mesh, in_specs=specs, out_specs=sharding_of(result), check_vma=False)(
+        left, right, ends
+    )
+
+
+def _row_axes(*dims: tuple[jax.Array, int]) -> tuple[Any, split.Axes]:
+    """The mesh (None: left to the partitioner) and the axes that shard the rows' dim (none: it is replicated)."""
+    for one in dims:
+        known = split.axes_of_dims(one)
+        if known is not None:
+            return known[0], known[1][0]
+    return split.mesh() if split.platform() == "tpu" else None, ()
+
+
+def _sizes(ends: jax.Array, start: jax.Array | int, length: int) -> jax.Array:
+    """The size of each group's part in a shard that begins at `start`."""
+    inside = jnp.clip(ends.astype(jnp.int32) - start, 0, length).astype(jnp.int32)
+    return jnp.diff(inside, prepend=jnp.zeros(1, jnp.int32))
+
+
+# -- On one device.
+
+
+def _rows_by_group(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
+    return (_gmm if _has_kernel(rows, weights) else _ragged)(rows, weights, sizes)
+
+
+def _groups_of_rows(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    return (_tgmm if _has_kernel(left, right) else _ragged)(left, right, sizes)
+
+
+def _has_kernel(left: jax.Array, right: jax.Array) -> bool:
+    is_taken = left.dtype in (jnp.bfloat16, jnp.float32) and 0 not in (*left.shape, *right.shape)
+    return is_taken and (INTERPRET or split.platform() == "tpu")
+
+
+def _ragged(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    dims = lax.RaggedDotDimensionNumbers(
+        dot_dimension_numbers=(((1,), (right.ndim - 2,)), ((), ())),
+        lhs_ragged_dimensions=[0 if right.ndim == 3 else 1],
+        rhs_group_dimensions=[0] if right.ndim == 3 else [],
+    )
+    return lax.ragged_dot_general(left, right, sizes, dims, preferred_element_type=wide(left.dtype))
+
+
+def _gmm(rows: jax.Array, weights: jax.Array, sizes: jax.Array) -> jax.Array:
+    made = _kernel("gmm", _to_blocks(rows, 0), weights, sizes, sides=weights.shape[1:])
+    inside = jnp.arange(len(rows))[:, None] < jnp.sum(sizes)  # after them the kernel writes nothing
+    return jnp.where(inside, made[: len(rows)], 0)
+
+
+def _tgmm(left: jax.Array, right: jax.Array, sizes: jax.Array) -> jax.Array:
+    return _kernel("tgmm", _to_blocks(left, 1), _to_blocks(right, 0), sizes, sides=(len(left), right.shape[1]))
+
+
+def _to_blocks(array: jax.Array, dim: int) -> jax.Array:
+    """The array padded to a multiple of the block's rows by zeros, which belong to no group."""
+    widths = [(0, -array.shape[dim] % _ROWS if axis == dim else 0) for axis in range(array.ndim)]
+    return jnp.pad(array, widths) if any(more for _, more in widths) else array
+
+
+def _kernel(name: str, left: jax.Array, right: jax.Array, sizes: jax.Array, *, sides: tuple[int, ...]) -> jax.Array:
+    # Imported here, as few programs are for TPUs.
+    kernel = getattr(importlib.import_module("jax.experimental.pallas.ops.tpu.megablox.gmm"), name)
+    most = _COLUMNS if left.dtype == jnp.bfloat16 else _COLUMNS // 2
+    first, second = (min(most, -(-side // 128) * 128) for side in sides)
+    tiling = _ROWS, first, min(second, _RESULT // first // 128 * 128) if name == "tgmm" else second
+    with jax.enable_x64(False):  # the kernels' own indices are of 32 bits
+        return kernel(left, right, sizes, preferred_element_type=jnp.float32, tiling=tiling, interpret=INTERPRET)

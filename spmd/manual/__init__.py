@@ -1,0 +1,1 @@
+"""Per-shard code: `shard_map` and its collectives."""

@@ -1,0 +1,155 @@
+"""`torch.distributed._functional_collectives` on tensors on xla: its ops become those of `spmd.collectives`.
+
+A group is an axis of the mesh: its name, a tuple of names, or (mesh, axis); there are no process groups. torch's module
+is patched at the first manual computation after its import, for tensors on xla only.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from ..core.control.varying import tracker
+from ..core.lazy import manual_shards
+from ..core.lazy.tensor import XlaTensor
+from ..mesh.mesh import Mesh
+from . import collectives
+
+_MODULE = "torch.distributed._functional_collectives"
+_OPS = {"band": "and", "bor": "or"}
+_kept: list[torch.library.Library] = []
+
+
+def install() -> None:
+    """Patches torch's functional collectives, where the user has imported them."""
+    module = sys.modules.get(_MODULE)
+    if module is None or _kept:
+        return
+    library = torch.library.Library("_c10d_functional", "IMPL")
+    for name, kernel in _KERNELS.items():
+        library.impl(name, kernel, "AutogradPrivateUse1")
+    _kept.append(library)
+    _replace(module, "_resolve_group", lambda torchs, group, tag="": _named(group) or torchs(group, tag))
+    _replace(module, "_maybe_wrap_tensor", lambda torchs, made: made if type(made) is XlaTensor else torchs(made))
+    if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
+        _replace(module, "_maybe_wrap_tensors", _unwrapped)
+    _replace(module, "permute_tensor", _permute_tensor)
+    _replace(module.c10d, "_get_group_size_by_name", lambda torchs, group: _size(group) or torchs(group))
+
+
+def _replace(module: Any, name: str, ours: Any) -> None:
+    torchs = getattr(module, name)
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return ours(torchs, *args, **kwargs)
+
+    replaced.__doc__ = torchs.__doc__
+    replaced.__name__ = name
+    setattr(module, name, replaced)
+
+
+def _unwrapped(torchs: Any, made: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Returns the results unchanged: a program waits for its collectives by itself."""
+    return [*made] if all(type(one) is XlaTensor for one in made) else torchs(made)
+
+
+class _Group(str):
+    """The names of axes, joined by commas, with the number of shards along them."""
+
+    size: int
+
+
+def _named(group: Any) -> _Group | None:
+    """The axes of a group; None where it is one of torch's."""
+    mesh: Any = None
+    if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
+        mesh, axes = group
+    else:
+        axes = group
+    axes = (axes,) if isinstance(axes, (str, int)) else axes
+    now = tracker()
+    if mesh is not None:
+        sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
+    elif now is not None:
+        sizes = dict(now.sizes)
+    elif manual_shards.latest is not None:
+        sizes = dict(manual_shards.latest.mesh_axes())
+    else:
+        return None
+    if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
+        return None
+    if mesh is None and now is None and not all(axis in sizes for axis in axes):
+        return None  # a group of torch's, outside of a manual computation
+    names = [tuple(sizes)[axis] if isinstance(axis, int) and axis < len(sizes) else str(axis) for axis in axes]
+    found = _Group(",".join(names))
+    found.size = 1
+    for name in names:
+        found.size *= sizes.get(name, 1)  # an unknown one is refused by the collective
+    return found
+
+
+def _size(group: Any) -> int | None:
+    return group.size if isinstance(group, _Group) else None
+
+
+def _axes(group: Any) -> tuple[str, ...]:
+    if not isinstance(group, str):
+        raise TypeError(
+            f"functional collectives on xla: expected an axis of the mesh as the group (a name, a tuple of names, or "
+            f"(mesh, axis)), got {group!r}; there are no process groups on xla"
+        )
+    return tuple(group.split(","))
+
+
+def _all_reduce(tensor: Any, op: str, group: Any) -> Any:
+    return collectives.all_reduce(tensor, _OPS.get(op, op), _axes(group))
+
+
+def _all_gather(tensor: Any, size: int, group: Any) -> Any:
+    return collectives.all_gather(tensor, 0, _axes(group))
+
+
+def _reduce_scatter(tensor: Any, op: str, size: int, group: Any) -> Any:
+    return collectives.reduce_scatter(tensor, _OPS.get(op, op), 0, _axes(group))
+
+
+def _all_to_all(tensor: Any, out_sizes: Sequence[int], in_sizes: Sequence[int], group: Any) -> Any:
+    if len({*out_sizes, *in_sizes}) > 1:
+        raise NotImplementedError(
+            f"all_to_all_single on xla: splits of several sizes ({list(in_sizes)} out, {list(out_sizes)} in); each "
+            "shard runs the same program, so pad them to one size"
+        )
+    return collectives.all_to_all(tensor, 0, 0, _axes(group))
+
+
+def _broadcast(tensor: Any, source: int, group: Any) -> Any:
+    return collectives.broadcast(tensor, source, _axes(group))
+
+
+def _wait(tensor: Any) -> Any:
+    return tensor.view_as(tensor)
+
+
+def _permute_tensor(torchs: Any, tensor: Any, src_dst: Sequence[int], group: Any, tag: str = "") -> Any:
+    if type(tensor) is not XlaTensor:
+        return torchs(tensor, src_dst, group, tag)
+    named = _named(group)
+    return collectives.collective_permute(tensor, list(enumerate(src_dst)), _axes(group if named is None else named))
+
+
+_KERNELS = {
+    "all_reduce": _all_reduce,
+    "all_gather_into_tensor": _all_gather,
+    "reduce_scatter_tensor": _reduce_scatter,
+    "all_to_all_single": _all_to_all,
+    "broadcast": _broadcast,
+    "wait_tensor": _wait,
+    "all_reduce_coalesced": lambda tensors, op, group: [_all_reduce(each, op, group) for each in tensors],
+    "all_gather_into_tensor_coalesced": lambda tensors, size, group: [
+        _all_gather(each, size, group) for each in tensors
+    ],
+    "reduce_scatter_tensor_coalesced": lambda tensors, op, size, group: [
+        _reduce_scatter(each, op, size, group) for each in tensors
+    ],
+}

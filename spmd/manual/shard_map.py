@@ -1,0 +1,320 @@
+"""`spmd.shard_map`: per-shard PyTorch code over named mesh axes."""
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+
+from ..core.lazy.tensor import XlaTensor
+from ..core.manual.manual_computation import Cut, Result, run_manual
+from ..core.manual.manual_steps import disable, enable, untracked
+from ..core.sharding.value import Sharding
+from ..mesh.global_mesh import get_global_mesh
+from ..mesh.mesh import Mesh
+from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
+from ..mesh.placements import are_placements
+from . import functional_collectives
+
+
+def shard_map(
+    fn: Callable[..., Any] | None = None,
+    mesh: Mesh | None = None,
+    in_specs: Any = None,
+    out_specs: Any = None,
+    *,
+    axis_names: Any = None,
+    check_vma: bool = True,
+) -> Callable[..., Any]:
+    """Returns a function that runs `fn` on every shard of a mesh: it splits the arguments and joins the results.
+
+    `fn` is plain PyTorch over one shard's tensors; it is recorded once and communicates with the other shards by
+    `spmd.all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `collective_permute`, `broadcast` over the mesh's
+    axes. Tensors it closes over are replicated. Gradients reach the arguments and the closed-over tensors; those of
+    tensors that several shards have in full are summed over these shards.
+
+    Args:
+        fn: takes and returns pytrees of tensors on xla; other values in its arguments are passed on. Without fn, this
+            is a decorator.
+        mesh: the mesh; None: that of `with mesh:` or `spmd.set_global_mesh`, else the mesh of the arguments.
+        in_specs: for each argument a spec, or a pytree of specs that is a prefix of it; P() or None: replicated. A spec
+            may be shorter than the tensor has dims. One spec is for all arguments.
+        out_specs: the same for the result: the dim along which the shards' results are joined over an axis; over an
+            axis that is not named they must be the same, and one is taken.
+        axis_names: the axes that are manual; None: all. Over the others a shard's tensor is still a global tensor,
+            which the partitioner goes on to split.
+        check_vma: raise for a result that may differ between shards where out_specs has it the same.
+
+    Random numbers are each shard's own, except for `dropout` of a value that is the same on all shards: there all drop
+    the same. The first shard draws the numbers of a program without a mesh.
+
+    Raises ValueError for specs that do not fit (the axis, the rank, the structure, a dim that the shards do not divide)
+    and for results that may differ, TypeError for tensors that are not on xla, NotImplementedError for writes into the
+    arguments, for `.backward()` inside, and for a gradient of the gradient.
+    Source: `jax.shard_map`.
+
+    >>> import torch, spmd
+    >>> from spmd import P
+    >>> mesh = spmd.Mesh([0], (1,), ("model",))
+    >>> def row_parallel(x, w):
+    ...     return spmd.all_reduce(x @ w, "sum", "model")
+    >>> matmul = spmd.shard_map(row_parallel, mesh, (P(None, "model"), P("model", None)), P())
+    >>> matmul(torch.ones(2, 4, device="xla"), torch.ones(4, 3, device="xla")).tolist()
+    [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
+    """
+    if fn is None:
+        return lambda function: shard_map(
+            function, mesh, in_specs, out_specs, axis_names=axis_names, check_vma=check_vma
+        )
+    if not callable(fn):
+        raise TypeError(f"spmd.shard_map: expected a function, got {fn!r}")
+
+    @functools.wraps(fn, updated=())
+    def mapped(*args: Any, **kwargs: Any) -> Any:
+        return _call(fn, mesh, in_specs, out_specs, axis_names, check_vma, args, kwargs)
+
+    return mapped
+
+
+def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | None = None) -> Any:
+    """Returns one shard's part of a tensor, with its shape; each shard applies the ops on it to its own part.
+
+    The manual computation ends at `disable_manual_sharding`. All axes of the mesh are manual. The function is PyTorch/
+    XLA's; `shard_map` does the same as one function, keeps the tensors that autograd has saved for backward (here
+    backward computes them again) and checks more. The result has no value to read, and no sync runs it; the collectives
+    such as `spmd.all_reduce` take it.
+
+    Raises ValueError for a spec that does not fit, or a dim that the shards do not divide.
+    Source: `torch_xla.distributed.spmd.enable_manual_sharding`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> shard = spmd.enable_manual_sharding(torch.ones(4, 2, device="xla"), ("data", None), mesh=mesh)
+    >>> total = spmd.all_reduce(shard.sum(0), "sum", "data")
+    >>> spmd.disable_manual_sharding(total, (None,), (2,), mesh=mesh).tolist()
+    [4.0, 4.0]
+    """
+    functional_collectives.install()
+    _check_tensors([tensor], [""], {})
+    mesh = mesh or get_global_mesh() or _mesh_of([tensor])
+    name = "the tensor"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "enable_manual_sharding")
+    _check_divides(mesh, tensor, cut, name, "enable_manual_sharding")
+    return enable(tensor, _sharding(mesh), cut)
+
+
+def disable_manual_sharding(
+    tensor: Any, partition_spec: Any, full_shape: Sequence[int], *, mesh: Mesh | None = None
+) -> Any:
+    """Returns the tensor of shape `full_shape` of which this is one shard's part (see `enable_manual_sharding`).
+
+    Raises ValueError for a spec that does not fit, for another shape than the shards have together, and where shards
+    may differ over an axis that the spec does not name.
+    Source: `torch_xla.distributed.spmd.disable_manual_sharding`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> shard = spmd.enable_manual_sharding(torch.arange(4.0).to("xla"), ("data",), mesh=mesh)
+    >>> spmd.disable_manual_sharding(shard * 2, ("data",), (4,)).tolist()
+    [0.0, 2.0, 4.0, 6.0]
+    """
+    _check_tensors([tensor], [""], {})
+    if mesh is None:
+        found = untracked(tensor)
+        if found is None:
+            raise ValueError(
+                "spmd.disable_manual_sharding: expected a shard that enable_manual_sharding returned, or a mesh"
+            )
+        mesh = Mesh(found.mesh.device_ids, found.mesh.mesh_shape, found.mesh.axis_names, target=found.mesh.target)
+    name = "the shard"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "disable_manual_sharding")
+    sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
+    shape = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(tensor.shape, cut, strict=True)]
+    if list(full_shape) != shape:
+        raise ValueError(
+            f"spmd.disable_manual_sharding: shards of shape {list(tensor.shape)} make a tensor of shape {shape}, not "
+            f"{list(full_shape)}"
+        )
+    return disable(tensor, _sharding(mesh), cut)
+
+
+def _sharding(mesh: Mesh) -> Sharding:
+    return Sharding.of(mesh.device_ids, mesh.mesh_shape, mesh.axis_names, target=mesh.target)
+
+
+def _call(
+    fn: Callable[..., Any],
+    mesh: Mesh | None,
+    in_specs: Any,
+    out_specs: Any,
+    axis_names: Any,
+    check_vma: bool,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    functional_collectives.install()
+    values, tree = tree_flatten(args)
+    paths = [keystr(path) for path, _ in tree_flatten_with_path(args)[0]]
+    _check_tensors(values, paths, kwargs)
+    mesh = mesh or get_global_mesh() or _mesh_of(values)
+    axes = _manual_axes(mesh, axis_names)
+    if isinstance(in_specs, list):
+        in_specs = tuple(in_specs)
+    specs = _spread(in_specs, args, "in_specs", "args")
+    places = [i for i, value in enumerate(values) if type(value) is XlaTensor]
+    cuts = [_cut(mesh, axes, specs[i], values[i], f"args{paths[i]}", "in_specs") for i in places]
+    for place, cut in zip(places, cuts, strict=True):
+        _check_divides(mesh, values[place], cut, f"args{paths[place]}")
+    made_tree: Any = None
+
+    def body(shards: list[XlaTensor]) -> list[Result]:
+        nonlocal made_tree
+        given = list(values)
+        for place, shard in zip(places, shards, strict=True):
+            given[place] = shard
+        made = fn(*tree_unflatten(given, tree), **kwargs)
+        found, made_tree = tree_flatten(made)
+        out_paths = [keystr(path) for path, _ in tree_flatten_with_path(made)[0]]
+        results = []
+        for value, path, spec in zip(found, out_paths, _spread(out_specs, made, "out_specs", "result"), strict=True):
+            name = f"result{path}"
+            if value is None:
+                continue
+            if type(value) is not XlaTensor:
+                raise TypeError(f"spmd.shard_map: fn must return tensors on xla (or None), {name} is {value!r}")
+            results.append(Result(value, _cut(mesh, axes, spec, value, name, "out_specs"), name))
+        nones.extend(value is None for value in found)
+        return results
+
+    nones: list[bool] = []
+    sharding = _sharding(mesh)
+    made = iter(run_manual("spmd.shard_map", body, [values[i] for i in places], cuts, sharding, axes, checks=check_vma))
+    return tree_unflatten([None if is_none else next(made) for is_none in nones], made_tree)
+
+
+def _check_tensors(values: Sequence[Any], paths: Sequence[str], kwargs: dict[str, Any]) -> None:
+    for value, path in zip(values, paths, strict=True):
+        if isinstance(value, torch.Tensor) and type(value) is not XlaTensor:
+            raise TypeError(
+                f"spmd.shard_map: expected tensors on xla, args{path} of shape {list(value.shape)} is on "
+                f'{value.device}; move it with .to("xla") first'
+            )
+    for name, value in kwargs.items():
+        if any(isinstance(held, torch.Tensor) for held in tree_flatten(value)[0]):
+            raise TypeError(
+                f"spmd.shard_map: {name} holds a tensor, and in_specs are of arguments by position; pass it by position"
+            )
+
+
+def _mesh_of(values: Sequence[Any]) -> Mesh:
+    """The one mesh of these tensors. Raises ValueError for none or several."""
+    found: dict[Mesh, None] = {}
+    for value in values:
+        sharding = value._storage.sharding if type(value) is XlaTensor and value._view is None else None
+        if sharding is not None:
+            found[Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)] = None
+    if len(found) != 1:
+        what = f"the tensors are over {len(found)} meshes" if found else "no tensor is sharded over one"
+        raise ValueError(f"expected a mesh, as {what} and there is no global one; pass mesh=, or use `with mesh:`")
+    return next(iter(found))
+
+
+def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
+    """The manual axes in the mesh's order."""
+    if axis_names is None:
+        return mesh.axis_names
+    given = (axis_names,) if isinstance(axis_names, (str, int)) else tuple(axis_names)
+    if not given:
+        raise ValueError("spmd.shard_map: axis_names is empty; leave it out to make all axes manual")
+    names = {mesh._axis(axis, PartitionSpec(axis), "spmd.shard_map: axis_names") for axis in given}
+    return tuple(axis for axis in mesh.axis_names if axis in names)
+
+
+def _cut(
+    mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str, caller: str = "shard_map"
+) -> Cut:
+    """The manual axes that split each dim."""
+    caller = f"spmd.{caller}: {which} of {name}"
+    if isinstance(spec, str) or are_placements(spec):
+        spec = _named(mesh, mesh.sharding(spec, tensor.dim(), caller), tensor.dim(), spec, caller)
+    entries = () if spec is None else tuple(spec)
+    if len(entries) > tensor.dim():
+        raise ValueError(
+            f"{caller}: {PartitionSpec(*entries)!r} has {len(entries)} entries, but the tensor of shape "
+            f"{list(tensor.shape)} has {tensor.dim()} dims"
+        )
+    if UNCONSTRAINED in entries:
+        raise ValueError(f"{caller}: UNCONSTRAINED in {PartitionSpec(*entries)!r}; a manual axis splits a dim or not")
+    full = PartitionSpec(*entries, *[None] * (tensor.dim() - len(entries)))
+    mesh.sharding(full, tensor.dim(), caller)
+    cut = []
+    for entry in full:
+        names = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        found = tuple(mesh._axis(axis, full, caller) for axis in names)
+        for axis in found:
+            if axis not in axes:
+                raise ValueError(
+                    f"{caller}: axis {axis!r} of {full!r} is not manual (axis_names: {', '.join(map(repr, axes))}); "
+                    "over the other axes the partitioner splits: leave it out here, and use spmd.mark_sharding for it"
+                )
+        cut.append(found)
+    return tuple(cut)
+
+
+def _named(mesh: Mesh, sharding: Sharding, rank: int, spec: Any, caller: str) -> PartitionSpec:
+    """GSPMD text or placements as a spec of the mesh's axes."""
+    if sharding.mesh_axes() != _sharding(mesh).mesh_axes():
+        raise ValueError(f"{caller}: {spec!r} splits over no axes of {mesh!r}")
+    return PartitionSpec(*sharding.partition_spec(rank))
+
+
+def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str, caller: str = "shard_map") -> None:
+    sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
+    for dim, axes in enumerate(cut):
+        count = 1
+        for axis in axes:
+            count *= sizes[axis]
+        if tensor.shape[dim] % count:
+            shown = " x ".join(f"{axis!r} ({sizes[axis]})" for axis in axes)
+            raise ValueError(
+                f"spmd.{caller}: dim {dim} of {name} has {tensor.shape[dim]} elements (shape {list(tensor.shape)}), "
+                f"which the {count} shards along {shown} do not divide; pad it first (torch.nn.functional.pad), or "
+                "do not split it"
+            )
+
+
+def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:
+    """A spec for each value of a pytree, of which the specs are a prefix."""
+    values, _ = tree_flatten(tree)
+    if specs is None or isinstance(specs, PartitionSpec):
+        return [specs] * len(values)
+    if isinstance(specs, str) and specs.lstrip().startswith("{"):
+        return [specs] * len(values)
+    if isinstance(specs, (str, int)):
+        raise TypeError(f"spmd.shard_map: {which} for {path} is {specs!r}; write a spec, P({specs!r})")
+    if not values and not tree_flatten(specs)[0]:
+        return []
+    kind = type(tree)
+    if kind not in SUPPORTED_NODES or type(specs) not in (kind, tuple, list) or (kind is dict) != (type(specs) is dict):
+        raise ValueError(
+            f"spmd.shard_map: {which} must have the structure of the values they are for, or a spec in the place of "
+            f"a subtree; for {path}, a {kind.__name__}, they have {specs!r}"
+        )
+    children, _ = SUPPORTED_NODES[kind].flatten_fn(tree)
+    if kind is dict:
+        if set(specs) != set(tree):
+            raise ValueError(
+                f"spmd.shard_map: {which} for {path} have the keys {sorted(specs, key=str)}, it has "
+                f"{sorted(tree, key=str)}"
+            )
+        parts = [(specs[key], tree[key], f"{path}[{key!r}]") for key in tree]
+    else:
+        own = list(specs) if type(specs) in (tuple, list) else SUPPORTED_NODES[kind].flatten_fn(specs)[0]
+        if len(own) != len(children):
+            raise ValueError(
+                f"spmd.shard_map: {which} for {path} are {len(own)}, {specs!r}, but it has {len(children)} parts"
+            )
+        parts = [(spec, child, f"{path}[{i}]") for i, (spec, child) in enumerate(zip(own, children, strict=True))]
+    return [found for spec, child, name in parts for found in _spread(spec, child, which, name)]

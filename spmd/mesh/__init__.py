@@ -1,0 +1,1 @@
+"""Meshes and specs: the devices, and the mesh axes of each dim."""

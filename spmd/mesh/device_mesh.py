@@ -1,0 +1,239 @@
+"""DeviceMesh: a mesh, or some axes of one, with torch.distributed's interface; without process groups."""
+
+import math
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch.distributed import device_mesh as theirs
+
+from ..core.sharding.spec import OPEN, UNSHARDED, Dim
+from ..core.sharding.value import Sharding
+from .mesh import Mesh
+from .placements import spec_of
+
+
+class DeviceMesh:
+    """Devices in a grid, each dim of which is one axis of a `Mesh`, or several axes as one.
+
+    Args:
+        device_type: "xla". mesh: the ids of the devices, in the shape of the grid, or a `Mesh`.
+        mesh_dim_names: a name per dim. target: as in `Mesh`.
+
+    `mesh["tp"]` is that dim alone, over the same devices: a tensor placed on it keeps its sharding over the other dims.
+    `root` is the `Mesh` with all axes, `dims` the axes of the root for each dim.
+
+    All devices run one program, so there is no rank with coordinates here, and no process group: `get_group` returns
+    the names of axes, which the collectives inside `spmd.shard_map` take.
+
+    Raises ValueError for another device type, as `Mesh` does, and for names that differ in number from the dims.
+    Source: `torch.distributed.device_mesh.DeviceMesh`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.DeviceMesh("xla", torch.arange(8).view(2, 4), mesh_dim_names=("dp", "tp"))
+    >>> mesh["tp"].shape, mesh["dp", "tp"]._flatten("all").size(), mesh.root
+    ((4,), 8, Mesh([0, 1, 2, 3, 4, 5, 6, 7], (2, 4), ('dp', 'tp')))
+    """
+
+    __slots__ = ("_flat", "dims", "mesh_dim_names", "root")
+
+    root: Mesh
+    dims: tuple[tuple[str, ...], ...]
+    mesh_dim_names: tuple[str, ...] | None
+
+    def __init__(
+        self,
+        device_type: str,
+        mesh: Any,
+        *,
+        mesh_dim_names: Sequence[str] | None = None,
+        target: str | None = None,
+    ):
+        if device_type != "xla":
+            raise ValueError(
+                f"DeviceMesh: expected device_type 'xla', got {device_type!r}: one logical device stands for the cards "
+                "or cores of any kind"
+            )
+        if not isinstance(mesh, Mesh):
+            grid = np.asarray(mesh)
+            mesh = Mesh(grid.reshape(-1), grid.shape, mesh_dim_names, target=target)
+        self.root = mesh
+        self.dims = tuple((axis,) for axis in mesh.axis_names)
+        self.mesh_dim_names = mesh.axis_names if mesh.named else None
+        self._flat: dict[str, tuple[str, ...]] = {}  # the names given by `_flatten`, of all views of one root
+
+    @staticmethod
+    def of(given: Any, caller: str) -> "DeviceMesh":
+        """The DeviceMesh of a `Mesh`, a `DeviceMesh`, or torch's own of type "xla", given to the function `caller`.
+
+        Raises TypeError for anything else.
+        """
+        if isinstance(given, DeviceMesh):
+            return given
+        if isinstance(given, Mesh):
+            return DeviceMesh("xla", given)
+        if isinstance(given, theirs.DeviceMesh):
+            return DeviceMesh(given.device_type, given.mesh.numpy(), mesh_dim_names=given.mesh_dim_names)
+        raise TypeError(f"{caller}: expected a DeviceMesh or a spmd.Mesh, got {type(given).__name__}")
+
+    def _view(self, dims: Iterable[tuple[str, ...]], names: tuple[str, ...]) -> "DeviceMesh":
+        made = object.__new__(DeviceMesh)
+        made.root, made.dims, made.mesh_dim_names, made._flat = self.root, tuple(dims), names, self._flat
+        return made
+
+    def __getitem__(self, names: str | tuple[str, ...]) -> "DeviceMesh":
+        wanted = (names,) if isinstance(names, str) else tuple(names)
+        known = dict(zip(self.mesh_dim_names or (), self.dims, strict=False)) | self._flat
+        for name in wanted:
+            if name not in known:
+                raise KeyError(f"DeviceMesh: there is no dim {name!r} (dims: {', '.join(map(repr, known))})")
+        return self._view([known[name] for name in wanted], wanted)
+
+    def _flatten(self, mesh_dim_name: str | None = None) -> "DeviceMesh":
+        """Returns all dims as one, the first the slowest, and registers it with the root under this name."""
+        name = mesh_dim_name or "_".join(self.mesh_dim_names or map(str, range(self.ndim)))
+        axes = tuple(axis for dim in self.dims for axis in dim)
+        self._flat[name] = axes
+        return self._view([axes], (name,))
+
+    @property
+    def device_type(self) -> str:
+        """Always "xla"."""
+        return "xla"
+
+    @property
+    def mesh(self) -> torch.Tensor:
+        """The ids of the devices; for a view of some dims, the devices at index 0 of all the others."""
+        axes = [axis for dim in self.dims for axis in dim]
+        places = [self.root.axis_names.index(axis) for axis in axes]
+        rest = [i for i in range(len(self.root.axis_names)) if i not in places]
+        ids = self.root.get_logical_mesh().transpose(*places, *rest).reshape(*self.shape, -1)
+        return torch.tensor(ids[..., 0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The size of each dim."""
+        sizes = dict(zip(self.root.axis_names, self.root.mesh_shape, strict=True))
+        return tuple(math.prod(sizes[axis] for axis in dim) for dim in self.dims)
+
+    @property
+    def ndim(self) -> int:
+        """The number of dims."""
+        return len(self.dims)
+
+    def size(self, mesh_dim: int | str | None = None) -> int:
+        """The number of devices, or the size of a dim."""
+        return math.prod(self.shape) if mesh_dim is None else self.shape[self._index(mesh_dim)]
+
+    def _index(self, dim: int | str) -> int:
+        if isinstance(dim, str):
+            return (self[dim].mesh_dim_names or ()).index(dim) if dim in self._flat else self._names().index(dim)
+        return range(self.ndim)[dim]
+
+    def _names(self) -> tuple[str, ...]:
+        return self.mesh_dim_names or ()
+
+    def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:
+        """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a group.
+
+        Raises RuntimeError where there are several dims and none is given.
+        """
+        if mesh_dim is None and self.ndim > 1:
+            raise RuntimeError(f"get_group: {self!r} has {self.ndim} dims; name one")
+        axes = self.dims[0 if mesh_dim is None else self._index(mesh_dim)]
+        return axes[0] if len(axes) == 1 else axes
+
+    def get_all_groups(self) -> list[str | tuple[str, ...]]:
+        """`get_group` of each dim."""
+        return [self.get_group(dim) for dim in range(self.ndim)]
+
+    def get_coordinate(self) -> list[int]:
+        """Raises NotImplementedError: one program runs on all devices."""
+        raise NotImplementedError(
+            "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate here; inside "
+            "spmd.shard_map each shard has its own: spmd.axis_index(axis). For processes, see spmd.process_index()"
+        )
+
+    get_rank = get_local_rank = get_coordinate
+
+    def sharding(
+        self,
+        placements: Sequence[Any],
+        rank: int,
+        its_sharding: Sharding | None,
+        caller: str,
+        *,
+        open_batch: bool = False,
+    ) -> Sharding:
+        """The sharding of a tensor of `rank` dims with these placements on these dims.
+
+        its_sharding: the tensor's present sharding, kept over the other axes of the root. open_batch: leaves these axes
+        to the partitioner in dim 0 instead, where no placement splits it.
+        """
+        spec = spec_of(placements, rank, [str(i) for i in range(self.ndim)], self.shape, caller)
+        own = {axis for dim in self.dims for axis in dim}
+        before = _dims_on(self.root, its_sharding, rank)
+        is_partial = self.root.size() > self.size()
+        dims = []
+        for place, entry in enumerate(spec):
+            numbers = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+            axes = tuple(axis for number in numbers for axis in self.dims[int(number)])
+            if open_batch and place == 0 and not axes and is_partial:
+                dims.append(OPEN)
+            else:
+                dims.append(Dim(tuple(axis for axis in before[place].axes if axis not in own) + axes))
+        replicated = self.root.sharding((), 0, caller)
+        return replicated.with_spec(replicated.spec._replace(dims=tuple(dims)))
+
+    def __enter__(self) -> Self:
+        self.root.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.root.__exit__(kind, error, trace)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, DeviceMesh):
+            return NotImplemented
+        return (self.root, self.dims, self.mesh_dim_names) == (other.root, other.dims, other.mesh_dim_names)
+
+    def __hash__(self) -> int:
+        return hash((self.root, self.dims, self.mesh_dim_names))
+
+    def __repr__(self) -> str:
+        names = self.mesh_dim_names or tuple(map(str, range(self.ndim)))
+        return f"DeviceMesh({', '.join(f'{name}={size}' for name, size in zip(names, self.shape, strict=True))})"
+
+
+def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
+    """The sharding of each dim, where it is given in axes of this mesh, else unsharded dims."""
+    is_ours = sharding is not None and sharding.axis_names == root.axis_names and sharding.device_ids == root.device_ids
+    dims = (
+        sharding.closed().spec.dims
+        if sharding is not None and is_ours and sharding.mesh_shape == root.mesh_shape
+        else ()
+    )
+    return [*dims, *[UNSHARDED] * (rank - len(dims))]
+
+
+def init_device_mesh(
+    device_type: str,
+    mesh_shape: Sequence[int],
+    *,
+    mesh_dim_names: Sequence[str] | None = None,
+    target: str | None = None,
+) -> DeviceMesh:
+    """Returns a `DeviceMesh` of this shape over the first devices, in order.
+
+    Args: as of `DeviceMesh`. Source: `torch.distributed.device_mesh.init_device_mesh`.
+
+    >>> import spmd
+    >>> spmd.init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
+    DeviceMesh(dp=2, tp=4)
+    """
+    ids = np.arange(math.prod(mesh_shape)).reshape(tuple(mesh_shape))
+    return DeviceMesh(device_type, ids, mesh_dim_names=mesh_dim_names, target=target)

@@ -1,0 +1,346 @@
+"""Mesh: devices arranged in a grid with named axes, and the check of a spec against it."""
+
+import ast
+import difflib
+import math
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from ..core.pjrt import processes
+from ..core.pjrt.devices import devices
+from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
+from ..core.sharding.text import open_dims, read
+from ..core.sharding.topology import num_devices, slices
+from ..core.sharding.value import Sharding
+from .partition_spec import Axis, PartitionSpec
+from .placements import are_placements, spec_of
+
+ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # the meshes of `with mesh:`
+
+
+class Mesh:
+    """Devices in a grid. Immutable, compared and hashed by value.
+
+    Args:
+        device_ids: ids of the devices (`spmd.device_ids`: 0 to n-1 over all processes), row-major, each at most once;
+            any subset of the devices, with several processes all of them.
+        mesh_shape: the size of each axis; their product is the number of ids.
+        axis_names: a name per axis, all different; without names axes are addressed by index.
+        target: devices that need not be present: a TPU slice such as "v5e:2x4", or "cpu:2048". Programs over such a
+            mesh can be lowered and compiled; a run or an upload raises.
+
+    Inside `with mesh:` it is the default mesh of calls without one. Subclasses may take other arguments.
+
+    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or repeated names;
+    TypeError for a single number or text instead of a sequence.
+    Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
+
+    >>> import spmd
+    >>> mesh = spmd.Mesh([0], (1, 1), ("data", "model"))
+    >>> dict(mesh.shape())
+    {'data': 1, 'model': 1}
+    """
+
+    __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named", "target")
+
+    device_ids: tuple[int, ...]
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    named: bool
+    target: str | None
+    _shardings: dict[tuple[PartitionSpec, int], Sharding]
+
+    def __init__(
+        self,
+        device_ids: Iterable[int] | np.ndarray,
+        mesh_shape: Sequence[int],
+        axis_names: Sequence[str] | None = None,
+        *,
+        target: str | None = None,
+    ):
+        ids = _device_ids(device_ids)
+        if not isinstance(mesh_shape, Iterable) or isinstance(mesh_shape, str):
+            raise TypeError(f"Mesh: expected the sizes of the axes as a tuple, got {mesh_shape!r}; one axis is (8,)")
+        shape = tuple(int(size) for size in mesh_shape)
+        if isinstance(axis_names, str):
+            raise TypeError(f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is ({axis_names!r},)")
+        names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
+        if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
+            raise ValueError(
+                f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given"
+            )
+        if len(names) != len(shape):
+            raise ValueError(
+                f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}"
+            )
+        if len(set(names)) != len(names):
+            raise ValueError(f"Mesh: axis names must differ, got {names}")
+        repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
+        if repeated:
+            raise ValueError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
+        count = len(devices()) if target is None else num_devices(target)
+        unknown = sorted(i for i in ids if not 0 <= i < count)
+        if unknown and target is not None:
+            raise ValueError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
+        if unknown:
+            raise ValueError(
+                f"Mesh: there is no device {_few(unknown)}; this process sees {count} device(s), ids "
+                f"{_few(range(count))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
+            )
+        if target is None and processes.several() and len(ids) < count:
+            raise ValueError(
+                f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
+                "spmd.device_ids() has them all"
+            )
+        for name, value in {
+            "device_ids": ids,
+            "mesh_shape": shape,
+            "axis_names": names,
+            "named": axis_names is not None,
+            "target": target,
+        }.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_shardings", {})  # of every spec that was checked against this mesh
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in Mesh.__slots__:
+            raise AttributeError("a Mesh is immutable; make a new one")
+        super().__setattr__(name, value)  # of a subclass
+
+    def __enter__(self) -> Self:
+        ENTERED.set((*ENTERED.get(), self))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ENTERED.set(ENTERED.get()[:-1])
+
+    def size(self) -> int:
+        """The number of devices."""
+        return len(self.device_ids)
+
+    def shape(self) -> "OrderedDict[str | int, int]":
+        """Axis name (or index, where the mesh has no names) -> size."""
+        keys: Iterable[str | int] = self.axis_names if self.named else range(len(self.mesh_shape))
+        return OrderedDict(zip(keys, self.mesh_shape, strict=True))
+
+    def get_logical_mesh(self) -> np.ndarray:
+        """The device ids as an array of the mesh's shape."""
+        return np.array(self.device_ids).reshape(self.mesh_shape)
+
+    def get_axis_name_idx(self, name: str) -> int | None:
+        """The index of an axis, or None."""
+        return self.axis_names.index(name) if name in self.axis_names else None
+
+    def link(self, axis: str | int) -> str:
+        """The kind of link between the devices along an axis: "ici" inside a slice, "dcn" between slices.
+
+        An axis with both (see `HybridMesh`) is "dcn", the slower one. Raises ValueError for an axis that is not in the
+        mesh.
+        """
+        name = axis if axis in self.axis_names else self._axis(axis, PartitionSpec(axis), "link")
+        where = np.array(slices(self.target))[self.get_logical_mesh()]
+        rows = np.moveaxis(where, self.axis_names.index(name), 0)
+        return "dcn" if (rows != rows[:1]).any() else "ici"
+
+    def get_jax_mesh(self) -> jax.sharding.Mesh:
+        """The same mesh as a `jax.sharding.Mesh`."""
+        mesh = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target).jax.mesh
+        assert isinstance(mesh, jax.sharding.Mesh), "the mesh of a Sharding has devices"
+        return mesh
+
+    def get_op_sharding(self, partition_spec: Sequence[Any]) -> Sharding:
+        """The Sharding of a tensor with as many dims as the spec has entries. Source: `torch_xla`'s method."""
+        return self.sharding(partition_spec, len(partition_spec), "get_op_sharding")
+
+    @staticmethod
+    def from_str(text: str) -> "Mesh":
+        """Parses the text of `str(mesh)`, or PyTorch/XLA's text: a dict of device_ids, mesh_shape and axis_names.
+
+        Raises ValueError for another text.
+
+        >>> import spmd
+        >>> spmd.Mesh.from_str(str(spmd.Mesh([0], (1,), ("data",))))
+        Mesh([0], (1,), ('data',))
+        """
+        try:
+            given, named = _arguments(ast.parse(text.strip(), mode="eval").body)
+            return Mesh(*given, **named)
+        except (SyntaxError, TypeError) as error:
+            raise ValueError(f"Mesh.from_str: expected the text of a mesh, got {text!r}: {error}") from error
+
+    def sharding(self, partition_spec: Sequence[Any], rank: int, caller: str = "sharding") -> Sharding:
+        """The Sharding of a tensor of `rank` dims under a spec on this mesh.
+
+        A spec is one entry per dim (see `PartitionSpec`), or GSPMD text (`"{devices=[4,2]<=[8]}"`, devices by id), or
+        DTensor's placements, one per mesh axis (`[Shard(0), Replicate()]`); every function that takes a spec takes
+        these.
+
+        Raises ValueError for a spec of another rank, an axis that is not in the mesh or that is used twice, and for
+        text that does not parse or names other devices; TypeError for another type.
+
+        >>> import spmd
+        >>> spmd.Mesh([0], (1,), ("data",)).sharding("{replicated}", 2)
+        Sharding((data=1), ())
+        """
+        if type(partition_spec) is PartitionSpec:
+            spec = partition_spec
+        elif isinstance(partition_spec, str) and partition_spec.lstrip().startswith("{"):
+            return self._of_text(partition_spec, rank, caller)
+        elif are_placements(partition_spec):
+            spec = spec_of(partition_spec, rank, self.axis_names, self.mesh_shape, caller)
+        else:
+            spec = _spec(partition_spec, rank, caller)
+        found = self._shardings.get((spec, rank))
+        if found is None:
+            found = self._shardings[(spec, rank)] = self._checked(spec, rank, caller)
+        return found
+
+    def _of_text(self, given: str, rank: int, caller: str) -> Sharding:
+        here = Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, target=self.target)
+        text, left = open_dims(given)
+        if left and max(left) >= rank:
+            raise ValueError(f"{caller}: {given} leaves dim {max(left)} open, but the tensor has {rank} dims")
+        sharding = Sharding.of_tiling(read(text, rank, self.device_ids, caller), (here,), target=self.target)
+        dims = [*sharding.spec.dims, *[UNSHARDED] * (rank - len(sharding.spec.dims))]
+        dims = [OPEN if i in left else dim for i, dim in enumerate(dims)]
+        return sharding.with_spec(sharding.spec._replace(dims=tuple(dims)))
+
+    def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
+        if len(spec) != rank:
+            raise ValueError(
+                f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, "
+                "None where it is not split"
+            )
+        used: dict[str, Axis] = {}
+        dims = []
+        for entry in spec:
+            if entry is UNCONSTRAINED:
+                dims.append(OPEN)
+                continue
+            axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+            names = tuple(self._axis(axis, spec, caller) for axis in axes)
+            for name in names:
+                if name in used:
+                    raise ValueError(
+                        f"{caller}: axis {name!r} is used twice in {spec!r}; a mesh axis can split one dim only\n"
+                        + _point_at(spec, name, last=True)
+                    )
+                used[name] = name
+            dims.append(Dim(names))
+        return Sharding.of(self.device_ids, self.mesh_shape, self.axis_names, Spec(tuple(dims)), target=self.target)
+
+    def _axis(self, axis: Axis, spec: PartitionSpec, caller: str) -> str:
+        if isinstance(axis, int):
+            if 0 <= axis < len(self.axis_names):
+                return self.axis_names[axis]
+            raise ValueError(
+                f"{caller}: axis {axis} of {spec!r} is not in the mesh, which has axes 0 to "
+                f"{len(self.axis_names) - 1}\n" + _point_at(spec, axis)
+            )
+        if axis in self.axis_names:
+            return axis
+        near = difflib.get_close_matches(axis, self.axis_names, n=1)
+        hint = f"  did you mean {near[0]!r}?" if near else ""
+        raise ValueError(
+            f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: {_listed(self.axis_names)}).\n"
+            + _point_at(spec, axis)
+            + hint
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mesh):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return self.device_ids, self.mesh_shape, self.axis_names, self.target
+
+    def __repr__(self) -> str:
+        names = f", {self.axis_names}" if self.named else ""
+        target = "" if self.target is None else f", target={self.target!r}"
+        return f"{type(self).__name__}({list(self.device_ids)}, {self.mesh_shape}{names}{target})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = self.axis_names if self.named else None
+        own = getattr(self, "__dict__", None)  # of a subclass
+        return _remade, (type(self), self.device_ids, self.mesh_shape, names, self.target), own or None
+
+
+def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:
+    """A mesh of a subclass whose `__init__` may take other arguments."""
+    mesh = kind.__new__(kind)
+    Mesh.__init__(mesh, ids, shape, names, target=target)
+    return mesh
+
+
+def _arguments(given: ast.expr) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a mesh in its parsed text, a call or a dict. Raises TypeError for another expression."""
+    try:
+        if isinstance(given, ast.Call) and isinstance(given.func, ast.Name):
+            named = {str(word.arg): ast.literal_eval(word.value) for word in given.keywords}
+            return [ast.literal_eval(one) for one in given.args], named
+        if isinstance(given, ast.Dict):
+            return [], ast.literal_eval(given)
+    except ValueError as error:
+        raise TypeError(error) from error
+    raise TypeError("it is neither a call nor a dict")
+
+
+def get_1d_mesh(axis_name: str | None = None) -> Mesh:
+    """Returns a mesh of all devices on one axis. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
+
+    >>> import spmd
+    >>> spmd.get_1d_mesh("data").size() == len(spmd.device_ids())
+    True
+    """
+    ids = range(len(devices()))
+    return Mesh(ids, (len(ids),), None if axis_name is None else (axis_name,))
+
+
+def _device_ids(given: Any) -> tuple[int, ...]:
+    if not isinstance(given, Iterable) or isinstance(given, str):
+        wanted = f"the first {given} devices are range({given})" if isinstance(given, int) else "all are range(8), say"
+        raise TypeError(f"Mesh: expected the ids of the devices, got {given!r}; {wanted}")
+    array = np.asarray(given if isinstance(given, np.ndarray) else list(given)).reshape(-1)
+    if array.size and array.dtype.kind not in "iu":
+        raise TypeError(f"Mesh: expected device ids, which are integers, got {array[0]!r}; of a jax.Device it is .id")
+    return tuple(array.tolist())
+
+
+def _spec(given: Any, rank: int, caller: str) -> PartitionSpec:
+    """The PartitionSpec of another sequence. Raises TypeError for text, which Python would read as letters."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        axes = [repr(given) if isinstance(given, (str, int)) else "None", *["None"] * (rank - 1)]
+        raise TypeError(
+            f"{caller}: expected a spec with one entry per dim, got {given!r}; write P({', '.join(axes[:rank])})"
+        )
+    return PartitionSpec(*given)
+
+
+def _listed(items: Iterable[Any]) -> str:
+    return ", ".join(map(repr, items))
+
+
+SHOWN = 8  # items of a long list in a message
+
+
+def _few(items: Sequence[Any]) -> str:
+    """The items as text; of a long list the first ones, the last and their number."""
+    if len(items) <= SHOWN:
+        return _listed(items)
+    return f"{_listed(items[: SHOWN - 1])}, ... {items[-1]!r} ({len(items):,} of them)"
+
+
+def _point_at(spec: PartitionSpec, axis: Axis, *, last: bool = False) -> str:
+    """The spec with carets under one of its axes."""
+    text, token = repr(spec), repr(axis)
+    start = text.rfind(token) if last else text.find(token)
+    return f"    {text}\n    {' ' * start}{'^' * len(token)}"

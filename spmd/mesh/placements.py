@@ -1,0 +1,85 @@
+"""DTensor's placements, one per mesh axis, as a PartitionSpec, one entry per tensor dim, and back.
+
+A dim that several axes split is split by the first of them first; for another order of axes in a spec, DTensor has a
+strided shard, whose `split_factor` is the number of shards that the later axes of the mesh make before it.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from torch._C import _distributed as kinds  # the base classes of torch.distributed.tensor's placements; imports nothing
+
+from ..core.sharding.spec import UNCONSTRAINED
+from .partition_spec import PartitionSpec
+
+Placement = kinds.Placement
+
+
+def are_placements(given: Any) -> bool:
+    """True for a sequence of placements, as opposed to the entries of a spec."""
+    return isinstance(given, (tuple, list)) and bool(given) and all(isinstance(one, Placement) for one in given)
+
+
+def spec_of(
+    placements: Sequence[Any], rank: int, names: Sequence[str], sizes: Sequence[int], caller: str
+) -> PartitionSpec:
+    """The spec of a tensor of `rank` dims with these placements on a mesh of these axes.
+
+    Raises ValueError for another number of placements than axes and for a dim that is out of range, NotImplementedError
+    for `Partial()`, as data is never a partial sum.
+    """
+    if len(placements) != len(names):
+        raise ValueError(
+            f"{caller}: {list(placements)!r} are {len(placements)} placements, but the mesh has {len(names)} axes "
+            f"({', '.join(map(repr, names))}); pass one for each"
+        )
+    axes: list[list[int]] = [[] for _ in range(rank)]
+    for i in reversed(range(len(names))):
+        placement = placements[i]
+        if isinstance(placement, kinds.Partial):
+            raise NotImplementedError(
+                f"{caller}: {placement!r} is a pending sum over axis {names[i]!r}; expected Shard(dim) or Replicate(). "
+                "The partitioner itself leaves partial sums where that is cheaper"
+            )
+        if isinstance(placement, kinds.Replicate):
+            continue
+        dim: Any = placement.dim
+        if not -rank <= dim < rank:
+            raise ValueError(f"{caller}: {placement!r} splits dim {dim}, but the tensor has {rank} dims")
+        split = axes[dim % rank]
+        split.insert(_place(placement, split, sizes, caller), i)
+    entries = [tuple(names[i] for i in split) for split in axes]
+    return PartitionSpec(*[None if not entry else entry[0] if len(entry) == 1 else entry for entry in entries])
+
+
+def _place(placement: Any, split: Sequence[int], sizes: Sequence[int], caller: str) -> int:
+    """The position of this axis among those that split the dim already: after those that make `split_factor` shards."""
+    wanted = placement.split_factor if isinstance(placement, kinds.StridedShard) else 1
+    num_shards = 1
+    for place, axis in enumerate(split):
+        if num_shards == wanted:
+            return place
+        num_shards *= sizes[axis]
+    if num_shards == wanted:
+        return len(split)
+    raise ValueError(
+        f"{caller}: {placement!r} expects {wanted} shards of dim {placement.dim} from the later axes of the mesh, but "
+        f"these make {num_shards}"
+    )
+
+
+def splits_of(entries: Sequence[Any], names: Sequence[str], sizes: Sequence[int]) -> list[tuple[int, int] | None]:
+    """For each axis of a mesh, the dim it splits and the number of shards that later axes make before; None: no dim.
+
+    entries: of a spec, axes by name. Raises ValueError for a dim that is left to the partitioner: no placement is that.
+    """
+    found: list[tuple[int, int] | None] = [None] * len(names)
+    for dim, entry in enumerate(entries):
+        if entry is UNCONSTRAINED:
+            raise ValueError(f"placements: dim {dim} is left to the partitioner, for which there is no placement")
+        axes = () if entry is None else entry if isinstance(entry, tuple) else (entry,)
+        split = [names.index(str(axis)) for axis in axes]
+        for place, axis in enumerate(split):
+            found[axis] = (dim, math.prod(sizes[before] for before in split[:place] if before > axis))
+    return found

@@ -1,0 +1,1 @@
+"""Plans printed and drawn."""

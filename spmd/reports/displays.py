@@ -1,0 +1,13 @@
+"""The modules that print and draw plans, imported at their first use: they need packages that the library does not."""
+
+from importlib import import_module
+from types import ModuleType
+
+from ..planning import report
+
+
+def _load(name: str) -> ModuleType:
+    return import_module("spmd.reports.page") if name == "page" else import_module("spmd.reports.table")
+
+
+report.set_loader(_load)

@@ -1,0 +1,1 @@
+"""`ShardingRules`: a model's shardings, in a table apart from it."""

@@ -1,0 +1,384 @@
+"""Application of sharding rules to a module: annotations now or on arrival, hooks on activations, FSDP's units."""
+
+import dataclasses
+import difflib
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ..core.backend.modules import ARRIVED, WAITING
+from ..core.lazy.tensor import XlaTensor
+from ..core.sharding.value import Sharding
+from ..mesh.global_mesh import needed_mesh
+from ..mesh.mesh import Mesh
+from ..mesh.partition_spec import PartitionSpec
+from ..tensors.annotate import mark_sharding, resharded
+from .patterns import Site, matches
+
+
+class Rules(Protocol):
+    """The interface of a table of rules (`ShardingRules`, which imports this file)."""
+
+    units: Any
+    checkpoint: tuple[str, ...]
+
+    def of_parameters(self) -> list[tuple[str, PartitionSpec]]: ...
+    def of_activations(self) -> list[tuple[str, Site, PartitionSpec]]: ...
+
+
+class Applied:
+    """The handle on rules that were applied. `tensors`: path -> pattern of its rule; `sites`: module path -> patterns.
+
+    `remove()` removes the hooks and the annotations of tensors that have not arrived on the device; tensors keep their
+    shardings, and FSDP's units stay units.
+    """
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, str] = {}
+        self.sites: dict[str, list[str]] = {}
+        self._hooks: list[Any] = []
+        self._arrivals: list[tuple[nn.Module, _Arrived]] = []
+
+    def remove(self) -> None:
+        """Removes the hooks."""
+        for hook in self._hooks:
+            hook.remove()
+        for module, arrived in self._arrivals:
+            if module.__dict__.get(ARRIVED) is arrived:
+                del module.__dict__[ARRIVED]
+        self._hooks, self._arrivals = [], []
+
+    def __enter__(self) -> "Applied":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+
+def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, how: Mapping[str, Any]) -> Applied:
+    """See `ShardingRules.apply`."""
+    mesh = needed_mesh("ShardingRules.apply") if mesh is None else mesh
+    _check(rules, model, mesh, how)
+    applied = Applied()
+    specs = _specs(rules, model, mesh, applied)
+    sites = _sites(rules, model, mesh, applied)
+    modules = _modules(model)
+    if strict:
+        _refuse_idle(rules, applied, specs, modules)
+    for path, own in _by_module(specs).items():
+        arrived = _Arrived(mesh, own, modules[path])
+        modules[path].__dict__[ARRIVED] = arrived
+        applied._arrivals.append((modules[path], arrived))
+        arrived.mark(modules[path])
+    if rules.checkpoint:
+        _checkpoint(rules.checkpoint, modules)
+    if rules.units is not None:
+        _gather(rules, model, mesh, how, specs)
+    elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
+        moved(model)  # modules that shard their parameters further do so again
+    for module, site, spec in sites:
+        applied._hooks.append(_hooked(module, site, spec, mesh))
+    return applied
+
+
+def _check(rules: Rules, model: Any, mesh: Any, how: Mapping[str, Any]) -> None:
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"ShardingRules.apply: expected a torch.nn.Module, got {type(model).__name__}")
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"ShardingRules.apply: expected a spmd.Mesh, got {type(mesh).__name__}")
+    if how and rules.units is None:
+        raise TypeError(
+            f"ShardingRules.apply: got {', '.join(how)}, which fsdp takes, but the table has no units; "
+            "add them: ShardingRules(..., units=['layers.*'])"
+        )
+
+
+def _modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by its path in parameter names: a wrapper of one `module` that keeps the names is left out."""
+    names = {path for path, _ in _tensors_of(model)}
+    inner = model._modules.get("module")
+    is_wrapper = inner is not None and names and not any(name.startswith("module.") for name in names)
+    return dict((inner if is_wrapper else model).named_modules())  # type: ignore[union-attr]
+
+
+def moved(model: nn.Module) -> None:
+    """Makes the modules of a model shard their tensors on the device, as they do at the end of any move to it."""
+    model._apply(_same)
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters and buffers by all their names."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def _specs(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> dict[str, PartitionSpec]:
+    """Path -> spec, checked against the mesh and the tensor's rank; the same for all paths of a tied tensor."""
+    table = rules.of_parameters()
+    first: dict[int, tuple[str, PartitionSpec]] = {}
+    found: dict[str, PartitionSpec] = {}
+    for path, tensor in _tensors_of(model):
+        pattern, said = next(((pattern, spec) for pattern, spec in table if matches(pattern, path)), ("", None))
+        if said is None:
+            continue
+        spec = fitted(said, tensor.dim(), mesh, f"the rule {pattern!r} for {path} of shape {tuple(tensor.shape)}")
+        before, other = first.setdefault(id(tensor), (path, spec))
+        if other != spec:
+            raise ValueError(
+                f"ShardingRules: {before} and {path} are one tensor (tied), which one rule shards as {other!r} and "
+                f"another as {spec!r}; give both the same spec"
+            )
+        found[path], applied.tensors[path] = spec, pattern
+    return found
+
+
+def fitted(spec: PartitionSpec, rank: int, mesh: Mesh, what: str) -> PartitionSpec:
+    """A rule's spec for a tensor of this rank. Raises ValueError where it does not fit the rank or the mesh."""
+    full = spec or PartitionSpec(*[None] * rank)
+    mesh.sharding(full, rank, f"ShardingRules: {what}")
+    return full
+
+
+def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list[tuple[nn.Module, Site, PartitionSpec]]:
+    """The modules that get hooks; for each side of a module the first rule of each part counts."""
+    table = rules.of_activations()
+    for pattern, _, spec in table:
+        mesh.sharding(spec, len(spec), f"ShardingRules: the rule {pattern!r}")
+    found = []
+    for path, module in _modules(model).items():
+        taken = set()
+        for pattern, site, spec in table:
+            part = site.side, site.at, None if site.at else len(spec)
+            if matches(site.path, path) and part not in taken:
+                taken.add(part)
+                found.append((module, site._replace(path=path), spec))
+                applied.sites.setdefault(path, []).append(pattern)
+    return found
+
+
+def _refuse_idle(rules: Rules, applied: Applied, specs: Mapping[str, Any], modules: Mapping[str, nn.Module]) -> None:
+    """Raises ValueError for a rule that matches nothing in the model; rules shadowed by earlier ones are accepted."""
+    paths = [path for path, _ in _tensors_of(modules[""])]
+    for pattern, _ in rules.of_parameters():
+        if not any(matches(pattern, path) for path in paths):
+            raise ValueError(_nowhere(pattern, pattern, paths, "parameter or buffer"))
+    units = () if rules.units is None else rules.units.modules
+    sites = [(pattern, site.path) for pattern, site, _ in rules.of_activations()]
+    for pattern, path in [*sites, *((one, one) for one in (*rules.checkpoint, *units))]:
+        if not any(matches(path, module) for module in modules):
+            raise ValueError(_nowhere(pattern, path, modules, "module"))
+
+
+def _nowhere(pattern: str, path: str, paths: Iterable[str], what: str) -> str:
+    near = difflib.get_close_matches(path, paths, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return (
+        f"ShardingRules.apply: the rule {pattern!r} matches no {what} of the model; {hint}"
+        "strict=False accepts rules for other models"
+    )
+
+
+def _by_module(specs: Mapping[str, PartitionSpec]) -> dict[str, dict[str, PartitionSpec]]:
+    found: dict[str, dict[str, PartitionSpec]] = {}
+    for path, spec in specs.items():
+        module, _, name = path.rpartition(".")
+        found.setdefault(module, {})[name] = spec
+    return found
+
+
+class _Arrived:
+    """Annotates a module's own tensors that are on the device by now; an attribute of the module, copied with it."""
+
+    def __init__(self, mesh: Mesh, specs: dict[str, PartitionSpec], module: nn.Module | None):
+        self.mesh, self.specs = mesh, specs
+        self._module = None if module is None else weakref.ref(module)  # None: of a file, until it moves
+        WAITING.add(self)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Arrived":
+        return _Arrived(self.mesh, self.specs, None if self._module is None else memo.get(id(self._module())))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Arrived, (self.mesh, self.specs, None)
+
+    def __call__(self, module: nn.Module) -> None:
+        """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the rules' specs, and a
+        user's later annotation counts."""
+        self._mark(module, lambda tensor: tensor._storage.sharding is None)
+
+    def mark(self, module: nn.Module) -> None:
+        """Annotates all of the module's tensors that are on the device."""
+        self._mark(module, lambda tensor: True)
+
+    def _mark(self, module: nn.Module, wanted: Callable[[XlaTensor], bool]) -> None:
+        self._module = weakref.ref(module)
+        for name, spec in self.specs.items():
+            tensor = _held(module, name)
+            if isinstance(tensor, XlaTensor) and wanted(tensor):
+                mark_sharding(tensor, self.mesh, spec)
+
+    def to_come(self, tensor: torch.Tensor) -> Sharding | None:
+        """The future sharding of a tensor of the module; None for another tensor."""
+        module = None if self._module is None else self._module()
+        if module is None or module.__dict__.get(ARRIVED) is not self:
+            return None
+        spec = next((spec for name, spec in self.specs.items() if _held(module, name) is tensor), None)
+        return None if spec is None else self.mesh.sharding(spec, tensor.dim(), "ShardingRules")
+
+
+def _held(module: nn.Module, name: str) -> torch.Tensor | None:
+    return module._parameters.get(name, module._buffers.get(name))
+
+
+# --- activations ------------------------------------------------------------------------------------------------------
+
+
+def _hooked(module: nn.Module, site: Site, spec: PartitionSpec, mesh: Mesh) -> Any:
+    hook = _Sharded(site, spec, mesh)
+    if site.side == "input":
+        return module.register_forward_pre_hook(hook.before, with_kwargs=True)
+    return module.register_forward_hook(hook.after)
+
+
+class _Sharded:
+    """The hook at one site."""
+
+    def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
+        self.site, self.spec, self.mesh = site, spec, mesh
+        self.caller = f"the rule of {site}"
+
+    def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        at = self.site.at
+        part = (args, kwargs) if not at else _at(kwargs if isinstance(at[0], str) else args, at, self.site)
+        return _replaced((args, kwargs), self._resharded(part))
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> Any:
+        return _replaced(output, self._resharded(_at(output, self.site.at, self.site)))
+
+    def _resharded(self, value: Any) -> dict[int, torch.Tensor]:
+        """The resharded tensor for each tensor's id; other reads of the tensor are not changed."""
+        found = tensors(value)
+        if self.site.at:
+            specs = [fitted(self.spec, tensor.dim(), self.mesh, self.caller) for tensor in found]
+            return {id(one): self._as(one, spec) for one, spec in zip(found, specs, strict=True)}
+        fitting = [tensor for tensor in found if not self.spec or tensor.dim() == len(self.spec)]
+        if found and not fitting:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in found)
+            raise ValueError(
+                f"ShardingRules: the rule of {self.site} is for tensors with {len(self.spec)} dims ({self.spec!r}), "
+                f"but the tensors there have shape {shapes}"
+            )
+        return {id(tensor): self._as(tensor, self.spec or [None] * tensor.dim()) for tensor in fitting}
+
+    def _as(self, tensor: torch.Tensor, spec: Any) -> torch.Tensor:
+        return resharded(tensor, self.mesh.sharding(spec, tensor.dim(), self.caller))
+
+
+def _replaced(value: Any, made: Mapping[int, torch.Tensor]) -> Any:
+    """The same structure with the replaced tensors; without replacements, the same object."""
+    return tree_map(partial(_one_replaced, made), value) if made else value
+
+
+def _one_replaced(made: Mapping[int, torch.Tensor], value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: _replaced(part, made) for name, part in parts.items()})
+    return made.get(id(value), value)
+
+
+def _at(value: Any, steps: tuple[int | str, ...], site: Site) -> Any:
+    for step in steps:
+        try:
+            value = value[step] if isinstance(step, int) or isinstance(value, Mapping) else getattr(value, step)
+        except (IndexError, KeyError, AttributeError, TypeError):
+            has = ", ".join(map(str, value)) if isinstance(value, Mapping) else f"a {type(value).__name__}"
+            raise ValueError(f"ShardingRules: the rule of {site} finds no [{step}] in {has}") from None
+    return value
+
+
+def tensors(value: Any) -> list[XlaTensor]:
+    """Every tensor on xla in a value: a tensor, tuple, dict, dataclass, nested."""
+    found: list[XlaTensor] = []
+    for one in tree_leaves(value):
+        if isinstance(one, XlaTensor):
+            found.append(one)
+        elif dataclasses.is_dataclass(one) and not isinstance(one, type):
+            found += tensors([getattr(one, field.name) for field in dataclasses.fields(one)])
+    return found
+
+
+# --- units and checkpoints --------------------------------------------------------------------------------------------
+
+
+def _checkpoint(patterns: tuple[str, ...], modules: Mapping[str, nn.Module]) -> None:
+    for path, module in modules.items():
+        if any(matches(pattern, path) for pattern in patterns):
+            _unit_maker().checkpoint(module)
+
+
+class _Chosen:
+    """An auto-wrap policy for the modules that match patterns."""
+
+    def __init__(self, patterns: tuple[str, ...]):
+        self.patterns = patterns
+
+    def _run_policy(self, root_module: nn.Module, ignored_modules: Any, root_kwargs: dict[str, Any]) -> Any:
+        return {
+            module: dict(root_kwargs)
+            for path, module in root_module.named_modules()
+            if any(matches(pattern, path) for pattern in self.patterns) and module not in ignored_modules
+        }
+
+
+def _gather(
+    rules: Rules, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
+) -> None:
+    """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
+    units = rules.units
+    named = {id(tensor): specs[path] for path, tensor in _tensors_of(model) if _has(specs.get(path), units.shard_axis)}
+    keywords: dict[str, Any] = {
+        "shard_axis": units.shard_axis,
+        "extra_data_axis": units.extra_data_axis,
+        "reshard_after_forward": units.reshard_after_forward,
+        "shard_placement_fn": lambda parameter: named.get(id(parameter)),
+    }
+    # The wrapper itself is dropped: it only adds hooks to a model, which stay.
+    _unit_maker().wrap(model, mesh, auto_wrap_policy=_Chosen(units.modules), **keywords | dict(how))
+
+
+class _UnitMaker(NamedTuple):
+    wrap: Callable[..., Any]
+    checkpoint: Callable[..., Any]
+
+
+_registered: _UnitMaker | None = None
+
+
+def register_units(wrap: Callable[..., Any], checkpoint: Callable[..., Any]) -> None:
+    """Registers what makes the `units` and the `checkpoint` modules of `ShardingRules`; the package `fsdp` does.
+
+    Args:
+        wrap: called as `wrap(model, mesh, auto_wrap_policy=..., shard_axis=..., extra_data_axis=...,
+            reshard_after_forward=..., shard_placement_fn=...)`; makes modules of the model units, in place.
+        checkpoint: called with each module whose forward is to be recomputed in the backward pass.
+    """
+    global _registered
+    _registered = _UnitMaker(wrap, checkpoint)
+
+
+def _unit_maker() -> _UnitMaker:
+    if _registered is None:
+        raise RuntimeError("ShardingRules: units and checkpoint need the package fsdp: `import fsdp` before apply")
+    return _registered
+
+
+def _has(spec: PartitionSpec | None, axis: str) -> bool:
+    return spec is not None and any(axis in (entry if isinstance(entry, tuple) else (entry,)) for entry in spec)

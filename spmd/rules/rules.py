@@ -1,0 +1,351 @@
+"""ShardingRules: an ordered table from patterns of paths to specs, apart from the model."""
+
+import dataclasses
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from ..core.ir.source import user_line
+from ..mesh.mesh import Mesh
+from ..mesh.partition_spec import PartitionSpec
+from .applied import Applied, apply
+from .patterns import REGEX, Site, check, matches, near_site, site_of
+
+Specs = Mapping[Any, Sequence[Any]] | Iterable[tuple[Any, Sequence[Any]]]
+
+
+@dataclass(frozen=True)
+class Units:
+    """The units of FSDP and their axes (`fsdp.FullyShardedDataParallel`).
+
+    Attributes:
+        modules: patterns of module paths; the root is always a unit. shard_axis: the mesh axis that shards parameters.
+            extra_data_axis: one more axis that shards the batch. reshard_after_forward: free the gathered parameters
+            and gather them again for backward; False: keep them; a number: keep them sharded over so many neighbours.
+    """
+
+    modules: tuple[str, ...] = ()
+    shard_axis: str = "fsdp"
+    extra_data_axis: str | None = None
+    reshard_after_forward: bool | int = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "modules", _patterns("units", self.modules))
+
+
+class ShardingRules:
+    """The specs of a model's parameters and activations, as an ordered table apart from the model.
+
+    A rule is a pattern and a spec; for each path the first rule that matches counts. The table is a value: `put` and
+    `without` return another one.
+
+    Args:
+        rules: (pattern, spec) in order, or a dict. A pattern is of the paths of parameters and buffers
+            ("layers.*.attention.query.weight"), or of an activation: a module's path with ":input" or ":output"
+            ("layers.*.norm:output"; ":output" is the root's), followed by the position or name of one of several values
+            (":output[0]", ":input[mask]"); without it all tensors of the spec's rank. In a glob `*` and `?` stay
+            within one part of a name, `**` spans parts, `{a,b}` and `[0-7]` choose; a text that begins with "re:", or a
+            compiled regular expression, must match the full path. A spec is as in `mark_sharding`, or `P()`:
+            replicated, for any rank.
+        units: patterns of modules; with them, or `()` for the root only, FSDP shards parameters over `shard_axis`, too,
+            and gathers those of a unit at once. shard_axis, extra_data_axis, reshard_after_forward: as in
+            `fsdp.FullyShardedDataParallel`.
+        checkpoint: patterns of modules whose forward is recomputed in backward (activation checkpointing).
+
+    Raises ValueError for a pattern that cannot be read or that is repeated, TypeError for another type of rule.
+    Source: the tables of t5x (`logical_axis_rules`), MaxText and torchtitan.
+
+    >>> from spmd import P, ShardingRules
+    >>> rules = ShardingRules({"**.{query,key}.weight": P("tensor", None), "**.weight": P(None, "tensor")})
+    >>> rules.spec_of("layers.0.key.weight"), rules.spec_of("layers.0.bias")
+    (P('tensor', None), None)
+    """
+
+    __slots__ = ("_rules", "checkpoint", "line", "units")
+
+    _rules: dict[str, PartitionSpec]
+    line: str  # the user's line that made the table, or the file that it came from
+    units: Units | None
+    checkpoint: tuple[str, ...]
+
+    def __init__(
+        self,
+        rules: Specs = (),
+        *,
+        units: Sequence[str] | None = None,
+        shard_axis: str = "fsdp",
+        extra_data_axis: str | None = None,
+        reshard_after_forward: bool | int = True,
+        checkpoint: Sequence[str] = (),
+    ):
+        pairs = rules.items() if isinstance(rules, (Mapping, ShardingRules)) else rules
+        table: dict[str, PartitionSpec] = {}
+        for pair in pairs:
+            pattern, spec = _rule(pair)
+            if pattern in table:
+                raise ValueError(f"ShardingRules: {pattern!r} is repeated; the first match counts, drop one")
+            table[pattern] = spec
+        object.__setattr__(self, "_rules", table)
+        fsdp = None if units is None else Units(units, shard_axis, extra_data_axis, reshard_after_forward)  # type: ignore[arg-type]
+        object.__setattr__(self, "units", fsdp)
+        object.__setattr__(self, "checkpoint", _patterns("checkpoint", checkpoint))
+        object.__setattr__(self, "line", str(user_line()))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError("ShardingRules are immutable; put() and without() return others")
+
+    # -- Read.
+
+    def items(self) -> Iterator[tuple[str, PartitionSpec]]:
+        """Iterates over (pattern, spec), in order."""
+        return iter(self._rules.items())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rules)
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def __getitem__(self, pattern: str) -> PartitionSpec:
+        return self._rules[pattern]
+
+    def match(self, path: str) -> str | None:
+        """The pattern of the first rule for a parameter's path; None without a match."""
+        return next((pattern for pattern, _ in self.of_parameters() if matches(pattern, path)), None)
+
+    def spec_of(self, path: str) -> PartitionSpec | None:
+        """The spec of the first rule for a parameter's path; None without a match."""
+        pattern = self.match(path)
+        return None if pattern is None else self._rules[pattern]
+
+    def of_parameters(self) -> list[tuple[str, PartitionSpec]]:
+        """The rules of parameters and buffers, in order."""
+        return [(pattern, spec) for pattern, spec in self.items() if site_of(pattern) is None]
+
+    def of_activations(self) -> list[tuple[str, Site, PartitionSpec]]:
+        """The rules of activations, in order, each with its site."""
+        found = [(pattern, site_of(pattern), spec) for pattern, spec in self.items()]
+        return [(pattern, site, spec) for pattern, site, spec in found if site is not None]
+
+    # -- Edit.
+
+    def put(self, pattern: Any, spec: Sequence[Any], *, before: str | None = None) -> "ShardingRules":
+        """Returns the table with one more rule: it replaces the one with this pattern, else precedes `before`, else is
+        the last.
+
+        >>> from spmd import P, ShardingRules
+        >>> list(ShardingRules({"**": P()}).put("head.weight", P("tensor", None), before="**"))
+        ['head.weight', '**']
+        """
+        pattern, spec = _rule((pattern, spec))
+        self._known(before)
+        pairs = []
+        for old, was in self.items():
+            if old == before and pattern not in self._rules:
+                pairs.append((pattern, spec))
+            pairs.append((old, spec if old == pattern else was))
+        if pattern not in dict(pairs):
+            pairs.append((pattern, spec))
+        return self._replaced(pairs)
+
+    def without(self, pattern: str) -> "ShardingRules":
+        """Returns the table without a rule. Raises KeyError for a pattern that is not in it."""
+        self._known(pattern)
+        return self._replaced([pair for pair in self.items() if pair[0] != pattern])
+
+    def _known(self, pattern: str | None) -> None:
+        if pattern is not None and pattern not in self._rules:
+            raise KeyError(f"ShardingRules: no rule has the pattern {pattern!r}; there are {', '.join(self._rules)}")
+
+    def _replaced(self, pairs: list[tuple[str, PartitionSpec]]) -> "ShardingRules":
+        return _made(pairs, self.units, self.checkpoint)
+
+    # -- Apply.
+
+    def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
+        """Shards a model over a mesh: parameters and buffers now or when they reach the device, activations by hooks.
+
+        Tensors on the CPU or on `meta` are sharded when they move (`.to("xla")`, `.to_empty(device="xla")`) or are
+        planned. With FSDP, before or after, the dim that it shards is added to the rules' specs.
+
+        Args:
+            model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use; None:
+                that of `with mesh:` or `spmd.set_global_mesh`.
+            strict: raise for a rule that matches nothing in the model. False: for a table that several models share.
+            fsdp: for a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
+
+        Returns a handle whose `remove()` removes the hooks; tensors keep their shardings.
+        Raises ValueError for an axis that is not in the mesh, a spec of another rank, a rule that matches nothing, and
+        two rules with different specs for one tied tensor; TypeError for another type of model or mesh.
+
+        >>> import torch, spmd
+        >>> mesh = spmd.Mesh([0], (1,), ("tensor",))
+        >>> model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 4))
+        >>> rules = spmd.ShardingRules({"0.weight": ("tensor", None), "1.weight": (None, "tensor")})
+        >>> rules.apply(model, mesh).tensors  # path -> pattern
+        {'0.weight': '0.weight', '1.weight': '1.weight'}
+        >>> model.to("xla")(torch.ones(2, 4, device="xla")).shape
+        torch.Size([2, 4])
+        """
+        return apply(self, model, mesh, strict=strict, how=fsdp)
+
+    # -- As text and as a file.
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ShardingRules):
+            return NotImplemented
+        return self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash(self._parts())
+
+    def _parts(self) -> tuple[Any, ...]:
+        return tuple(self.items()), self.units, self.checkpoint
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _made, self._parts()
+
+    def __repr__(self) -> str:
+        fsdp = {} if self.units is None else {"units": self.units.modules, **_fields(self.units)}
+        said = fsdp | ({"checkpoint": self.checkpoint} if self.checkpoint else {})
+        more = "".join(f", {name}={value!r}" for name, value in said.items())
+        return f"ShardingRules({self._rules!r}{more})"
+
+    def __str__(self) -> str:
+        width = max((len(pattern) for pattern in self), default=0)
+        lines = [f"{pattern:<{width}}  {spec!r}" for pattern, spec in self.items()]
+        if self.units is not None:
+            lines.append(f"fsdp units: {', '.join([*self.units.modules, 'the root'])}")
+            lines += [f"    {name} = {value!r}" for name, value in _fields(self.units).items()]
+        if self.checkpoint:
+            lines.append(f"checkpointed: {', '.join(self.checkpoint)}")
+        return "\n".join(lines) or "no rules"
+
+    def to_toml(self) -> str:
+        """Returns the table as TOML: `from_toml` reads it back exactly."""
+        lines = ['# pattern, spec: one entry per dim; [] is unsharded, [a, b] is split over both, "?" is left open']
+        lines += ["rules = [", *(f"  [{_text(name)}, {_spec_text(spec)}]," for name, spec in self.items()), "]"]
+        if self.checkpoint:
+            lines.append(f"checkpoint = [{', '.join(map(_text, self.checkpoint))}]")
+        if self.units is not None:
+            lines += ["", "[fsdp]", f"units = [{', '.join(map(_text, self.units.modules))}]"]
+            lines += [f"{name} = {json.dumps(value)}" for name, value in _fields(self.units).items()]
+        return "\n".join(lines) + "\n"
+
+    @classmethod
+    def from_toml(cls, text: str) -> "ShardingRules":
+        """Reads a table that `to_toml` wrote. Raises ValueError for another text.
+
+        >>> from spmd import P, ShardingRules
+        >>> rules = ShardingRules({"a.*": P(("x", "y"), None), "a:output": P(P.UNCONSTRAINED, 0)})
+        >>> ShardingRules.from_toml(rules.to_toml()) == rules
+        True
+        """
+        try:
+            found = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ValueError(f"ShardingRules: expected TOML: {error}") from None
+        fsdp = found.pop("fsdp", {})
+        rules, checkpoint = found.pop("rules", []), found.pop("checkpoint", [])
+        if found:
+            raise ValueError(f"ShardingRules: expected only rules, checkpoint and [fsdp], also got {', '.join(found)}")
+        if unknown := fsdp.keys() - _FSDP:
+            raise ValueError(f"ShardingRules: [fsdp] has {', '.join(sorted(unknown))}; expected {', '.join(_FSDP)}")
+        return cls([_rule_of(row) for row in rules], checkpoint=checkpoint, **({"units": ()} | fsdp if fsdp else {}))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the table as a TOML file, to be read, edited and kept with the model."""
+        Path(path).write_text(self.to_toml(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> "ShardingRules":
+        """Reads the table of a TOML file. Raises ValueError, which names the file, for another content."""
+        try:
+            found = cls.from_toml(Path(path).read_text(encoding="utf-8"))
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"{path}: {error}") from None
+        object.__setattr__(found, "line", str(path))
+        return found
+
+
+def _made(pairs: Any, units: Units | None, checkpoint: tuple[str, ...]) -> ShardingRules:
+    fsdp = {} if units is None else {"units": units.modules, **_fields(units)}
+    return ShardingRules(pairs, checkpoint=checkpoint, **fsdp)
+
+
+def _rule(pair: Any) -> tuple[str, PartitionSpec]:
+    if not isinstance(pair, Sequence) or isinstance(pair, str) or len(pair) != 2:
+        raise TypeError(f"ShardingRules: expected (pattern, spec), got {pair!r}")
+    pattern, spec = pair
+    if isinstance(pattern, re.Pattern):
+        flags = re.RegexFlag(pattern.flags) & ~re.UNICODE
+        if flags:
+            raise ValueError(f"ShardingRules: write the flags {flags!r} of {pattern.pattern!r} in it, as in '(?i)...'")
+        pattern = REGEX + pattern.pattern
+    if not isinstance(pattern, str):
+        raise TypeError(f"ShardingRules: expected a pattern as text or a compiled one, got {pattern!r}")
+    if isinstance(spec, str) or not isinstance(spec, Sequence):
+        raise TypeError(f"ShardingRules: expected the spec of {pattern!r} with one entry per dim, got {spec!r}")
+    site = site_of(pattern)
+    near = near_site(pattern) if site is None else None
+    if near is not None:
+        raise ValueError(f"ShardingRules: {pattern!r} names neither an input nor an output; did you mean {near!r}?")
+    check(pattern if site is None else site.path)
+    # An empty tuple of axes means None; a table always has None.
+    return pattern, PartitionSpec(*(None if entry == () else entry for entry in spec))
+
+
+def _patterns(name: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not all(isinstance(pattern, str) for pattern in given):
+        raise TypeError(f"ShardingRules: expected {name} to be patterns of module paths, got {given!r}")
+    for pattern in given:
+        check(pattern)
+    return tuple(given)
+
+
+def _fields(units: Units) -> dict[str, Any]:
+    """The fields of the units except `modules`, without None."""
+    values = {field.name: getattr(units, field.name) for field in dataclasses.fields(units) if field.name != "modules"}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+_FSDP = ("units", "shard_axis", "extra_data_axis", "reshard_after_forward")
+OPEN = "?"  # in a file; no axis has this name
+
+
+def _text(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _spec_text(spec: PartitionSpec) -> str:
+    return f"[{', '.join(map(_op_text, spec))}]"
+
+
+def _op_text(entry: Any) -> str:
+    if entry is PartitionSpec.UNCONSTRAINED:
+        return _text(OPEN)
+    if entry is None:
+        return "[]"
+    if isinstance(entry, tuple):
+        return f"[{', '.join(map(_op_text, entry))}]"
+    if entry == OPEN:
+        raise ValueError(f"ShardingRules: an axis called {OPEN!r} cannot be written to a file; rename it")
+    return str(entry) if isinstance(entry, int) else _text(entry)
+
+
+def _rule_of(row: Any) -> tuple[str, PartitionSpec]:
+    if not isinstance(row, list) or len(row) != 2 or not isinstance(row[1], list):
+        raise ValueError(f"ShardingRules: expected a rule as [pattern, [entries]], got {row!r}")
+    return row[0], PartitionSpec(*map(_op_of, row[1]))
+
+
+def _op_of(entry: Any) -> Any:
+    if entry == OPEN:
+        return PartitionSpec.UNCONSTRAINED
+    return (tuple(entry) or None) if isinstance(entry, list) else entry

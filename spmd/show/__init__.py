@@ -1,0 +1,1 @@
+"""Shardings as text and pictures."""

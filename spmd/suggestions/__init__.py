@@ -1,0 +1,1 @@
+"""`suggest`: shardings of a model, compared by the compiler."""

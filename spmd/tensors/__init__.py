@@ -1,0 +1,1 @@
+"""Tensors in a script: annotate, read, put shards in and out, run, measure."""

@@ -1,0 +1,365 @@
+"""Sharding annotations: in place and out of place, their removal, and resharding on the devices."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from ..core.ir.graph import DeviceData
+from ..core.lazy import annotations, grad_shardings
+from ..core.lazy.constraints import sharding_now, with_one_sharding, with_sharding
+from ..core.lazy.tensor import XlaTensor
+from ..core.pjrt.devices import devices
+from ..core.sharding.value import DEVICE, HOST, Sharding
+from ..mesh.global_mesh import get_global_mesh, needed_mesh
+from ..mesh.mesh import Mesh
+
+
+def mark_sharding(
+    tensor: torch.Tensor,
+    mesh: Any = None,
+    partition_spec: Sequence[Any] | None = None,
+    *,
+    memory_kind: str | None = None,
+    gradient: bool = True,
+) -> torch.Tensor:
+    """Sets the sharding of a tensor on a mesh, in place, and returns the same tensor (still attached to autograd).
+
+    Works on parameters, inputs and intermediate values. Host data is uploaded shard by shard; a recorded value gets a
+    GSPMD sharding attribute in the graph; data already on devices is resharded by the devices. A second call replaces
+    the annotation. The annotation stays through in-place writes, `copy_`, `load_state_dict`, `.data =`, deep copies,
+    files and optimizer steps; the gradient of an annotated parameter has its sharding. A view has an annotation of its
+    own.
+
+    Args:
+        tensor: any tensor on xla.
+        mesh: the devices; they may be some of the machine's. None: the mesh of `with mesh:`, or of `set_global_mesh`.
+            Or, without a partition_spec, a result of `get_sharding`, or an object with a `mesh` and a
+            `partition_spec`.
+        partition_spec: a `PartitionSpec` or tuple, one entry per dim, or any other form that `Mesh.sharding` takes. A
+            dim that is `P.UNCONSTRAINED` is left to the partitioner, and the annotation becomes the partitioner's
+            choice when the value has run; data is not split in it.
+        memory_kind: "device", or "pinned_host" for the memory of each device's host; None: the sharding's own, else the
+            device's. Ops read a value in host memory on the device; an in-place write goes back to the host.
+        gradient: False leaves the sharding of the gradient to the partitioner.
+
+    Raises TypeError for a tensor that is not on xla, or for no mesh; ValueError for a spec that does not fit the mesh
+    or the tensor, for devices that this process does not see, or for another memory. Source:
+    `torch_xla.distributed.spmd.mark_sharding`; XLA's GSPMD (arXiv:2105.04663).
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh, ("data", None))
+    >>> spmd.get_sharding(x).text(x.dim())
+    '{replicated}'
+    >>> y = spmd.mark_sharding(torch.zeros(8, 4, device="xla"), spmd.get_sharding(x))
+    """
+    target = on_device(tensor, "mark_sharding")
+    annotations.annotate(target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind))
+    _shard_gradient(target, gradient)
+    return tensor
+
+
+def _shard_gradient(tensor: XlaTensor, follows: bool) -> None:
+    if follows:
+        grad_shardings.may_follow(tensor)
+        grad_shardings.follow(tensor)
+    else:
+        grad_shardings.leave(tensor)
+
+
+def layout_of(
+    mesh: Any, partition_spec: Sequence[Any] | None, rank: int, caller: str, memory_kind: str | None = None
+) -> Sharding:
+    """The sharding given to the function `caller`: by a mesh and a spec, a Sharding, or an object with both."""
+    if memory_kind not in (None, DEVICE, HOST):
+        raise ValueError(f"{caller}: expected memory_kind to be {DEVICE!r} or {HOST!r}, got {memory_kind!r}")
+    if mesh is None and partition_spec is not None:
+        mesh = needed_mesh(caller)
+    if partition_spec is None and not isinstance(mesh, (Mesh, Sharding)) and hasattr(mesh, "partition_spec"):
+        mesh, partition_spec = mesh.mesh, mesh.partition_spec
+    elif partition_spec is None and isinstance(mesh, (tuple, list, str)):
+        mesh, partition_spec = needed_mesh(caller), mesh
+    if isinstance(mesh, Sharding):
+        if partition_spec is not None:
+            raise TypeError(
+                f"{caller}: a Sharding holds both the mesh and the spec; got {mesh!r} and also {partition_spec!r}"
+            )
+        layout = _checked(mesh, rank, caller)
+    elif not isinstance(mesh, Mesh):
+        raise TypeError(
+            f"{caller}: expected a spmd.Mesh, got {type(mesh).__name__}; a result of spmd.get_sharding is accepted, "
+            "too, without a partition_spec"
+        )
+    elif partition_spec is None:
+        raise TypeError(f"{caller}: {mesh!r} needs a partition_spec, one entry per dim: P({_nones(rank)})")
+    else:
+        layout = mesh.sharding(partition_spec, rank, caller)
+    return layout if memory_kind in (None, layout.memory) else layout.with_spec(layout.spec, str(memory_kind))
+
+
+def _nones(rank: int) -> str:
+    return ", ".join(["None"] * rank)
+
+
+def _checked(layout: Sharding, rank: int, caller: str) -> Sharding:
+    """The given Sharding, which may be of a file or another tensor. Raises ValueError where it does not fit."""
+    count = len(layout.spec.dims)
+    if count > rank:
+        raise ValueError(f"{caller}: {layout!r} is for {count} dims, but the tensor has {rank}")
+    if layout.target is None and max(layout.device_ids) >= len(devices()):
+        raise ValueError(
+            f"{caller}: {layout!r} is over devices up to {max(layout.device_ids)}, and this process sees "
+            f"{len(devices())}: ids 0 to {len(devices()) - 1}"
+        )
+    return layout
+
+
+def annotate_custom_sharding(
+    tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
+) -> torch.Tensor:
+    """`mark_sharding` by the next program: data on devices keeps its sharding until that has run. Returns the tensor.
+
+    Raises as `mark_sharding` does. Source: `torch_xla.distributed.spmd.annotate_custom_sharding`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), mesh, ("data", None))
+    >>> spmd.get_sharding(spmd.annotate_custom_sharding(x, mesh, (None, "data"))).partition_spec(2)
+    (None, 'data')
+    """
+    target = on_device(tensor, "annotate_custom_sharding")
+    layout = layout_of(mesh, partition_spec, tensor.dim(), "annotate_custom_sharding")
+    annotations.annotate_in_program(target, layout)
+    grad_shardings.follow(target)
+    return tensor
+
+
+class MarkShardingFunction(torch.autograd.Function):
+    """`mark_sharding_with_gradients` as PyTorch/XLA has it: `.apply(tensor, mesh, spec)`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh([0], (1,), ("data",))
+    >>> spmd.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
+    [1.0, 1.0]
+    """
+
+    @staticmethod
+    def forward(tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None) -> torch.Tensor:
+        target = on_device(tensor, "mark_sharding_with_gradients")
+        return with_sharding(target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding_with_gradients"))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.how = inputs[1:]
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return (MarkShardingFunction.apply(grad, *ctx.how), *[None] * len(ctx.how))
+
+
+def mark_sharding_with_gradients(
+    tensor: torch.Tensor, mesh: Any, partition_spec: Sequence[Any] | None = None
+) -> torch.Tensor:
+    """Returns a new tensor of the same value with this sharding; the gradient that arrives at it gets the same one.
+
+    The tensor itself is not changed, annotated or not. Differentiable, any number of times.
+
+    Args: as of `mark_sharding`. Raises as `mark_sharding` does. Source:
+    `torch_xla.distributed.spmd.mark_sharding_with_gradients`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = torch.ones(8, 4, device="xla", requires_grad=True)
+    >>> y = spmd.mark_sharding_with_gradients(x, mesh, ("data", None))
+    >>> spmd.get_sharding(x) is None, spmd.get_sharding(y).partition_spec(2)
+    (True, ('data', None))
+    """
+    return MarkShardingFunction.apply(tensor, mesh, partition_spec)
+
+
+class _Reshard(torch.autograd.Function):
+    """A value with one sharding, its gradient with another (None: the partitioner chooses)."""
+
+    @staticmethod
+    def forward(tensor: XlaTensor, layout: Sharding, back: Sharding | None) -> torch.Tensor:
+        return with_sharding(tensor, layout)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        _, ctx.layout, ctx.back = inputs
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return (grad if ctx.back is None else _Reshard.apply(grad, ctx.back, ctx.layout)), None, None
+
+
+def reshard(
+    tensor: torch.Tensor,
+    partition_spec: Any,
+    mesh: Mesh | None = None,
+    *,
+    memory_kind: str | None = None,
+    gradient: bool = True,
+) -> torch.Tensor:
+    """Returns a new tensor of the same value with another sharding; the tensor itself is not changed. Differentiable.
+
+    The devices exchange the data in the next program: none passes through the host, also not between meshes over
+    different devices (between m and n devices of which neither number divides the other, each device holds all of the
+    tensor for a moment). The gradient comes back with the tensor's sharding, where it has one; for a recorded value
+    without an annotation, the partitioner chooses.
+
+    Args:
+        tensor: on xla; a view, too. partition_spec: as in `mark_sharding`, or a Sharding that `get_sharding` returned.
+        mesh: the mesh of the result; None: the mesh of the tensor or of its operands, else that of `with mesh:` or
+            `set_global_mesh`. memory_kind: see `mark_sharding`.
+        gradient: False leaves the sharding of the gradient to the partitioner; it comes back to the tensor's devices
+            all the same.
+
+    Raises as `mark_sharding` does, and ValueError where no mesh is found. Source: `jax.sharding.reshard`;
+    `DTensor.redistribute`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> rows = spmd.mark_sharding(torch.ones(8, 8, device="xla"), mesh, ("data", None))
+    >>> columns = spmd.reshard(rows, (None, "data"))
+    >>> [spmd.get_sharding(x).partition_spec(2) for x in (rows, columns)]
+    [('data', None), (None, 'data')]
+    """
+    target = on_device(tensor, "reshard")
+    sharding = sharding_now(target)
+    if isinstance(partition_spec, Sharding) and mesh is None:
+        layout = layout_of(partition_spec, None, tensor.dim(), "reshard", memory_kind)
+    elif mesh is None:
+        layout = layout_of(_mesh_of(sharding), partition_spec, tensor.dim(), "reshard", memory_kind)
+    else:
+        layout = layout_of(mesh, partition_spec, tensor.dim(), "reshard", memory_kind)
+    back = annotations.current_sharding(target) if gradient else None
+    if back is None and sharding is not None and sharding.devices != layout.devices:
+        back = sharding.replicated()
+    return _Reshard.apply(target, layout, back)
+
+
+def resharded(tensor: torch.Tensor, layout: Sharding) -> torch.Tensor:
+    """The tensor with a sharding, for the ops recorded from here on; plans and rules shard activations by it.
+
+    The same tensor, where it has the sharding already or is data without an annotation; else a new one. The gradient
+    comes back with the tensor's sharding, where it is annotated, else with the new one.
+    """
+    here = on_device(tensor, "reshard")
+    said = annotations.current_sharding(here)
+    if said is layout:
+        return tensor
+    if said is not None:
+        return reshard(tensor, layout)
+    is_data = here._view is None and type(here._storage.value) is DeviceData
+    return mark_sharding(tensor, layout) if is_data else mark_sharding_with_gradients(tensor, layout)
+
+
+def _mesh_of(sharding: Sharding | None) -> Mesh:
+    if sharding is None:
+        mesh = get_global_mesh()
+        if mesh is not None:
+            return mesh
+        raise ValueError(
+            "reshard: neither the tensor nor its operands are on a mesh yet; pass one, as in reshard(tensor, spec, "
+            "mesh)"
+        )
+    return Mesh(sharding.device_ids, sharding.mesh_shape, sharding.axis_names, target=sharding.target)
+
+
+class _ShardAs(torch.autograd.Function):
+    """Gives each tensor of the first half the sharding of its partner in the second half; so for their gradients."""
+
+    @staticmethod
+    def forward(*tensors: XlaTensor) -> tuple[torch.Tensor, ...]:
+        return tuple(with_one_sharding(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
+        half = len(grads) // 2
+        both = [i for i in range(half) if grads[i] is not None and grads[half + i] is not None]
+        made = list(grads)
+        places = [*both, *(half + i for i in both)]
+        resharded_grads = _ShardAs.apply(*(grads[i] for i in places)) if places else ()
+        for place, grad in zip(places, resharded_grads, strict=True):
+            made[place] = grad
+        return tuple(made)
+
+
+def shard_as(a: Any, b: Any) -> tuple[Any, Any]:
+    """Returns the values of two pytrees as new tensors, each with the same sharding as its partner.
+
+    The partitioner chooses that sharding; where one partner is annotated, the other follows it. Their gradients have
+    the same sharding as well.
+
+    Args:
+        a, b: pytrees of one structure with tensors on xla, partners of the same shape (and perhaps another dtype).
+
+    Raises TypeError for a tensor that is not on xla, ValueError for other structures or shapes. Source:
+    `torch_xla.distributed.spmd.shard_as`, `jax.experimental.shard_alike`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh, ("data", None))
+    >>> x, y = spmd.shard_as(x, torch.zeros(8, 4, device="xla"))
+    >>> spmd.sync()
+    >>> spmd.get_sharding(y).text(2)
+    '{devices=[8,1]0,1,2,3,4,5,6,7}'
+    """
+    (ours, shape), (theirs, other) = tree_flatten(a), tree_flatten(b)
+    if shape != other:
+        raise ValueError(f"shard_as: expected two pytrees of one structure, got {shape} and {other}")
+    both = [*zip(ours, theirs, strict=True)]
+    places = [i for i, pair in enumerate(both) if any(isinstance(value, torch.Tensor) for value in pair)]
+    for i in places:
+        pair = on_device(ours[i], "shard_as"), on_device(theirs[i], "shard_as")
+        if pair[0].shape != pair[1].shape:
+            raise ValueError(
+                f"shard_as: expected partners of the same shape, got {list(pair[0].shape)} and {list(pair[1].shape)}"
+            )
+    if places:
+        made = _ShardAs.apply(*(ours[i] for i in places), *(theirs[i] for i in places))
+        for place, one, two in zip(places, made[: len(places)], made[len(places) :], strict=True):
+            ours[place], theirs[place] = one, two
+    return tree_unflatten(ours, shape), tree_unflatten(theirs, other)
+
+
+def clear_sharding(tensor: torch.Tensor) -> torch.Tensor:
+    """Drops a tensor's annotation and returns the tensor; data that was sharded is replicated on its devices.
+
+    Raises TypeError for a tensor that is not on xla. Source: `torch_xla.distributed.spmd.clear_sharding`.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.ones(8, device="xla"), spmd.Mesh([0], (1,), ("data",)), ("data",))
+    >>> spmd.get_sharding(spmd.clear_sharding(x)) is None
+    True
+    """
+    annotations.clear_annotation(on_device(tensor, "clear_sharding"))
+    return tensor
+
+
+def get_sharding(tensor: torch.Tensor) -> Sharding | None:
+    """The sharding of a tensor: its annotation, else the one the last run left; None for data not yet on a device.
+
+    The result has `.memory`, `.mesh_axes()`, `.partition_spec(rank)`, `.shard_shape(shape)` and `.text(rank)`
+    (GSPMD text). Raises TypeError for a tensor that is not on xla.
+
+    >>> import torch, spmd
+    >>> spmd.get_sharding(torch.ones(2, device="xla")) is None
+    True
+    """
+    return annotations.current_sharding(on_device(tensor, "get_sharding"))
+
+
+def on_device(tensor: torch.Tensor, caller: str) -> XlaTensor:
+    """The tensor, where it is on xla; else raises TypeError in the name of `caller`."""
+    if not isinstance(tensor, XlaTensor):
+        where = f"one on {tensor.device}" if isinstance(tensor, torch.Tensor) else repr(type(tensor).__name__)
+        raise TypeError(f'{caller}: expected a tensor on xla, got {where}; move it with .to("xla") first')
+    return tensor

@@ -1,0 +1,145 @@
+"""Several processes of one program: initialization, a batch from each, and full values on the CPU."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..core.dispatch.copies import host_copy
+from ..core.engine.abstract import recording
+from ..core.ir.graph import DeviceData
+from ..core.ir.meta import dense_meta
+from ..core.ir.source import user_frame, user_line
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import XlaTensor, abstract, wrap
+from ..core.pjrt import agreement, devices, processes, transfer
+from ..mesh.mesh import Mesh
+
+
+def initialize(
+    coordinator_address: str | None = None,
+    num_processes: int | None = None,
+    process_id: int | None = None,
+    *,
+    local_device_count: int | None = None,
+    heartbeat_timeout_seconds: int = 30,
+    initialization_timeout_seconds: int = 300,
+) -> None:
+    """Makes this process one of several that run the same script; before the first use of a device, in each of them.
+
+    `spmd.device_ids()` then counts the devices of all processes, and each program runs on all of them. Missing
+    arguments come from torchrun's environment (MASTER_ADDR, MASTER_PORT, WORLD_SIZE, RANK), from SLURM, Open MPI or a
+    TPU pod. A second call with the same arguments does nothing.
+
+    Args:
+        coordinator_address: "host:port" at which the first process listens. num_processes, process_id: the number of
+            processes, and the index of this one.
+        local_device_count: as `spmd.simulate`, that many CPU devices in this process.
+        heartbeat_timeout_seconds: a process that is silent for this time is taken for dead, and ends the others.
+        initialization_timeout_seconds: the time to wait until all processes have joined.
+
+    Raises ValueError that names the missing argument, RuntimeError when a device was used before or for a second,
+    different call. Source: `jax.distributed.initialize`.
+    """
+    if processes.client() is not None:
+        given = {"num_processes": (num_processes, processes.count()), "process_id": (process_id, processes.index())}
+        for name, (requested, present) in given.items():
+            if requested not in (None, present):
+                raise RuntimeError(f"initialize: this process has joined others already, with {name}={present}")
+        return
+    if devices.is_running():
+        raise RuntimeError("initialize came too late: call it before the first tensor, mesh or jax.devices()")
+    place = processes.find_place(coordinator_address, num_processes, process_id)
+    if local_device_count is not None:
+        devices.simulate(local_device_count)
+    devices.prepare()
+    processes.start(
+        place,
+        heartbeat_timeout_seconds=heartbeat_timeout_seconds,
+        initialization_timeout_seconds=initialization_timeout_seconds,
+    )
+    agreement.join()
+
+
+def process_index() -> int:
+    """The index of this process, from 0 on.
+
+    >>> import spmd
+    >>> spmd.process_index()
+    0
+    """
+    return processes.index()
+
+
+def process_count() -> int:
+    """The number of processes that run this program.
+
+    >>> import spmd
+    >>> spmd.process_count()
+    1
+    """
+    return processes.count()
+
+
+def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[Any]) -> torch.Tensor:
+    """Returns a tensor on xla, sharded as by `mark_sharding`, from each process's own part; all must call it.
+
+    Args:
+        data: a CPU tensor, of the same shape and dtype in every process. Along a dim that the spec splits over
+            processes it is this process's part, in order of devices; along any other dim it has all elements.
+        mesh, partition_spec: as in `mark_sharding`.
+
+    Returns a tensor of the global shape: with two processes of four devices, parts (8, 128) under P("fsdp", None) make
+    (16, 128). With one process the part is the full tensor.
+
+    Raises ValueError for a part that its devices do not divide, `ProcessError` where the parts differ in shape or
+    dtype.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(spmd.device_ids(), (len(spmd.device_ids()),), ("data",))
+    >>> spmd.from_process_local(torch.ones(16, 2), mesh, ("data", None)).shape
+    torch.Size([16, 2])
+    """
+    if not isinstance(data, torch.Tensor) or data.device.type != "cpu":
+        raise TypeError(f"from_process_local: expected a CPU tensor, got {getattr(data, 'device', type(data))}")
+    sharding = mesh.sharding(partition_spec, data.dim(), "from_process_local")
+    if processes.several():
+        what = f"from_process_local of {dense_meta(data.shape, data.dtype)!r}"
+        agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
+    meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
+    if recording() is not None:
+        return abstract(meta, sharding)
+    buffer = transfer.upload_part(transfer.host_array(data), meta.shape, sharding)
+    return wrap(meta, Storage(DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
+
+
+def full_tensor(tensor: torch.Tensor) -> torch.Tensor:
+    """The full value as a CPU tensor, in every process; all must call it. A sync.
+
+    With several processes `.cpu()`, `print` and saving read only values of which each process has all shards;
+    `full_tensor` reads the others.
+
+    >>> import torch, spmd
+    >>> spmd.full_tensor(torch.ones(2, device="xla") * 3)
+    tensor([3., 3.])
+    """
+    if not isinstance(tensor, XlaTensor):
+        raise TypeError(f"full_tensor: expected a tensor on xla, got {type(tensor).__name__}")
+    if processes.several():
+        what = f"full_tensor of {tensor._meta!r}"
+        agreement.agree(what, what.encode(), user_line())
+    return host_copy(tensor, "full_tensor", together=True)
+
+
+def full_state_dict(module: nn.Module) -> dict[str, Any]:
+    """The module's state dict with full tensors on the CPU (see `full_tensor`), in every process; all must call it.
+
+    >>> import torch, spmd
+    >>> list(spmd.full_state_dict(torch.nn.Linear(2, 1, device="xla")))
+    ['weight', 'bias']
+    """
+    return {
+        name: full_tensor(value) if isinstance(value, XlaTensor) else value
+        for name, value in module.state_dict().items()
+    }

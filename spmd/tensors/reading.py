@@ -1,0 +1,196 @@
+"""Reads in another sharding than the stored one (`use_sharding`), and the dtype in which a gradient is summed."""
+
+import copy
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+
+from ..core.dispatch.reduction import reduce_in
+from ..core.lazy import grad_shardings
+from ..core.lazy.reads import Read, join, keep, latest_generation, next_generation, read_in, renew
+from ..core.lazy.tensor import XlaTensor
+from ..core.pjrt import runs
+from ..mesh.mesh import Mesh
+from ..mesh.partition_spec import PartitionSpec
+from .annotate import on_device
+
+
+def reduce_gradient_in(leaf: torch.Tensor, dtype: torch.dtype) -> Any:
+    """Sets the dtype in which the gradient of a leaf tensor is summed over devices; it may differ from the computation.
+
+    The products and sums that make the gradient get that dtype, before a partitioner reduces them; the gradient arrives
+    in the tensor's own dtype. For a scatter (an embedding's gradient) and a convolution's kernel it is at least the
+    dtype in which they accumulate, float32. A gradient that another op makes is reduced in its own dtype, with a
+    warning that names the op.
+
+    Returns torch's handle that removes it. Raises TypeError for a tensor that is not on xla or a dtype that is not
+    floating-point, ValueError for another tensor than a leaf tensor that requires a gradient. Source:
+    `torch.distributed.fsdp.MixedPrecisionPolicy`.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 4, device="xla", dtype=torch.bfloat16, requires_grad=True)
+    >>> handle = spmd.reduce_gradient_in(weight, torch.float32)
+    >>> (torch.ones(2, 4, device="xla", dtype=torch.bfloat16) @ weight).sum().backward()
+    >>> weight.grad.dtype
+    torch.bfloat16
+    """
+    target = on_device(leaf, "reduce_gradient_in")
+    if not (target.is_leaf and target.requires_grad):
+        raise ValueError(
+            "reduce_gradient_in: expected a leaf tensor that requires a gradient, such as a parameter in training"
+        )
+    if not (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        raise TypeError(f"reduce_gradient_in: expected a floating-point torch.dtype, got {dtype!r}")
+    return target.register_hook(partial(_reduce_arriving, dtype))
+
+
+def _reduce_arriving(dtype: torch.dtype, grad: torch.Tensor) -> None:
+    if isinstance(grad, XlaTensor):
+        reduce_in(grad, dtype)
+
+
+class use_sharding:
+    """A context in which ops read tensors with another spec than the stored one.
+
+    FSDP stores a parameter sharded and computes with it unsharded: entering gathers once, however often the value is
+    read, and the gradient arrives with the same sharding before it is sharded like the parameter (an all-reduce and a
+    slice, which XLA joins into a reduce-scatter where the hardware has one). Backward ops read as their forward ops
+    did. Reusable; entering records nothing by itself. Contexts nest, also of the same tensor: the innermost counts.
+    `.data =` keeps the sharding.
+
+    Args:
+        tensors: tensors on xla, not views. mesh: as in `mark_sharding`.
+        partition_spec: the spec to read them in; None: replicated.
+        over: gathers over this mesh axis only: a tensor that other axes shard too (tensor parallel) stays sharded over
+            them.
+
+    Raises TypeError for a tensor that is not on xla, ValueError for a view or a spec that does not fit.
+
+    >>> import torch, spmd
+    >>> weight = torch.ones(4, 2, device="xla")
+    >>> with spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",))):
+    ...     y = weight * 2
+    >>> y.sum().item()
+    16.0
+    """
+
+    def __init__(
+        self,
+        tensors: Iterable[torch.Tensor],
+        mesh: Mesh,
+        partition_spec: Sequence[Any] | None = None,
+        *,
+        over: str | None = None,
+    ):
+        if over is not None and (partition_spec is not None or over not in mesh.axis_names):
+            raise ValueError(
+                f"use_sharding: expected over={over!r} to be an axis of the mesh ({', '.join(mesh.axis_names)}), and "
+                "no partition_spec with it"
+            )
+        self._tensors = tuple(on_device(tensor, "use_sharding") for tensor in tensors)
+        self._mesh, self._spec, self._over = mesh, partition_spec, over
+        self._runs, self._iteration, self._first = runs.stamp(), -1, 0
+        self._reads = self._bound()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "use_sharding":
+        return use_sharding(
+            [copy.deepcopy(tensor, memo) for tensor in self._tensors], self._mesh, self._spec, over=self._over
+        )
+
+    def __enter__(self) -> "use_sharding":
+        self._bind()
+        self._forget_what_ran()
+        for tensor, read in zip(self._tensors, self._reads, strict=True):
+            tensor._storage.reads.enter(read)
+            grad_shardings.follow(tensor)  # a tensor that was frozen when it was annotated may have been unfrozen since
+        self._take_generation()
+        self._first = torch._C._autograd._get_sequence_nr()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        span = (self._first, torch._C._autograd._get_sequence_nr())
+        for tensor, read in zip(self._tensors, self._reads, strict=True):
+            if tensor._storage.reads is not None:
+                tensor._storage.reads.leave(read.layout, span)
+        if self._reads and self._iteration != latest_generation():
+            next_generation()  # the values gathered inside may be freed: backward begins outside
+
+    def keep(self, mesh: Mesh, before: torch.Tensor) -> list[Any]:
+        """Reshards the gathered values over another mesh, by their stored specs, and returns them for `renew`.
+
+        Its axes have the same names; a shorter axis keeps more per device, nearer to the gathered value. The result is
+        computed before `before`, so that the gathered values are freed. Raises TypeError for a tensor that is not on
+        xla.
+        """
+        before = on_device(before, "use_sharding.keep")
+        layouts = []
+        for tensor in self._tensors:
+            stored = tensor._storage.sharding
+            spec = (None,) * tensor.dim() if stored is None else stored.partition_spec(tensor.dim())
+            layouts.append(mesh.sharding(spec, tensor.dim(), "use_sharding.keep"))
+        return keep(self._reads, layouts, before)
+
+    def renew(self, after: torch.Tensor, kept: Sequence[Any] = ()) -> None:
+        """Makes the next read gather the tensors again, after `after` is computed, to free the gathered values.
+
+        Does nothing where no other `use_sharding` was entered or renewed since, nor an enclosing one left: the gathered
+        values still exist. FSDP calls it with the gradient that arrives at a unit. `kept`, the result of `keep`, is
+        gathered instead of the stored values. Raises TypeError for a tensor that is not on xla.
+
+        >>> import torch, spmd
+        >>> weight = torch.ones(4, 4, device="xla")
+        >>> unsharded = spmd.use_sharding([weight], spmd.Mesh([0], (1,), ("fsdp",)))
+        >>> with unsharded:
+        ...     y = weight * 2
+        ...     unsharded.renew(y)
+        ...     z = weight * y
+        >>> z.sum().item()
+        32.0
+        """
+        after = on_device(after, "use_sharding.renew")
+        if self._iteration != latest_generation():
+            self._bind()
+            self._forget_what_ran()
+            renew(self._reads, after, kept)
+            self._take_generation()
+
+    def _forget_what_ran(self) -> None:
+        # The values that an evaluation gathered are gathered again, or else the step after it would be another program.
+        is_stale, self._runs = self._runs != runs.stamp(), runs.stamp()
+        for read in self._reads if is_stale else ():
+            read.stamp = -1
+
+    def _take_generation(self) -> None:
+        if self._reads:
+            self._iteration = next_generation()
+
+    def _bind(self) -> None:
+        """Looks the reads up again where a tensor has got another storage."""
+        if not all(map(_is_bound, self._tensors, self._reads)):
+            self._reads = self._bound()
+
+    def _bound(self) -> list[Read]:
+        """The read of each tensor's present storage."""
+        reads = []
+        for tensor in self._tensors:
+            if tensor._view is not None:
+                raise ValueError("use_sharding: expected tensors that are not views, got a view; pass its base")
+            spec = self._spec_of(tensor)
+            reads.append(read_in(tensor._storage, self._mesh.sharding(spec, tensor.dim(), "use_sharding")))
+        join(reads)
+        return reads
+
+    def _spec_of(self, tensor: XlaTensor) -> Sequence[Any]:
+        stored = tensor._storage.sharding
+        if self._spec is not None:
+            return self._spec
+        if self._over is None or stored is None:
+            return (None,) * tensor.dim()
+        return PartitionSpec(*stored.partition_spec(tensor.dim())).without(self._over)
+
+
+def _is_bound(tensor: XlaTensor, read: Read) -> bool:
+    reads = tensor._storage.reads
+    return reads is not None and reads.known.get(read.layout) is read

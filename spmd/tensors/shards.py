@@ -1,0 +1,269 @@
+"""Local shards: the shards of a tensor on this process's devices, and tensors made of such shards."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+
+from ..core.engine import host_reads
+from ..core.engine.abstract import recording
+from ..core.engine.streamed import Filling, can_fill
+from ..core.ir.graph import DeviceData
+from ..core.ir.meta import dense_meta
+from ..core.ir.source import user_frame, user_line
+from ..core.lazy.annotations import current_sharding
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import abstract, wrap
+from ..core.pjrt import agreement, devices, processes, transfer
+from ..core.pjrt.host import leaving
+from ..core.pjrt.transfer import ShardSlice, host_array, host_tensor
+from ..core.sharding.topology import ordinal
+from ..core.sharding.value import Sharding
+from .annotate import layout_of, on_device
+
+
+@dataclass(slots=True, eq=False)
+class Shard:
+    """One device's part of a tensor. `XLAShard` is another name for it.
+
+    Attributes:
+        data: the shard as a CPU tensor, padded with zeros to the common shard shape where a dim is uneven.
+        indices: its place in the tensor, without padding (an empty slice for a shard of padding only).
+        device: its id (`spmd.device_ids`). replica_id: 0 for the first copy of this shard.
+    """
+
+    data: torch.Tensor
+    indices: tuple[slice, ...]
+    device: int
+    replica_id: int
+
+    @property
+    def unpadded_data(self) -> torch.Tensor:
+        """The shard without padding. An assignment writes into `data`."""
+        return self.data[tuple(slice(0, max(index.stop - index.start, 0)) for index in self.indices)]
+
+    @unpadded_data.setter
+    def unpadded_data(self, new: torch.Tensor) -> None:
+        if new.shape != self.unpadded_data.shape:
+            raise ValueError(
+                f"unpadded_data: expected shape {list(self.unpadded_data.shape)} at {_written(self.indices)}, got "
+                f"{list(new.shape)}"
+            )
+        self.unpadded_data.copy_(new)
+
+    @property
+    def shard_device(self) -> str:
+        """The device in PyTorch/XLA's notation: "CPU:3"."""
+        return f"{devices.devices()[self.device].platform.upper()}:{self.device}"
+
+
+XLAShard = Shard  # PyTorch/XLA's name
+
+
+def _written(indices: Sequence[slice]) -> str:
+    """The text of indices: [0:2, 4:8]."""
+    return f"[{', '.join(f'{index.start}:{index.stop}' for index in indices)}]"
+
+
+def local_shards(tensor: torch.Tensor) -> list[Shard]:
+    """The shards of a tensor on this process's devices, in order of device id; a sync.
+
+    Raises TypeError for a tensor that is not on xla, ValueError for a view (its base has the shards).
+
+    >>> import torch, spmd
+    >>> [shard.data.shape for shard in spmd.local_shards(torch.ones(4, 2, device="xla"))]
+    [torch.Size([4, 2])]
+    """
+    target = on_device(tensor, "local_shards")
+    if target._view is not None:
+        raise ValueError("local_shards: a view has no shards of its own; pass its base, or .clone() it first")
+    leaving("local_shards", repr(target._meta))
+    with host_reads.leased(target._storage, "local_shards", on_device=True) as lease:
+        buffer, _ = lease.placed()
+        shard_slices = sorted(buffer.addressable_shards, key=lambda shard_slice: ordinal(shard_slice.device))
+        return [_shard(shard_slice, buffer.shape, target._meta.shape) for shard_slice in shard_slices]
+
+
+def _shard(shard_slice: jax.Shard, padded: tuple[int, ...], shape: tuple[int, ...]) -> Shard:
+    bounds = [index.indices(dim) for index, dim in zip(shard_slice.index, padded, strict=True)]
+    indices = tuple(slice(min(start, dim), min(stop, dim)) for (start, stop, _), dim in zip(bounds, shape, strict=True))
+    return Shard(
+        host_tensor(np.asarray(shard_slice.data)), indices, ordinal(shard_slice.device), shard_slice.replica_id
+    )
+
+
+def from_local_shards(
+    shards: Iterable["torch.Tensor | Shard"],
+    mesh: Any,
+    partition_spec: Sequence[Any] | None = None,
+    shape: Sequence[int] | None = None,
+) -> torch.Tensor:
+    """Returns a tensor on xla made of the shards of this process's devices; no device or host holds the full tensor.
+
+    The inverse of `local_shards`. With several processes all must call it, each with the shards of its own devices.
+
+    Args:
+        shards: a CPU tensor for each of the mesh's devices that belong to this process, in order of device id, or a
+            `Shard` each, which has its device. All have the shape of a shard: in an uneven dim the last ones are
+            padded, with any values. Copies of one shard hold the same numbers.
+        mesh, partition_spec: as in `mark_sharding`; no dim may be left to the partitioner.
+        shape: of the tensor; None: the shard's shape times the number of shards in each dim. It may be shorter by
+            padding, as long as the shard's shape follows from it.
+
+    Raises TypeError for another type than a CPU tensor, ValueError for a wrong number, shape, dtype or device, for
+    copies that differ, or for a shape that does not fit; the error says which. Source:
+    `jax.make_array_from_single_device_arrays`; `torch_xla`'s `_global_tensor_from_cpu_shards`.
+
+    >>> import torch, spmd
+    >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
+    >>> x = spmd.from_local_shards([torch.full((2,), float(i)) for i in range(8)], mesh, ("data",), (15,))
+    >>> x.shape, x.sum().item()
+    (torch.Size([15]), 49.0)
+    """
+    given = list(shards)
+    shard_slices = [shard.data if isinstance(shard, Shard) else shard for shard in given]
+    if not shard_slices or not all(
+        isinstance(shard_slice, torch.Tensor) and shard_slice.device.type == "cpu" for shard_slice in shard_slices
+    ):
+        wrong = next((shard_slice for shard_slice in shard_slices if not isinstance(shard_slice, torch.Tensor)), None)
+        found = "none" if not shard_slices else type(wrong).__name__ if wrong is not None else "one on xla"
+        raise TypeError(f"from_local_shards: expected a CPU tensor for each local device, got {found}")
+    rank, dtype = shard_slices[0].dim(), shard_slices[0].dtype
+    sharding = layout_of(mesh, partition_spec, rank, "from_local_shards")
+    if sharding.is_open:
+        raise ValueError(
+            f"from_local_shards: {sharding!r} leaves a dim to the partitioner; shards need a sharding of every dim"
+        )
+    full = _full_shape(tuple(shard_slices[0].shape), sharding, shape)
+    if processes.several():
+        what = f"from_local_shards of {dense_meta(full, dtype)!r}"
+        agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())
+    meta = dense_meta(full, dtype)
+    placed = _placed(given, full, dtype, sharding, "from_local_shards")
+    if recording() is not None:
+        return abstract(meta, sharding)
+    if not meta.numel:
+        return wrap(
+            meta, Storage(DeviceData(meta, host=host_array(torch.empty(full, dtype=dtype, device="cpu"))), meta)
+        )
+    parts = [
+        part
+        for shard_slice, data in placed
+        for part in transfer.upload_shard(host_array(data), shard_slice, full, sharding)
+    ]
+    buffer = transfer.joined(parts, full, sharding)
+    device_data = DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame())
+    return wrap(meta, Storage(device_data, meta, sharding))
+
+
+def _full_shape(shard_shape: tuple[int, ...], sharding: Sharding, shape: Sequence[int] | None) -> tuple[int, ...]:
+    """The shape of a tensor with shards of this shape: the given one, checked, or that without padding."""
+    padded = tuple(dim * cut for dim, cut in zip(shard_shape, sharding.tiles(len(shard_shape)), strict=True))
+    full = padded if shape is None else tuple(int(dim) for dim in shape)
+    if len(full) != len(shard_shape) or sharding.shard_shape(full) != shard_shape:
+        raise ValueError(
+            f"from_local_shards: shards of shape {list(shard_shape)} under {sharding!r} make a tensor of shape "
+            f"{list(padded)}, less padding of the last ones; got shape={list(full)}"
+        )
+    return full
+
+
+def load_local_shards_(tensor: torch.Tensor, shards: Iterable["torch.Tensor | Shard"]) -> torch.Tensor:
+    """Overwrites a tensor with the shards of this process's devices, in place; returns the tensor.
+
+    Its sharding stays. With several processes each gives the shards of its own devices. The tensor's old value, if
+    recorded, is never computed.
+
+    Args:
+        tensor: on xla, not a view. shards: as in `from_local_shards`: one for each local device that holds a shard, of
+            the shape of `local_shards`' data; they are not cast.
+
+    Raises as `from_local_shards` does, and ValueError for a view. Source: `XLAShardedTensor.load_local_shards_`.
+
+    >>> import torch, spmd
+    >>> x = spmd.mark_sharding(torch.zeros(8, device="xla"), spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> shards = spmd.local_shards(x)
+    >>> for shard in shards:
+    ...     shard.unpadded_data = torch.tensor([float(shard.device)])
+    >>> spmd.load_local_shards_(x, shards).tolist()
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
+    """
+    target = on_device(tensor, "load_local_shards_")
+    if not can_fill(target) and target.numel():
+        raise ValueError("load_local_shards_: expected a dense tensor that is no view, got a view; pass its base")
+    shape = tuple(target.shape)
+    sharding = (current_sharding(target) or devices.default_sharding()).closed()
+    placed = _placed(list(shards), shape, target.dtype, sharding, "load_local_shards_")
+    if target.numel():
+        filling = Filling(target)
+        for shard_slice, data in placed:
+            filling.put(shard_slice, data)
+    return tensor
+
+
+def _placed(
+    shards: list["torch.Tensor | Shard"],
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    sharding: Sharding,
+    caller: str,
+) -> list[tuple[ShardSlice, torch.Tensor]]:
+    """The distinct shards of a tensor in this process, each with its data, without padding, in memory of its own."""
+    shard_slices = transfer.shards_here(shape, sharding)
+    here = sorted(ordinal(device) for shard_slice in shard_slices for device in shard_slice.devices)
+    data = dict(zip(_devices_of(shards, here, caller), shards, strict=True))
+    found = {device: shard.data if isinstance(shard, Shard) else shard for device, shard in data.items()}
+    wide = sharding.shard_shape(shape)
+    for device, each in found.items():
+        if not isinstance(each, torch.Tensor) or each.device.type != "cpu":
+            kind = f"one on {each.device}" if isinstance(each, torch.Tensor) else type(each).__name__
+            raise TypeError(f"{caller}: expected a CPU tensor for each local device, got {kind} for device {device}")
+        if tuple(each.shape) != wide:
+            raise ValueError(
+                f"{caller}: expected shards of shape {list(wide)}, as a tensor of shape {list(shape)} has under "
+                f"{sharding!r}, got {list(each.shape)} for device {device}"
+            )
+        if each.dtype is not dtype:
+            raise ValueError(f"{caller}: expected shards of {dtype}, got {each.dtype} for device {device}")
+    return [(shard_slice, _agreed(shard_slice, found, caller)) for shard_slice in shard_slices]
+
+
+def _devices_of(shards: list[Any], here: list[int], caller: str) -> list[int]:
+    """The device of each shard: its `device`, else by its position."""
+    if len(shards) != len(here):
+        raise ValueError(
+            f"{caller}: expected a shard for each of this process's {len(here)} devices that hold one (ids "
+            f"{', '.join(map(str, here))}), got {len(shards)}"
+        )
+    if not all(isinstance(shard, Shard) for shard in shards):
+        return here
+    said = [shard.device for shard in shards]
+    wrong = [device for device in said if device not in here or said.count(device) > 1]
+    if wrong:
+        raise ValueError(
+            f"{caller}: expected one shard for each of the devices {', '.join(map(str, here))}, got shards of "
+            f"{', '.join(map(str, said))}"
+        )
+    return said
+
+
+def _agreed(shard_slice: ShardSlice, data: dict[int, torch.Tensor], caller: str) -> torch.Tensor:
+    """The data of a shard, in memory of its own; raises ValueError where its devices were given different data."""
+    inside = tuple(slice(0, dim) for dim in shard_slice.shape)
+    first, *others = [ordinal(device) for device in shard_slice.devices]
+    kept = data[first].detach()[inside].clone(memory_format=torch.contiguous_format)
+    for other in others:
+        if data[other] is not data[first] and not _same_bits(kept, data[other].detach()[inside]):
+            raise ValueError(
+                f"{caller}: devices {first} and {other} hold the same shard, {_written(shard_slice.indices)}, but were "
+                "given different numbers for it"
+            )
+    return kept
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if two tensors hold the same bytes, so that a NaN equals itself."""
+    return host_array(one).tobytes() == host_array(other).tobytes()

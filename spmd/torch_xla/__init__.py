@@ -1,0 +1,1 @@
+"""PyTorch/XLA's words for what this library has under its own."""

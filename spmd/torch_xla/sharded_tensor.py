@@ -1,0 +1,161 @@
+"""PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from ..core.lazy.annotations import current_sharding
+from ..core.lazy.tensor import XlaTensor
+from ..core.sharding.value import Sharding
+from ..mesh.device_mesh import DeviceMesh
+from ..mesh.placements import are_placements
+from ..tensors.annotate import reshard
+from ..tensors.shards import Shard, load_local_shards_, local_shards
+from .sharding_spec import ShardingType, sharding_type
+
+
+def _is_sharded(tensor: Any) -> bool:
+    """True for a tensor on xla that is annotated or sharded."""
+    if not isinstance(tensor, XlaTensor):
+        return False
+    sharding = current_sharding(tensor)
+    annotation = tensor._storage.sharding if tensor._view is None else tensor._view.sharding
+    return sharding is not None and (annotation is not None or not sharding.is_replicated())
+
+
+class _ShardedType(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return _is_sharded(instance)
+
+
+class XLAShardedTensor(metaclass=_ShardedType):
+    """A tensor on xla that is annotated or sharded: a class for `isinstance`, of which no tensor is an instance.
+
+    PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on xla has:
+
+        global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
+        `spmd.load_local_shards_`. mesh_shape, partition_spec: of its sharding; None where it has none.
+        sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or
+        None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
+
+    A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing.
+    Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(8, device="xla")
+    >>> isinstance(x, spmd.XLAShardedTensor)
+    False
+    >>> x = spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ("data",)), ("data",))
+    >>> isinstance(x, spmd.XLAShardedTensor), x.partition_spec, len(x.local_shards)
+    (True, ('data',), 8)
+    """
+
+    def __new__(cls, elem: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any) -> Any:
+        for name in unknown:
+            close = difflib.get_close_matches(name, ("mesh_shape", "partition_spec"), n=1)
+            hint = f"did you mean {close[0]!r}?" if close else "expected mesh_shape or partition_spec"
+            raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
+        if not isinstance(elem, XlaTensor):
+            where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
+            raise TypeError(f'XLAShardedTensor: expected a tensor on xla, got {where}; move it with .to("xla") first')
+        return elem
+
+
+def wrap_if_sharded(x: Any) -> Any:
+    """The tensor itself, for scripts written for PyTorch/XLA, where it wraps one that is sharded.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.wrap_if_sharded(x) is x
+    True
+    """
+    return x
+
+
+def wrap_as_sharded_tensor(
+    t: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any
+) -> torch.Tensor:
+    """The tensor itself, as `wrap_if_sharded`. Raises TypeError for one that is not on xla and for keywords that are
+    not PyTorch/XLA's.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.wrap_as_sharded_tensor(x) is x
+    True
+    """
+    made: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
+    return made
+
+
+def unwrap_sharded_tensor(t: Any) -> Any:
+    """The tensor itself, as `wrap_if_sharded`.
+
+    >>> import torch, spmd
+    >>> x = torch.ones(2, device="xla")
+    >>> spmd.unwrap_sharded_tensor(x) is x
+    True
+    """
+    return t
+
+
+def _mesh_shape(tensor: XlaTensor) -> tuple[int, ...] | None:
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding.mesh_shape
+
+
+def _partition_spec(tensor: XlaTensor) -> tuple[Any, ...] | None:
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding.partition_spec(tensor.dim())
+
+
+def _sharding_spec(tensor: XlaTensor) -> str:
+    sharding = current_sharding(tensor)
+    return "" if sharding is None else sharding.text(tensor.dim())
+
+
+def _sharding_type(tensor: XlaTensor) -> ShardingType | None:
+    sharding = current_sharding(tensor)
+    return None if sharding is None else sharding_type(sharding, tensor.dim())
+
+
+def _load(tensor: XlaTensor, shards: "Iterable[torch.Tensor | Shard]") -> torch.Tensor:
+    return load_local_shards_(tensor, shards)
+
+
+def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
+    return reshard(tensor, partition_spec, mesh)
+
+
+def _redistribute(
+    tensor: XlaTensor, device_mesh: Any = None, placements: Any = None, *, async_op: bool = False
+) -> torch.Tensor:
+    """`spmd.reshard` with DTensor's arguments; every op is asynchronous, so async_op changes nothing.
+
+    Over the axes that are not in `device_mesh` the tensor keeps its sharding.
+    """
+    sharding = current_sharding(tensor)
+    if placements is None and sharding is None:
+        raise ValueError("redistribute: expected placements, got none, and the tensor has no sharding to use instead")
+    if placements is None and sharding is not None:
+        placements = sharding.partition_spec(tensor.dim())
+    if device_mesh is None or not are_placements(placements):
+        return reshard(tensor, placements, device_mesh)
+    view = DeviceMesh.of(device_mesh, "redistribute")
+    return reshard(tensor, view.sharding(placements, tensor.dim(), sharding, "redistribute"))
+
+
+# Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
+for _name, _read in {
+    "global_tensor": lambda tensor: tensor,
+    "local_shards": local_shards,
+    "mesh_shape": _mesh_shape,
+    "partition_spec": _partition_spec,
+    "sharding_spec": _sharding_spec,
+    "sharding_type": _sharding_type,
+}.items():
+    setattr(XlaTensor, _name, property(_read))
+XlaTensor.load_local_shards_ = _load  # type: ignore[attr-defined]
+XlaTensor.reshard = _reshard  # type: ignore[attr-defined]
+XlaTensor.redistribute = _redistribute  # type: ignore[attr-defined]
