@@ -304,7 +304,7 @@ class TestDevices:
         found = spmd.device_attributes(3)
         assert (found.id, found.name, found.kind, found.platform, found.process) == (3, "CPU:3", "cpu", "cpu", 0)
         assert (found.coords, found.core, found.slice_index, found.memory) == (None, None, 0, None)
-        every = spmd.runtime.global_runtime_device_attributes()
+        every = spmd.tensors.runtime.global_runtime_device_attributes()
         assert [one["name"] for one in every] == [f"CPU:{i}" for i in range(8)] and "coords" not in every[0]
         assert spmd.device_attributes(11, target="cpu:16").name == "CPU:11"
         assert [spmd.device_attributes(i, target="2xcpu:4").slice_index for i in (3, 4)] == [0, 1]

@@ -151,7 +151,7 @@ class TestManyDevices:
     @pytest.mark.parametrize("width", [40, 80])
     def test_fits(self, sizes: tuple[int, ...], width: int) -> None:
         text = f"{{devices=[{','.join(map(str, sizes))}]<=[{torch.Size(sizes).numel()}]}}"
-        shown = spmd.pictures.Picture(read_table(text, 1, "test"), None, ())
+        shown = spmd.show.pictures.Picture(read_table(text, 1, "test"), None, ())
         lines = shown.text(max_width=width).split("\n")
         assert max(map(len, lines)) <= width and len(lines) < 120
         grid = shown._grid(16, 16)
@@ -160,7 +160,7 @@ class TestManyDevices:
         assert sum(int(count.split()[0]) for count in counts) == table.size
 
     def test_which_devices(self) -> None:
-        shown = spmd.pictures.Picture(read_table("{devices=[512]<=[512]}", 1, "test"), None, ())
+        shown = spmd.show.pictures.Picture(read_table("{devices=[512]<=[512]}", 1, "test"), None, ())
         assert "│   0-127    │  128-255   │  256-383   │  384-511   │" in shown.text()
         assert shown.text().count("128 shards") == 4
         assert cells(shown)[:2] == ["0-31", "32-63"] and len(cells(shown)) == 16
@@ -207,7 +207,7 @@ class TestSvg:
 
     def test_neighbours_differ(self) -> None:
         root = ElementTree.fromstring(
-            spmd.pictures.Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg()
+            spmd.show.pictures.Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg()
         )
         colours = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in root.iter(f"{SVG}g")]
         rows = [colours[i : i + 16] for i in range(0, 256, 16)]
@@ -218,7 +218,7 @@ class TestSvg:
     def test_colours_do_not_repeat(self, cuts: tuple[int, int]) -> None:
         count = cuts[0] * cuts[1]
         table = read_table(f"{{devices=[{cuts[0]},{cuts[1]}]<=[{count}]}}", 1, "t")
-        root = ElementTree.fromstring(spmd.pictures.Picture(table, None, ()).svg())
+        root = ElementTree.fromstring(spmd.show.pictures.Picture(table, None, ()).svg())
         cells = [cell for cell in root.iter(f"{SVG}g") if cell.get("class") == "cell"]
         found = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in cells]
         assert len(found) == len(set(found))
@@ -235,7 +235,7 @@ class TestSvg:
 
         assert all(contrast(_hex(colour), "#000000") >= 6 for colour in _TERMINAL)
         assert contrast(_GREY, "#ffffff") >= 4.5 and contrast(_GREY, "#0d1117") >= 4
-        assert len(set(_TERMINAL)) == spmd.grids.NUM_HUES * spmd.grids.NUM_LIGHTNESSES
+        assert len(set(_TERMINAL)) == spmd.show.grids.NUM_HUES * spmd.show.grids.NUM_LIGHTNESSES
 
     def test_another_file(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(ValueError, match=r"a name that ends in \.svg, got 'x\.png'"):
