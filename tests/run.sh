@@ -25,7 +25,7 @@ small=" core properties sweep spmd fsdp golden models processes rest "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
-usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp core:3of3 properties+golden+spmd models+processes+rest
+usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp models+processes+rest core:3of3 properties+golden+spmd
     sweep codegen"
 quick=--quick
 if [[ ${1-} == --all ]]; then

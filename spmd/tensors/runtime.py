@@ -108,7 +108,7 @@ def global_runtime_device_attributes() -> list[dict[str, Any]]:
     Source: `torch_xla.runtime.global_runtime_device_attributes`.
 
     >>> import spmd
-    >>> spmd.runtime.global_runtime_device_attributes()[0]["name"]
+    >>> spmd.tensors.runtime.global_runtime_device_attributes()[0]["name"]
     'CPU:0'
     """
     found = (dataclasses.asdict(device_attributes(i)) for i in device_ids())
