@@ -360,9 +360,7 @@ class TestRefused:
         index = json.loads((folder / "model.safetensors.index.json").read_text())
         index["weight_map"]["more.weight"] = "model-00001-of-00003.safetensors"
         (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-        with pytest.raises(
-            ValueError, match=r"has 'more.weight' in model-00001-of-00003.safetensors, which does not"
-        ):
+        with pytest.raises(ValueError, match=r"has 'more.weight' in model-00001-of-00003.safetensors, which does not"):
             spmd.load_checkpoint(on_device(mesh8), folder)
 
     def test_twice(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
