@@ -2,7 +2,7 @@
 
     python recipes/benchmarks/scanned_layers.py                    # the recipes' GPT under FSDP, 4, 12 and 64 layers
     python recipes/benchmarks/scanned_layers.py --model llama --layers 4 64
-    python recipes/benchmarks/scanned_layers.py --devices 1 --steps 20  # one device; the times of the steps are compared
+    python recipes/benchmarks/scanned_layers.py --devices 1 --steps 20  # one device, with the times of the steps
 
 Compiling is timed from the end of recording to the executable: finding the layers, lowering, XLA; as wall time and as
 processor time, which a busy machine does not change as much. Benchmarks report; nothing here asserts a time.

@@ -24,6 +24,8 @@ def test_ctc(reduction: str) -> None:
     batch.case(
         "end to end", lambda x, t: ctc_loss(x, t, inputs, [2, 1, 1], reduction=reduction), scores, targets.flatten()[:4]
     )
+    # Labels behind the ends of rows, which are no part of the next row.
+    batch.case("padded", lambda x, t: ctc_loss(x, t, inputs, [1, 2, 1], reduction=reduction), scores, targets)
     batch.case(
         "too short an input",
         lambda x, t: ctc_loss(x, t, [2, 5, 4], lengths, reduction=reduction, zero_infinity=True),
