@@ -100,7 +100,7 @@ def _parts(model: nn.Module, batch: Any, count: int) -> Any:
             root.split(value)
         made = rearrange(value, "(b n) ... -> n b ...", n=count)
         if root is not None:
-            root.split.rows(made)
+            root.split(made, dim=1)
         return made
 
     return tree_map(parts, batch)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import spmd
+from spmd.mesh.device_mesh import DeviceMesh  # its door, spmd.dtensor, imports all of torch's DTensor
 
 from .plan import Placement
 
@@ -179,12 +180,12 @@ def axes_of(
     Without a name the axis is `fsdp`, or the only one of a mesh of one axis, or the second of a mesh of two, of which
     the first holds replicas (hybrid sharding, as in FSDP2). An axis named `data` is always one of the batch's.
     """
-    mesh = spmd.get_global_mesh() if mesh is None else mesh
+    mesh = spmd.torch_xla.get_global_mesh() if mesh is None else mesh
     if mesh is None:
         ids = spmd.device_ids()
         mesh = spmd.Mesh(ids, (len(ids),), (shard_axis or "fsdp",))
-    if isinstance(mesh, spmd.DeviceMesh | torch.distributed.DeviceMesh):
-        view = spmd.DeviceMesh.of(mesh, caller)
+    if isinstance(mesh, DeviceMesh | torch.distributed.DeviceMesh):
+        view = DeviceMesh.of(mesh, caller)
         mesh, *replicas, shard_axis = view.root, *_axes_of_dims(caller, view)
         extra_data_axis = extra_data_axis or next(iter(replicas), None)
     if not isinstance(mesh, spmd.Mesh):
@@ -204,7 +205,7 @@ def axes_of(
     return mesh, shard_axis, axes
 
 
-def _axes_of_dims(caller: str, mesh: spmd.DeviceMesh) -> list[str]:
+def _axes_of_dims(caller: str, mesh: DeviceMesh) -> list[str]:
     """The mesh axes of a `DeviceMesh`'s dims: (shards,) or (replicas, shards)."""
     if mesh.ndim > 2 or any(len(dim) > 1 for dim in mesh.dims):
         raise ValueError(

@@ -12,7 +12,7 @@ import spmd
 
 from .api import Settings
 from .outputs import BatchSplit
-from .units import ATTRIBUTE, Unit, slots, unit_of, units_in
+from .units import ATTRIBUTE, Unit, unit_of, units_in
 
 ParamInit = Callable[[nn.Module], None]
 
@@ -37,16 +37,17 @@ def attach(
     left = {id(parameter) for parameter in (*ignored, *(one for unit in above for one in unit.ignored))}
     every = {id(parameter): parameter for module in modules for parameter in module.parameters()}
     own = [parameter for key, parameter in every.items() if key not in taken and key not in left]
-    places = [slot for module in modules for slot in slots(module, inner) if id(_at(*slot)) not in left]
+    memo = set(inner)  # with it torch's walk omits the units below
+    inside = [one for module in modules for _, one in module.named_modules(memo)]
     unit = Unit(
-        own=own,
+        parameters=own,
         ignored=[parameter for key, parameter in every.items() if key in left],
         # Kept only where parameters are cast: a unit that holds modules, which hold it, is a reference cycle.
-        slots=list(dict.fromkeys(places)) if settings.mp_policy.param_dtype is not None else (),
+        slots=_slots(inside, left) if settings.mp_policy.param_dtype is not None else (),
         settings=settings,
         split=split,
     )
-    _cast_buffers(modules, inner, settings.mp_policy.buffer_dtype)
+    _cast_buffers(inside, settings.mp_policy.buffer_dtype)
     unit.refresh(modules)
     for other in below:
         other.is_root = False
@@ -58,29 +59,10 @@ def attach(
         module.__dict__[ATTRIBUTE] = unit
         module.register_load_state_dict_pre_hook(_take_wrapped_names)
         module.register_load_state_dict_post_hook(_Loaded(unit, module))
-        module.register_forward_pre_hook(_Enter(unit), with_kwargs=True)
-        module.register_forward_hook(_Exit(unit), always_call=True)
+        # Methods of the unit, which a copy of the module has of its own copy of the unit.
+        module.register_forward_pre_hook(unit.enter, with_kwargs=True)
+        module.register_forward_hook(unit.leave, always_call=True)
     return unit
-
-
-class _Enter:
-    """A forward pre-hook that gathers a unit's parameters."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        return self.unit.enter(module, args, kwargs)
-
-
-class _Exit:
-    """A forward hook that ends the gathers and annotates the output; it also runs where the forward raised."""
-
-    def __init__(self, unit: Unit):
-        self.unit = unit
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> Any:
-        return self.unit.leave(output)
 
 
 # id of a parameter -> its unit, for a module that is wrapped after one above it. A unit holds its parameters, so that
@@ -103,7 +85,9 @@ def _above(modules: Sequence[nn.Module]) -> list[Unit]:
 def _take_wrapped_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     """The pre-hook of `load_state_dict`: renames keys that other wrappers saved (PyTorch/XLA's FSDPv2, for example) to
     the module's own."""
-    names = {key: prefix + spmd.bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)}
+    names = {
+        key: prefix + spmd.checkpoint.bare_name(key.removeprefix(prefix)) for key in state if key.startswith(prefix)
+    }
     if all(old == new for old, new in names.items()):
         return
     own = {name for name, _ in module.named_parameters()} | {name for name, _ in module.named_buffers()}
@@ -137,18 +121,17 @@ class _Loaded:
             spmd.sync()
 
 
-def _at(module: nn.Module, name: str) -> nn.Parameter | None:
-    return module._parameters[name]
+def _slots(modules: Sequence[nn.Module], left: Collection[int]) -> list[tuple[nn.Module, str]]:
+    """The (module, name) of each parameter that modules hold themselves. left: ids of parameters without a slot."""
+    held = [(module, name, parameter) for module in modules for name, parameter in module._parameters.items()]
+    return [(module, name) for module, name, parameter in held if parameter is not None and id(parameter) not in left]
 
 
-def _cast_buffers(modules: Sequence[nn.Module], inner: Collection[nn.Module], dtype: torch.dtype | None) -> None:
-    below = [module for module in modules if module not in inner] if dtype is not None else []
-    while below:
-        module = below.pop()
+def _cast_buffers(modules: Sequence[nn.Module], dtype: torch.dtype | None) -> None:
+    for module in modules if dtype is not None else ():
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.is_floating_point():
                 module._buffers[name] = buffer.to(dtype)
-        below += [child for child in module.children() if child not in inner]
 
 
 def materialise(caller: str, module: nn.Module, *, has_data: bool, param_init_fn: ParamInit | None = None) -> None:

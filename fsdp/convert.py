@@ -51,10 +51,10 @@ def consolidate_sharded_state_dicts(
         for shard, info in infos.items()
     }
     buffers = shard_metadata.get("buffer_info", {}).items()
-    dtypes = {spmd.bare_name(name): info["_orig_dtype"] for name, info in buffers}
+    dtypes = {spmd.checkpoint.bare_name(name): info["_orig_dtype"] for name, info in buffers}
     full: dict[str, torch.Tensor] = {}
     for key, value in state_dict_list[0].items():
-        name = spmd.bare_name(key)
+        name = spmd.checkpoint.bare_name(key)
         if name in shards:
             module, info = shards.pop(name)
             full[_joined(module, info["_orig_name"])] = _put_together(state_dict_list, key, info["_orig_size"])
@@ -121,7 +121,7 @@ def _rank(path: str, loaded: Any) -> int:
 
 
 def _joined(module: str, name: str) -> str:
-    return spmd.bare_name(f"{module}.{name}" if module else name)
+    return spmd.checkpoint.bare_name(f"{module}.{name}" if module else name)
 
 
 def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int]) -> torch.Tensor:
@@ -142,7 +142,7 @@ def _put_together(state_dict_list: Sequence[State], key: str, size: Sequence[int
 
 def _unflattened(full: Mapping[str, torch.Tensor], flatten_info: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     """Splits flat parameters into the parameters that were joined in them."""
-    flat = {spmd.bare_name(name): info for name, info in flatten_info.items()}
+    flat = {spmd.checkpoint.bare_name(name): info for name, info in flatten_info.items()}
     made: dict[str, torch.Tensor] = {}
     for name, value in full.items():
         if name not in flat:

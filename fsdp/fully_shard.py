@@ -45,9 +45,9 @@ def fully_shard(  # type: ignore[misc]  # the overloads have the results' types,
 
     Args:
         module: a module, or several that are gathered together.
-        mesh: the devices; default: `spmd.get_global_mesh()`, else one axis over all. Parameters are sharded over its
-            axis `fsdp`, or over its only axis; of two axes of other names the first holds replicas and parameters are
-            sharded over the second.
+        mesh: the devices; default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else one axis over all.
+            Parameters are sharded over its axis `fsdp`, or over its only axis; of two axes of other names the first
+            holds replicas and parameters are sharded over the second.
         reshard_after_forward: True frees gathered parameters after forward and gathers them again for backward; a
             number keeps them sharded over so many neighbours and gathers them among these. None: True, but False for
             the root.
@@ -263,7 +263,7 @@ class _ForwardMethod:
         try:
             output = getattr(type(self.module), self.name)(self.module, *args, **kwargs)
         finally:
-            output = unit.leave(output)
+            output = unit.leave(self.module, args, output)
         return output
 
 

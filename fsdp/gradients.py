@@ -1,6 +1,8 @@
 """Hooks on the gradients of a unit: the dtype in which they are reduced, the factor by which they are scaled."""
 
+import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,14 +39,4 @@ class GradientHooks:
             if dtype is not None:
                 self._handles.append(spmd.reduce_gradient_in(parameter, dtype))
             if scale is not None:
-                self._handles.append(parameter.register_hook(_Scale(scale)))
-
-
-class _Scale:
-    """The hook that multiplies a parameter's gradient. It references no unit, as a unit holds the parameter."""
-
-    def __init__(self, factor: float):
-        self.factor = factor
-
-    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient * self.factor
+                self._handles.append(parameter.register_hook(partial(operator.mul, scale)))

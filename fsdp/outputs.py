@@ -1,9 +1,9 @@
 """Inputs and outputs of modules: the tensors in a structure, and their sharding over the batch axes."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,8 +14,6 @@ import spmd
 
 def tensors(output: Any) -> list[torch.Tensor]:
     """The tensors on the device xla in an output: a tensor, tuple, dict, dataclass, or these nested."""
-    if isinstance(output, torch.Tensor):
-        return [output] if output.device.type == "xla" else []
     found: list[torch.Tensor] = []
     for value in tree_leaves(output):
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -27,7 +25,7 @@ def tensors(output: Any) -> list[torch.Tensor]:
 
 def map_tensors(output: Any, function: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The same structure with the function's result for each tensor; other values stay the same objects."""
-    return tree_map(partial(_mapped, function), output)
+    return tree_map(functools.partial(_mapped, function), output)
 
 
 def cast(output: Any, dtype: torch.dtype | None) -> Any:
@@ -58,19 +56,16 @@ class BatchSplit:
         self.mesh = mesh
         self.axes = axes
         self.ways = math.prod(mesh.shape()[axis] for axis in axes)
-        self._specs: dict[int, spmd.PartitionSpec] = {}  # rank of a tensor -> its spec
 
-    def rows(self, stack: torch.Tensor) -> None:
-        """Shards dim 0 of each row of a stack, where the axes divide it."""
-        if stack.dim() >= 2 and stack.shape[1] % self.ways == 0:
-            spec = spmd.PartitionSpec(None, self.axes, *(None for _ in range(stack.dim() - 2)))
-            spmd.mark_sharding(stack, self.mesh, spec)
-
-    def __call__(self, output: Any) -> None:
+    def __call__(self, output: Any, dim: int = 0) -> None:
+        """Shards a dim of the tensors in an output; dim 1 is dim 0 of the rows of a stack."""
         for tensor in tensors(output):
             rank = tensor.dim()
-            if rank >= 2 and tensor.shape[0] % self.ways == 0 and tensor.shape[0] > 0:
-                spec = self._specs.get(rank)
-                if spec is None:
-                    spec = self._specs[rank] = spmd.PartitionSpec(self.axes, *(None for _ in range(rank - 1)))
-                spmd.mark_sharding(tensor, self.mesh, spec)
+            if rank >= 2 and tensor.shape[dim] % self.ways == 0 and tensor.shape[dim] > 0:
+                spmd.mark_sharding(tensor, self.mesh, _spec(rank, dim, self.axes))
+
+
+@functools.cache
+def _spec(rank: int, dim: int, axes: tuple[str, ...]) -> spmd.PartitionSpec:
+    """The spec that shards one dim over axes."""
+    return spmd.PartitionSpec(*(axes if i == dim else None for i in range(rank)))

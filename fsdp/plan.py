@@ -47,21 +47,25 @@ def plan_overrides(
         chooses = partial(or_policy, policies=[chooses, tuple(alone)])
     units: list[tuple[str, nn.Module]] = []
     left = {id(parameter) for chosen in ignored_modules for parameter in chosen.parameters()}
-    _visit("", module, chooses, units, set(ignored), left)
+    visit("", module, chooses, units, set(ignored), left)
     return [(name, unit, {**overrides.get(unit, {}), **getattr(unit, "_wrap_overrides", {})}) for name, unit in units]
 
 
-def _visit(
+def visit(
     name: str,
     module: nn.Module,
     policy: Policy,
     units: list[tuple[str, nn.Module]],
     seen: set[nn.Module],
     left: set[int],
+    *,
+    asks_root: bool = False,
 ) -> int:
-    """Appends the units at and below a module; returns the number of their parameter elements.
+    """Appends the modules at and below a module that a policy chooses, children first; returns the number of their
+    parameter elements.
 
-    seen: modules that are not visited again. left: ids of parameters that do not count.
+    seen: modules that are not visited again. left: ids of parameters that do not count. asks_root: the root, whose name
+    is "", is chosen or not, too; else it is never among them.
     """
     numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in left)
     if not policy(module, True, numel):
@@ -70,8 +74,8 @@ def _visit(
     for child_name, child in module.named_children():
         if child not in seen:
             seen.add(child)
-            taken += _visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, left)
-    if name and policy(module, False, numel - taken):  # the root has no name, and is a unit whatever the policy is
+            taken += visit(f"{name}.{child_name}" if name else child_name, child, policy, units, seen, left)
+    if (name or asks_root) and policy(module, False, numel - taken):
         units.append((name, module))
         return numel
     return taken

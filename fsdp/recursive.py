@@ -1,12 +1,12 @@
 """`recursive_wrap`: replaces each module that a policy chooses by the result of a user's function."""
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
 from typing import Any
 
 from torch import nn
 
-from .policies import AnyPolicy, Policy, resolve
+from .plan import visit
+from .policies import AnyPolicy, resolve
 
 
 def recursive_wrap(
@@ -36,39 +36,15 @@ def recursive_wrap(
     ignored = {below for chosen in ignored_modules for below in chosen.modules()}
     policy, overrides = resolve(auto_wrap_policy, module, ignored)
     left = {id(parameter) for parameter in ignored_params}
-
-    def wrap(one: nn.Module) -> nn.Module:
-        return wrapper_cls(one, **{**kwargs, **overrides.get(one, {}), **getattr(one, "_wrap_overrides", {})})
-
-    return _Wrapping(policy, wrap, ignored, left).visit(module, is_left=only_wrap_children)
-
-
-@dataclass
-class _Wrapping:
-    """A traversal. ignored: modules. left: ids of parameters that do not count. done: module -> its replacement."""
-
-    policy: Policy
-    wrap: Callable[[nn.Module], nn.Module]
-    ignored: set[nn.Module]
-    left: set[int]
-    done: dict[nn.Module, nn.Module] = field(default_factory=dict)
-
-    def visit(self, module: nn.Module, *, is_left: bool = False) -> tuple[nn.Module, int]:
-        """Returns a module's replacement, and the number of parameter elements wrapped at and below it."""
-        if module in self.done:
-            return self.done[module], 0
-        numel = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in self.left)
-        if not self.policy(module, True, numel):
-            return module, 0
-        taken = 0
-        for name, child in list(module._modules.items()):  # a module that goes by two names is replaced at both
-            if child is not None and child not in self.ignored:
-                made, count = self.visit(child)
-                taken += count
-                if made is not child:
-                    setattr(module, name, made)
-        if is_left or not self.policy(module, False, numel - taken):
-            self.done[module] = module
-            return module, taken
-        self.done[module] = self.wrap(module)
-        return self.done[module], numel
+    chosen: list[tuple[str, nn.Module]] = []
+    numel = visit("", module, policy, chosen, set(ignored), left, asks_root=not only_wrap_children)
+    places: dict[Any, list[tuple[nn.Module, str]]] = {}  # a module that goes by two names is replaced at both
+    for parent in module.modules():
+        for name, child in parent._modules.items() if parent not in ignored else ():
+            places.setdefault(child, []).append((parent, name))
+    for _, one in chosen:
+        made = wrapper_cls(one, **{**kwargs, **overrides.get(one, {}), **getattr(one, "_wrap_overrides", {})})
+        for parent, name in places.get(one, ()) if made is not one else ():
+            setattr(parent, name, made)
+        module = made if one is module else module
+    return module, numel

@@ -1,7 +1,6 @@
 """`show`: the units of a model, with the bytes that each gathers and that each device keeps."""
 
 import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +48,10 @@ class Shown:
     units: tuple[UnitSummary, ...]
 
     def __str__(self) -> str:
-        rows: list[tuple[str, ...]] = [
-            ("unit / parameter", "shape", "dtype", "spec", "gathered", "kept per device", "")
-        ]
-        for equal in _equal_neighbours(self.units):
+        rows: list[tuple[str, ...]] = [_HEAD]
+        # Equal neighbours share one entry.
+        for _, group in itertools.groupby(self.units, key=_look):
+            equal = list(group)
             unit = equal[0]
             notes = "" if unit.reshards is True else "kept after forward"
             notes += f", split over {unit.reshards}" if unit.reshards and notes else ""
@@ -62,10 +61,10 @@ class Shown:
                 title = f"{unit.name} to {equal[-1].name}: {unit.kind}, {len(equal)} equal"
             rows.append((title, "", "", "", *sizes, notes))
             rows += [_row(parameter) for parameter in unit.parameters]
-        gathered, kept = (sum(getattr(unit, f"{name}_bytes") for unit in self.units) for name in ("gathered", "kept"))
-        rows.append(("total", "", "", "", _size(gathered), _size(kept), ""))
-        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-        return "\n".join("  ".join(map(_aligned, row, widths, range(len(row)))).rstrip() for row in rows)
+        totals = (sum(unit.gathered_bytes for unit in self.units), sum(unit.kept_bytes for unit in self.units))
+        rows.append(("total", "", "", "", *map(_size, totals), ""))
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        return "\n".join("  ".join(map(_aligned, row, widths, _HEAD)).rstrip() for row in rows)
 
     def __repr__(self) -> str:
         return str(self)
@@ -97,8 +96,8 @@ def show(model: nn.Module) -> Shown:
 
 def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list[str]], seen: set[int]) -> UnitSummary:
     """The summary of a unit. seen: ids of parameters of the units before, whose kept bytes are counted only once."""
-    own = [_parameter(parameter, names, (), seen) for parameter in unit.parameters]
-    left = [_parameter(parameter, names, ("ignored",), seen) for parameter in unit.ignored]
+    own = [_parameter(parameter, names, seen) for parameter in unit.parameters]
+    left = [_parameter(parameter, names, seen, is_ignored=True) for parameter in unit.ignored]
     return UnitSummary(
         name=", ".join(name for name, _ in places if name != "module").removeprefix("module."),
         kind=", ".join(type(module).__name__ for _, module in places),
@@ -110,7 +109,7 @@ def _unit(unit: Unit, places: list[tuple[str, nn.Module]], names: dict[int, list
 
 
 def _parameter(
-    parameter: nn.Parameter, names: dict[int, list[str]], notes: tuple[str, ...], seen: set[int]
+    parameter: nn.Parameter, names: dict[int, list[str]], seen: set[int], *, is_ignored: bool = False
 ) -> ParameterSummary:
     is_above = id(parameter) in seen
     seen.add(id(parameter))
@@ -118,12 +117,13 @@ def _parameter(
     called = tuple(name.removeprefix("module.") for name in names.get(id(parameter), ()))
     shape = tuple(parameter.shape)
     shard = shape if sharding is None else sharding.shard_shape(shape)
-    noted = (
-        *notes,
-        *(() if parameter.requires_grad else ("frozen",)),
-        *(("tied",) if len(called) > 1 else ()),
-        *(("kept above",) if is_above else ()),
-    )
+    notes = {
+        "ignored": is_ignored,
+        "frozen": not parameter.requires_grad,
+        "tied": len(called) > 1,
+        "kept above": is_above,
+        "on the host": sharding is not None and sharding.memory != "device",
+    }
     return ParameterSummary(
         names=called,
         shape=shape,
@@ -131,13 +131,8 @@ def _parameter(
         spec=None if sharding is None else spmd.PartitionSpec(*sharding.partition_spec(parameter.dim())),
         num_bytes=parameter.numel() * parameter.element_size(),
         kept_bytes=0 if is_above else torch.Size(shard).numel() * parameter.element_size(),
-        notes=noted if sharding is None or sharding.memory == "device" else (*noted, "on the host"),
+        notes=tuple(note for note, is_so in notes.items() if is_so),
     )
-
-
-def _equal_neighbours(units: Sequence[UnitSummary]) -> list[list[UnitSummary]]:
-    """The units in order, grouped where neighbours differ in their names alone."""
-    return [list(group) for _, group in itertools.groupby(units, key=_look)]
 
 
 def _look(unit: UnitSummary) -> tuple[Any, ...]:
@@ -155,13 +150,10 @@ def _row(parameter: ParameterSummary) -> tuple[str, ...]:
     return names, str(parameter.shape), dtype, spec, "", _size(parameter.kept_bytes), ", ".join(parameter.notes)
 
 
-def _aligned(text: str, width: int, column: int) -> str:
-    return text.rjust(width) if column in (4, 5) else text.ljust(width)
+def _aligned(text: str, width: int, column: str) -> str:
+    return text.rjust(width) if column in ("gathered", "kept per device") else text.ljust(width)
 
 
-def _size(count: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024 or unit == "GiB":
-            return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
-        count /= 1024
-    raise AssertionError("the last unit takes all")
+def _size(count: int) -> str:
+    power = min(max(count.bit_length() - 1, 0) // 10, 3)
+    return f"{count / 1024**power:,.{2 if power else 0}f} {('B', 'KiB', 'MiB', 'GiB')[power]}"

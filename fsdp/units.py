@@ -26,30 +26,32 @@ class _Pass:
 
     gathers: the gathers that are in force during it. held: the tensors that modules hold during it; None after its
     backward, so that the casts are freed even where the loss is still referenced, and a second backward casts again.
-    output_dtype: the dtype of its output. kept: the tensors of each gather that are kept for backward.
+    output_dtype: the dtype of its output. kept: the tensors of each gather that are kept for backward. task: autograd's
+    graph task in which its backward has begun.
     """
 
     gathers: tuple[spmd.use_sharding, ...]
     held: _Held | None
     output_dtype: torch.dtype | None = None
     kept: Sequence[Sequence[Any]] = ()
+    task: int = -1
 
 
 class Unit:
     """Parameters that are gathered together: unsharded in the unit's forward, and again in its backward.
 
-    own: the parameters. ignored: the parameters below the unit that stay unsharded. slots: (module, name) of each place
-    where a module holds a parameter that forward reads in another dtype. Where the policy names a dtype, a slot holds a
-    cast of the parameter while forward runs and from the first gradient to the end of backward (which may recompute
-    forward without a hook), and the parameter itself at all other times. Hooks do nothing while the parameters are not
-    on the device.
+    parameters: those that it gathers. ignored: the parameters below the unit that stay unsharded. slots: (module, name)
+    of each place where a module holds a parameter that forward reads in another dtype. Where the policy names a dtype,
+    a slot holds a cast of the parameter while forward runs and from the first gradient to the end of backward (which
+    may recompute forward without a hook), and the parameter itself at all other times. Hooks do nothing while the
+    parameters are not on the device.
 
     is_root: True if no other unit is above this one.
     """
 
     def __init__(
         self,
-        own: Collection[nn.Parameter],
+        parameters: Collection[nn.Parameter],
         ignored: Collection[nn.Parameter],
         slots: Collection[tuple[nn.Module, str]],
         settings: Settings,
@@ -60,7 +62,7 @@ class Unit:
         self.reshard_after_forward = settings.reshard_after_forward
         self.is_root = True
         self.divide_factor: float | None = None
-        self._own, self._ignored = tuple(own), tuple(ignored)
+        self.parameters, self.ignored = tuple(parameters), tuple(ignored)
         self._slots = tuple(slots)
         self._specs: tuple[spmd.PartitionSpec, ...] = ()  # the specs in which the parameters are stored
         self._hooks = GradientHooks()
@@ -85,16 +87,6 @@ class Unit:
         self._restart()
 
     @property
-    def parameters(self) -> tuple[nn.Parameter, ...]:
-        """The parameters that the unit gathers."""
-        return self._own
-
-    @property
-    def ignored(self) -> tuple[nn.Parameter, ...]:
-        """The parameters below the unit that it leaves unsharded."""
-        return self._ignored
-
-    @property
     def modules(self) -> list[nn.Module]:
         """The modules that the unit has hooks on; after a copy, the modules that were passed to `refresh`."""
         return [module for ref in self._modules if (module := ref()) is not None]
@@ -102,16 +94,16 @@ class Unit:
     def release(self, below: "Unit") -> None:
         """Drops the parameters that now belong to `below`, a unit that was made of modules below this one."""
         left = {id(parameter) for parameter in below.parameters}
-        kept = [place for place, parameter in enumerate(self._own) if id(parameter) not in left]
+        kept = [place for place, parameter in enumerate(self.parameters) if id(parameter) not in left]
         self._specs = tuple(self._specs[place] for place in kept) if self._specs else ()
-        self._own = tuple(self._own[place] for place in kept)
+        self.parameters = tuple(self.parameters[place] for place in kept)
         self._slots = tuple(slot for slot in self._slots if id(_held(*slot)) not in left)
         self._restart()
 
     def exchange(self, new: Mapping[int, nn.Parameter], modules: Collection[nn.Module]) -> None:
         """Replaces parameters: `new` maps the id of an old parameter to the one that takes its place."""
-        self._ignored = tuple(new.get(id(parameter), parameter) for parameter in self._ignored)
-        self._own = tuple(new.get(id(parameter), parameter) for parameter in self._own)
+        self.ignored = tuple(new.get(id(parameter), parameter) for parameter in self.ignored)
+        self.parameters = tuple(new.get(id(parameter), parameter) for parameter in self.parameters)
         self.refresh(modules)
 
     @property
@@ -122,7 +114,7 @@ class Unit:
     @property
     def is_on_device(self) -> bool:
         """True if all of the unit's parameters are on the device xla."""
-        return all(parameter.device.type == "xla" for parameter in (*self._own, *self._ignored))
+        return all(parameter.device.type == "xla" for parameter in (*self.parameters, *self.ignored))
 
     @property
     def reshards(self) -> bool:
@@ -151,9 +143,9 @@ class Unit:
         self._hooks.forget()
         self._modules += [weakref.ref(module) for module in modules if module not in self.modules]
         if self.is_on_device:
-            self._specs = tuple(map(self._placed, self._own))
+            self._specs = tuple(map(self._placed, self.parameters))
             self.reshard()
-            for parameter in self._ignored:
+            for parameter in self.ignored:
                 spmd.mark_sharding(parameter, self.settings.mesh, self._held_spec(parameter))
             for module in modules:
                 for buffer in module.buffers():
@@ -187,7 +179,7 @@ class Unit:
         self._is_unsharded = False
 
     def _store(self, specs: Sequence[spmd.PartitionSpec], memory: str, with_gradients: bool) -> None:
-        for parameter, spec in zip(self._own, specs, strict=bool(specs)):
+        for parameter, spec in zip(self.parameters, specs, strict=bool(specs)):
             held = [parameter, parameter.grad] if with_gradients and parameter.grad is not None else [parameter]
             for tensor in held:
                 spmd.mark_sharding(tensor, self.settings.mesh, spec, memory_kind=memory)
@@ -206,7 +198,7 @@ class Unit:
 
     def _hook_gradients(self) -> None:
         scale = None if self.divide_factor is None else self.split.ways / self.divide_factor
-        self._hooks.put(self._own, self.settings.mp_policy.reduce_dtype, scale)
+        self._hooks.put(self.parameters, self.settings.mp_policy.reduce_dtype, scale)
 
     def enter(self, module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Begins a forward pass; returns its inputs. The gather depends on the first input, so that the compiler cannot
@@ -245,7 +237,7 @@ class Unit:
         task, arrived = self._arrived or (-1, None)
         return arrived if arrived is not None and task == torch._C._current_graph_task_id() else None
 
-    def leave(self, output: Any) -> Any:
+    def leave(self, module: nn.Module, args: Any, output: Any) -> Any:
         """Ends a forward pass; returns its output. output: None where forward raised, as it does where a recomputation
         has all values that it needs."""
         if not self._passes:
@@ -276,8 +268,13 @@ class Unit:
         _hold(self._masters)
         self._masters = {}
 
-    def arrive(self, gradient: torch.Tensor, at: "_Pass") -> None:
-        """Begins the backward of a forward pass: gathers its parameters and puts casts into modules."""
+    def _arrive(self, at: _Pass, gradient: torch.Tensor) -> None:
+        """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts
+        casts into modules."""
+        task = torch._C._current_graph_task_id()
+        if task == at.task:
+            return
+        at.task = task
         if at.held is None:
             with torch.enable_grad():
                 again = self._begun({slot: _held(*slot) for slot in self._cast_slots()})
@@ -288,7 +285,7 @@ class Unit:
         if at.held and not self._passes:
             self._masters = self._masters or {slot: _held(*slot) for slot in at.held}
             _hold(at.held)
-            self._arrived = torch._C._current_graph_task_id(), at
+            self._arrived = task, at
         if (at.held and not self._passes) or at.kept:
             torch.autograd.Variable._execution_engine.queue_callback(partial(self._end, at))
 
@@ -300,13 +297,12 @@ class Unit:
     def _watch(self, output: Any, ended: _Pass) -> None:
         """Registers a hook on the outputs of a forward pass: the first gradient that arrives begins its backward."""
         if self.reshards or ended.held:
-            arrived = _Arrived(self, ended)
             for tensor in tensors(output):
                 if tensor.grad_fn is not None:
-                    tensor.register_hook(arrived)
+                    tensor.register_hook(partial(self._arrive, ended))
 
     def _refuse_meta(self, module: nn.Module) -> None:
-        if any(parameter.is_meta for parameter in self._own):
+        if any(parameter.is_meta for parameter in self.parameters):
             raise RuntimeError(
                 f"{self.settings.caller}: {type(module).__name__} runs with parameters on meta, which have no values; "
                 'call .to_empty(device="xla") on the model and initialise it, or load its state dict, first'
@@ -315,7 +311,7 @@ class Unit:
     def _gather_stored(self) -> spmd.use_sharding:
         if self._gathered is None:
             cast = {id(_held(*slot)) for slot in self._cast_slots()}
-            self._gathered = self._gather([parameter for parameter in self._own if id(parameter) not in cast])
+            self._gathered = self._gather([parameter for parameter in self.parameters if id(parameter) not in cast])
         return self._gathered
 
     def _gather(self, of: Any) -> spmd.use_sharding:
@@ -368,15 +364,6 @@ def units_in(module: nn.Module) -> dict[Unit, list[tuple[str, nn.Module]]]:
     return found
 
 
-def slots(module: nn.Module, inner: Collection[nn.Module]) -> list[tuple[nn.Module, str]]:
-    """The (module, name) of each parameter that a module and its submodules hold, without those of `inner`."""
-    found = [(module, name) for name, parameter in module._parameters.items() if parameter is not None]
-    for child in module.children():
-        if child not in inner:
-            found += slots(child, inner)
-    return list(dict.fromkeys(found))
-
-
 def _held(module: nn.Module, name: str) -> Any:
     return module._parameters[name]
 
@@ -388,18 +375,3 @@ def _hold(values: _Held | None) -> None:
         module._parameters[name] = value
     for module in {module for module, _ in values if isinstance(module, nn.RNNBase)}:
         module._flat_weights = [getattr(module, name) for name in module._flat_weights_names]
-
-
-class _Arrived:
-    """The hook on a unit's outputs; it calls `Unit.arrive` once in each run of autograd's engine."""
-
-    def __init__(self, unit: Unit, at: _Pass):
-        self.unit = unit
-        self.at = at
-        self.task = -1
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        task = torch._C._current_graph_task_id()
-        if task != self.task:
-            self.task = task
-            self.unit.arrive(gradient, self.at)

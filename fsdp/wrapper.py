@@ -37,7 +37,8 @@ class FullyShardedDataParallel(nn.Module):
 
     Args:
         module: any module. Its parameters are annotated in place, so an optimizer built before still works.
-        mesh: must have the axis `shard_axis`; default: `spmd.get_global_mesh()`, else one axis `fsdp` over all.
+        mesh: must have the axis `shard_axis`; default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else
+            one axis `fsdp` over all.
         auto_wrap_policy: chooses the submodules that are units: a function of `fsdp.policies`, a set of classes,
             torch's `ModuleWrapPolicy` or `CustomPolicy`; None: only the root is a unit.
         extra_data_axis: a further mesh axis that the batch is sharded over (data parallel in addition to FSDP);

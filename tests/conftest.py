@@ -17,6 +17,9 @@ from spmd.core.passes import changing
 # equal graphs share a program in memory already.
 spmd.config.program_cache = False
 os.environ["SPMD_PROGRAM_CACHE"] = "0"
+# After each pass its graph is checked, in these processes, too.
+spmd.config.check_graphs = True
+os.environ["SPMD_CHECK_GRAPHS"] = "1"
 
 # The number of devices is fixed when jax's backend starts, so this stands before any test module is imported.
 spmd.simulate(8)

@@ -18,7 +18,7 @@ CORE_FOLDERS = (
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
-    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "checkpoint", "show", "torch_xla", "rules", "manual")),
+    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "checkpoint", "show", "rules", "manual", "torch_xla")),
     *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports")),
 )
 # Folders that know values and no tensors.
@@ -163,7 +163,9 @@ class TestUpperFloors:
     def test_fsdp_reaches_spmd_through_its_door(self) -> None:
         for path in FILES:
             if path.is_relative_to(ROOT / "fsdp"):
-                assert {name for name in imports(path) if name.split(".")[0] == "spmd"} <= {"spmd"}, path
+                found = {name for name in imports(path) if name.split(".")[0] == "spmd"}
+                # a class of `spmd.dtensor`, whose import of torch's DTensor would delay every `import fsdp`
+                assert found - {"spmd.mesh.device_mesh"} <= {"spmd"}, path
 
     @pytest.mark.parametrize(("name", "may"), [("policies", set()), ("plan", {"fsdp.library", "fsdp.policies"})])
     def test_policies_and_plans_touch_no_device(self, name: str, may: set[str]) -> None:
@@ -209,6 +211,9 @@ class TestShape:
                     for node in ast.parse(path.read_text()).body
                     if not isinstance(node, (ast.Import, ast.ImportFrom))
                 ]
+                if path.parent == CORE / "passes":  # its lists of passes are what its door is for
+                    lists = [body.pop() for _ in range(2)]
+                    assert [ast.unparse(one.targets[0]) for one in lists] == ["COMPILE_PASSES", "PASSES"]
                 assert len(body) == 1 and isinstance(body[0], ast.Expr), (
                     f"{path.relative_to(ROOT)} holds more than imports"
                 )
@@ -257,13 +262,9 @@ class TestOneOwner:
         makers = {
             module_name(path) for path in FILES for line in code_lines(path) if re.search(r"(?<![\w.])Node\(", line)
         }
-        assert makers - {"spmd.core.ir.graph"} == {
-            "spmd.core.lazy.record",
-            "spmd.core.passes.padded_memo",
-            "spmd.core.passes.by_element",
-            "spmd.core.passes.nans",
-            "spmd.core.passes.lengths",
-        }
+        assert {maker for maker in makers if not maker.startswith("spmd.core.passes.")} == {
+            "spmd.core.ir.graph", "spmd.core.lazy.record", "spmd.core.lower.found_loop", "spmd.core.lower.updates",
+        }  # fmt: skip
 
     def test_only_one_file_makes_plans(self) -> None:
         own = [path for path in FILES if CORE in path.parents]  # `spmd.Plan` is another one

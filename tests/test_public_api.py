@@ -16,32 +16,36 @@ from spmd import P
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError DeviceAttributes DeviceMesh EinsumLinear HybridMesh Inspection LayersDifferError "
-        "MarkShardingFunction Mesh P PartitionSpec Picture Plan ProcessError RecompileError Shard Sharding "
-        "ShardingRules ShardingSpec ShardingType Suggestion Synced XLAShard XLAShardedTensor add_step_closure "
-        "all_gather all_reduce all_to_all annotate_custom_sharding apply_backward_optimization_barrier "
-        "apply_xla_patch_to_nn_linear axis_index axis_size bare_name broadcast call_jax check checkpoint_name "
-        "clear_sharding collective_permute cond config construct_v1_sharding_str device device_attributes device_ids "
-        "disable_manual_sharding eager enable_manual_sharding explain fill_shards from_local_shards "
-        "from_process_local full_state_dict full_tensor get_1d_mesh get_global_mesh get_hlo get_sharding "
-        "get_stablehlo init_device_mesh initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
-        "local_shards manual_seed mark_sharding mark_sharding_with_gradients mark_step nan_guard no_host_transfer "
-        "no_recompile offload_optimizer on_sync optimization_barrier_ place_to_device place_to_host plan "
-        "process_count process_index reduce_gradient_in reduce_scatter register_lowering register_units remat reshard "
-        "residence "
-        "scan scan_layers set_global_mesh shard_as shard_map show_sharding simulate stablehlo_custom_call suggest "
-        "sync unwrap_sharded_tensor use_sharding visualize_sharding visualize_tensor_sharding while_loop "
-        "wrap_as_sharded_tensor wrap_if_sharded"
+        "AbstractError BodyError HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError RecompileError "
+        "Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device device_ids eager "
+        "explain from_local_shards from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo "
+        "initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ local_shards manual_seed "
+        "mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
+        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use_sharding "
+        "while_loop"
     ),
+    spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.dtensor: (
         "ColwiseParallel DTensor DeviceMesh ParallelStyle Partial Placement PrepareModuleInput "
         "PrepareModuleInputOutput PrepareModuleOutput Replicate RowwiseParallel SequenceParallel Shard "
         "distribute_module distribute_tensor empty full init_device_mesh loss_parallel ones parallelize_module "
         "placements_of rand randn zeros"
     ),
+    spmd.manual: (
+        "all_gather all_reduce all_to_all axis_index axis_size broadcast collective_permute reduce_scatter shard_map"
+    ),
     spmd.metrics: (
         "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
         "timer trivial_dispatch_seconds"
+    ),
+    spmd.torch_xla: (
+        "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
+        "XLAShard XLAShardedTensor add_step_closure annotate_custom_sharding apply_backward_optimization_barrier "
+        "apply_xla_patch_to_nn_linear clear_sharding construct_v1_sharding_str device_attributes "
+        "disable_manual_sharding enable_manual_sharding get_1d_mesh get_global_mesh mark_sharding "
+        "mark_sharding_with_gradients mark_step optimization_barrier_ set_global_mesh shard_as stablehlo_custom_call "
+        "unwrap_sharded_tensor visualize_sharding visualize_tensor_sharding wrap_as_sharded_tensor wrap_if_sharded"
     ),
     fsdp: (
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
@@ -64,39 +68,39 @@ SIGNATURES = {
     spmd.Mesh.get_op_sharding: "(self, partition_spec)",
     spmd.Mesh.from_str: "(text)",
     spmd.Mesh.link: "(self, axis)",
-    spmd.DeviceMesh: "(device_type, mesh, *, mesh_dim_names=None, target=None)",
-    spmd.init_device_mesh: "(device_type, mesh_shape, *, mesh_dim_names=None, target=None)",
+    spmd.dtensor.DeviceMesh: "(device_type, mesh, *, mesh_dim_names=None, target=None)",
+    spmd.dtensor.init_device_mesh: "(device_type, mesh_shape, *, mesh_dim_names=None, target=None)",
     spmd.HybridMesh: "(*, ici_mesh_shape, dcn_mesh_shape=None, axis_names=None, target=None)",
-    spmd.ShardingSpec: "(mesh, partition_spec, minibatch=False)",
-    spmd.get_1d_mesh: "(axis_name=None)",
-    spmd.get_global_mesh: "()",
-    spmd.set_global_mesh: "(mesh)",
+    spmd.torch_xla.ShardingSpec: "(mesh, partition_spec, minibatch=False)",
+    spmd.torch_xla.get_1d_mesh: "(axis_name=None)",
+    spmd.torch_xla.get_global_mesh: "()",
+    spmd.torch_xla.set_global_mesh: "(mesh)",
     spmd.simulate: "(num_devices, *, slices=1)",
     spmd.PartitionSpec: "(*entries)",
-    spmd.Shard: "(data, indices, device, replica_id)",
+    spmd.tensors.shards.Shard: "(data, indices, device, replica_id)",
     spmd.Sharding.mesh_axes: "(self)",
     spmd.Sharding.partition_spec: "(self, rank)",
     spmd.Sharding.shard_shape: "(self, shape)",
     spmd.Sharding.text: "(self, rank, *, iota=False)",
-    spmd.all_gather: "(tensor, dim=0, axis=(), tiled=True)",
-    spmd.all_reduce: "(tensor, op='sum', axis=())",
-    spmd.all_to_all: "(tensor, split_dim, concat_dim, axis=())",
-    spmd.axis_index: "(axis)",
-    spmd.axis_size: "(axis)",
-    spmd.broadcast: "(tensor, source=0, axis=())",
+    spmd.manual.all_gather: "(tensor, dim=0, axis=(), tiled=True)",
+    spmd.manual.all_reduce: "(tensor, op='sum', axis=())",
+    spmd.manual.all_to_all: "(tensor, split_dim, concat_dim, axis=())",
+    spmd.manual.axis_index: "(axis)",
+    spmd.manual.axis_size: "(axis)",
+    spmd.manual.broadcast: "(tensor, source=0, axis=())",
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
-    spmd.collective_permute: "(tensor, pairs, axis=())",
+    spmd.manual.collective_permute: "(tensor, pairs, axis=())",
     spmd.cond: "(pred, true_fn, false_fn, operands=())",
     spmd.device: "(index=None)",
     spmd.device_ids: "()",
-    spmd.construct_v1_sharding_str: "(t)",
-    spmd.device_attributes: "(device_id, *, target=None)",
-    spmd.disable_manual_sharding: "(tensor, partition_spec, full_shape, *, mesh=None)",
+    spmd.torch_xla.construct_v1_sharding_str: "(t)",
+    spmd.torch_xla.device_attributes: "(device_id, *, target=None)",
+    spmd.torch_xla.disable_manual_sharding: "(tensor, partition_spec, full_shape, *, mesh=None)",
     spmd.eager: "()",
-    spmd.enable_manual_sharding: "(tensor, partition_spec, *, mesh=None)",
-    spmd.fill_shards: "(tensor, read)",
+    spmd.torch_xla.enable_manual_sharding: "(tensor, partition_spec, *, mesh=None)",
+    spmd.checkpoint.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
     spmd.full_tensor: "(tensor)",
@@ -109,11 +113,11 @@ SIGNATURES = {
     spmd.inspect: "(*tensors)",
     spmd.no_recompile: "(function=None, /, *, max_programs=0, allow_first=False)",
     spmd.show_sharding: "(what, shape=None)",
-    spmd.Picture.save: "(self, path)",
-    spmd.Picture.svg: "(self)",
-    spmd.Picture.text: "(self, *, use_color=False, scale=1.0, min_width=5, max_width=80)",
-    spmd.visualize_sharding: "(sharding, use_color=True, scale=1.0, min_width=9, max_width=80)",
-    spmd.visualize_tensor_sharding: "(t, use_color=True, scale=1.0, min_width=9, max_width=80)",
+    spmd.show.pictures.Picture.save: "(self, path)",
+    spmd.show.pictures.Picture.svg: "(self)",
+    spmd.show.pictures.Picture.text: "(self, *, use_color=False, scale=1.0, min_width=5, max_width=80)",
+    spmd.torch_xla.visualize_sharding: "(sharding, use_color=True, scale=1.0, min_width=9, max_width=80)",
+    spmd.torch_xla.visualize_tensor_sharding: "(t, use_color=True, scale=1.0, min_width=9, max_width=80)",
     spmd.linear_cross_entropy: (
         "(input, linear_weight, target, *, linear_bias=None, weight=None, reduction='mean', ignore_index=-100, "
         "label_smoothing=0.0, max_bytes=None)"
@@ -121,31 +125,32 @@ SIGNATURES = {
     spmd.load_checkpoint: "(module, path, *, strict=True, dtype=None, key=None, rename=None)",
     spmd.local_shards: "(tensor)",
     spmd.manual_seed: "(seed)",
-    spmd.bare_name: "(name)",
+    spmd.checkpoint.bare_name: "(name)",
     spmd.checkpoint_name: "(tensor, name)",
+    spmd.mark_dynamic: "(tensor, dim, *, min=None, max=None)",
     spmd.mark_sharding: "(tensor, mesh=None, partition_spec=None, *, memory_kind=None, gradient=True)",
-    spmd.add_step_closure: "(closure, args=(), run_async=False)",
-    spmd.annotate_custom_sharding: "(tensor, mesh, partition_spec=None)",
+    spmd.torch_xla.add_step_closure: "(closure, args=(), run_async=False)",
+    spmd.torch_xla.annotate_custom_sharding: "(tensor, mesh, partition_spec=None)",
     spmd.from_local_shards: "(shards, mesh, partition_spec=None, shape=None)",
     spmd.get_hlo: "(tensors=None)",
     spmd.load_local_shards_: "(tensor, shards)",
-    spmd.mark_sharding_with_gradients: "(tensor, mesh, partition_spec=None)",
+    spmd.torch_xla.mark_sharding_with_gradients: "(tensor, mesh, partition_spec=None)",
     spmd.on_sync: "(function)",
     spmd.reshard: "(tensor, partition_spec, mesh=None, *, memory_kind=None, gradient=True)",
     spmd.residence: "(tensor)",
     spmd.shard_as: "(a, b)",
-    spmd.unwrap_sharded_tensor: "(t)",
-    spmd.wrap_as_sharded_tensor: "(t, mesh_shape=None, partition_spec=None, **unknown)",
-    spmd.wrap_if_sharded: "(x)",
+    spmd.torch_xla.unwrap_sharded_tensor: "(t)",
+    spmd.torch_xla.wrap_as_sharded_tensor: "(t, mesh_shape=None, partition_spec=None, **unknown)",
+    spmd.torch_xla.wrap_if_sharded: "(x)",
     spmd.offload_optimizer: "(optimizer)",
     spmd.place_to_device: "(tensor)",
     spmd.place_to_host: "(tensor)",
     spmd.remat: "(function, *, policy=None)",
-    spmd.stablehlo_custom_call: (
+    spmd.torch_xla.stablehlo_custom_call: (
         "(args, call_target, output_shapes, output_dtypes, has_side_effect=False, backend_config='', api_version=0, "
         "frontend_attributes=None)"
     ),
-    spmd.mark_step: "(wait=False)",
+    spmd.torch_xla.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
     spmd.plan: "(step, *args, target=None, mesh=None, rules=None, **kwargs)",
@@ -155,7 +160,7 @@ SIGNATURES = {
     spmd.Plan.to_json: "(self)",
     spmd.process_count: "()",
     spmd.process_index: "()",
-    spmd.reduce_scatter: "(tensor, op='sum', dim=0, axis=())",
+    spmd.manual.reduce_scatter: "(tensor, op='sum', dim=0, axis=())",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
@@ -180,7 +185,7 @@ SIGNATURES = {
     spmd.metrics.compiles: "()",
     spmd.metrics.counter: "(name)",
     spmd.metrics.counter_names: "()",
-    spmd.metrics.explain: "(step=None)",
+    spmd.metrics.explain: "(step=None, *, passes=False)",
     spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
     spmd.metrics.report: "()",
@@ -266,6 +271,13 @@ class TestPublicApi:
         assert public(module) == set(NAMES[module].split())
 
     @pytest.mark.parametrize(
+        "module", [spmd.checkpoint, spmd.manual, spmd.torch_xla], ids=lambda module: module.__name__
+    )
+    def test_a_name_at_two_doors_is_one_object(self, module: ModuleType) -> None:
+        both = public(module) & public(spmd)
+        assert both and all(getattr(module, name) is getattr(spmd, name) for name in both)
+
+    @pytest.mark.parametrize(
         "function", SIGNATURES, ids=lambda function: f"{function.__module__}.{function.__qualname__}"
     )
     def test_signature(self, function: object) -> None:
@@ -274,11 +286,10 @@ class TestPublicApi:
     def test_flags(self) -> None:
         flags = {line.split(" = ")[0] for line in repr(spmd.config).splitlines()}
         assert flags == {
-            "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops", "max_pending_ops",
-            "max_logits_bytes", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
-            "process_timeout_seconds",
-            "program_cache", "program_cache_bytes", "program_cache_dir", "program_cache_size", "scan_layers",
-            "scan_iterations", "slow_compile_seconds", "sync_on_read",
+            "check_graphs", "check_shardings", "compiler_options", "op_table_size", "fallback", "loop_search_ops",
+            "max_logits_bytes", "max_pending_ops", "max_program_ops", "num_slices", "pad_lengths", "partitioner",
+            "process_timeout_seconds", "program_cache", "program_cache_bytes", "program_cache_dir",
+            "program_cache_size", "scan_iterations", "scan_layers", "slow_compile_seconds", "sync_on_read",
         }  # fmt: skip
 
     def test_every_public_name_says_what_it_does(self) -> None:
@@ -300,8 +311,8 @@ TAKING_KEYWORDS = {
     "spmd.ShardingRules.apply": lambda **given: spmd.ShardingRules({"weight": P()}).apply(
         _linear(), spmd.Mesh([0], (1,), ("fsdp",)), **given
     ),
-    "spmd.XLAShardedTensor": lambda **given: spmd.XLAShardedTensor(_value(), **given),
-    "spmd.wrap_as_sharded_tensor": lambda **given: spmd.wrap_as_sharded_tensor(_value(), **given),
+    "spmd.torch_xla.XLAShardedTensor": lambda **given: spmd.torch_xla.XLAShardedTensor(_value(), **given),
+    "spmd.torch_xla.wrap_as_sharded_tensor": lambda **given: spmd.torch_xla.wrap_as_sharded_tensor(_value(), **given),
     "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
     "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
     "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),
@@ -318,7 +329,7 @@ TAKING_KEYWORDS = {
     ),
 }
 # A function of autograd's, and torch's setters without a meaning here, which warn.
-TAKING_ALL = {"spmd.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
+TAKING_ALL = {"spmd.torch_xla.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
 
 
 def takes_any_keyword(function: Any) -> bool:

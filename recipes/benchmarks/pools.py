@@ -25,12 +25,14 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pairs", type=int, default=10, help="pairs of processes (default 10)")
     parser.add_argument("--steps", type=int, default=5, help="timed steps of each process (default 5)")
     parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--compiler-options", help="for both sides (see step.py); by default ours spares memory")
     return parser.parse_args(arguments)
 
 
 def median(side: str, args: argparse.Namespace, environment: dict[str, str]) -> float:
     """Returns the median milliseconds of a step of one side, in a process of its own."""
     flags = ["--devices", args.devices, "--partitioner", args.partitioner, "--layers", args.layers]
+    flags += [] if args.compiler_options is None else ["--compiler-options", args.compiler_options]
     printed = subprocess.run(
         [sys.executable, STEP, "--only", side, "--pairs", str(args.steps), *map(str, flags)],
         stdout=subprocess.PIPE, text=True, check=True, env=environment,

@@ -249,17 +249,13 @@ def _read(compiled: Any, row: Row) -> dict[str, Any]:
     """The figures of a program of JAX's, read in the same way as those of `spmd.plan`."""
     from types import SimpleNamespace
 
-    from spmd.core.base.counters import Collective
     from spmd.core.hlo.costs import cycles, repeated_flops
     from spmd.core.hlo.hlo import Module
     from spmd.core.hlo.hlo_collectives import collectives
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
     program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())
-    exchanged = [
-        Collective(found.kind, found.axes, found.size, found.data, found.count, is_async=found.is_async)
-        for found in collectives(module, program)  # type: ignore[arg-type]  # it reads only these of a graph
-    ]
+    exchanged = [row for row, _ in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
     return {

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..core.ir.meta import dense_meta
+
 SAFETENSORS = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16,
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "I64": torch.int64, "I32": torch.int32,
@@ -43,12 +45,8 @@ class Stored:
         size = self.dtype.itemsize
         # Mapped for this read only: its pages are released with the map. Writable, as torch requires.
         mapped = np.memmap(self.path, mode="c", offset=self.offset + first * size, shape=((last - first + 1) * size,))
-        return (
-            torch.from_numpy(mapped)
-            .view(self.dtype)
-            .as_strided(shape, self.strides)
-            .clone(memory_format=torch.contiguous_format)
-        )
+        elements = torch.from_numpy(mapped).view(self.dtype).as_strided(shape, self.strides)
+        return elements.clone(memory_format=torch.contiguous_format)
 
 
 Contents = dict[str, Any]  # a `Stored` for each tensor; other values unchanged
@@ -71,10 +69,7 @@ def open_checkpoint(path: str | Path, key: str | None = None) -> Contents:
 
 
 def _folder(path: Path, key: str | None) -> Contents:
-    for name in INDEXES:
-        if (path / name).is_file():
-            return _indexed(path / name, key)
-    for name in UNSHARDED:
+    for name in (*INDEXES, *UNSHARDED):
         if (path / name).is_file():
             return open_checkpoint(path / name, key)
     files = sorted(path.glob("*.safetensors"))
@@ -141,16 +136,8 @@ def _entry(path: Path, name: str, entry: Any, begin: int) -> Stored:
             f"load_checkpoint: {name!r} in {path} has the dtype {entry['dtype']}, which torch lacks; known are "
             f"{', '.join(SAFETENSORS)}"
         )
-    shape = tuple(entry["shape"])
-    return Stored(path, begin + entry["data_offsets"][0], SAFETENSORS[entry["dtype"]], shape, _dense(shape))
-
-
-def _dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for dim in reversed(shape):
-        strides.append(step)
-        step *= max(dim, 1)
-    return tuple(reversed(strides))
+    meta = dense_meta(entry["shape"], SAFETENSORS[entry["dtype"]])
+    return Stored(path, begin + entry["data_offsets"][0], meta.dtype, meta.shape, meta.strides)
 
 
 def _torch_file(path: Path, key: str | None) -> Contents:

@@ -1,6 +1,5 @@
 """Loading of a model from a checkpoint's files, each shard straight to its devices."""
 
-import difflib
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from ..core.base.hints import did_you_mean
 from ..core.engine.streamed import can_fill
 from ..core.lazy.tensor import XlaTensor
 from .files import Contents, Stored, open_checkpoint
@@ -157,7 +157,7 @@ def bare_name(name: str) -> str:
     call it themselves.
 
     >>> import spmd
-    >>> spmd.bare_name("_orig_module.layers.0._orig_mod.weight")
+    >>> spmd.checkpoint.bare_name("_orig_module.layers.0._orig_mod.weight")
     'layers.0.weight'
     """
     return _WRAPPERS.sub("", name).removesuffix(".")
@@ -187,8 +187,7 @@ def _names_differ(names: LoadedNames, path: str | Path) -> str:
         ("not in the model", names.unexpected_keys, names.missing_keys),
     ):
         for name in found[:5]:
-            near = difflib.get_close_matches(name, others, 1)
-            lines.append(f"    {title}: {name!r}" + (f"  did you mean {near[0]!r}?" if near else ""))
+            lines.append(f"    {title}: {name!r}{did_you_mean(name, others, '  {}')}")
         if len(found) > 5:
             lines.append(f"    {title}: {len(found) - 5} more")
     return "\n".join([*lines, "rename= maps the files' names to the model's, strict=False loads the names that fit"])

@@ -26,7 +26,7 @@ def fill_shards(tensor: torch.Tensor, read: Read) -> torch.Tensor:
 
     >>> import torch, spmd
     >>> x = spmd.mark_sharding(torch.empty(16, device="xla"), spmd.Mesh(range(8), (8,), ("fsdp",)), ("fsdp",))
-    >>> spmd.fill_shards(x, lambda indices: torch.arange(16.0)[indices]).sum().item()
+    >>> spmd.checkpoint.fill_shards(x, lambda indices: torch.arange(16.0)[indices]).sum().item()
     120.0
     """
     target = on_device(tensor, "fill_shards")

@@ -17,7 +17,7 @@ from ..mesh.placements import splits_of
 from ..tensors.annotate import get_sharding, mark_sharding
 from ..tensors.launch import from_process_local, full_tensor
 from ..tensors.shards import local_shards
-from ..torch_xla.sharded_tensor import XLAShardedTensor
+from ..torch_xla.sharded_tensor import XLAShardedTensor, of_sharding
 
 
 def placements_of(sharding: Sharding, rank: int) -> tuple[Any, ...]:
@@ -129,7 +129,7 @@ def distribute_module(
 
 
 class DTensor(XLAShardedTensor):
-    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.XLAShardedTensor` is.
+    """A tensor on xla that is placed on a mesh: a class for `isinstance`, as `spmd.torch_xla.XLAShardedTensor` is.
 
     Any tensor on xla has `placements` and `device_mesh` (None where it has no sharding),
     `redistribute(device_mesh, placements)` (see `spmd.reshard`) and `full_tensor()` (on the CPU, see
@@ -164,17 +164,8 @@ class DTensor(XLAShardedTensor):
         return from_process_local(local_tensor, mesh.root, layout.partition_spec(local_tensor.dim()))
 
 
-def _placements(tensor: XlaTensor) -> tuple[Any, ...] | None:
-    sharding = get_sharding(tensor)
-    return None if sharding is None else placements_of(sharding, tensor.dim())
-
-
-def _device_mesh(tensor: XlaTensor) -> DeviceMesh | None:
-    sharding = get_sharding(tensor)
-    if sharding is None:
-        return None
-    is_nameless = sharding.axis_names == tuple(map(str, range(len(sharding.axis_names))))
-    names = None if is_nameless else sharding.axis_names
+def _device_mesh(sharding: Sharding, rank: int) -> DeviceMesh:
+    names = sharding.given_names
     return DeviceMesh("xla", Mesh(sharding.device_ids, sharding.mesh_shape, names, target=sharding.target))
 
 
@@ -189,8 +180,8 @@ def _to_local(tensor: XlaTensor, *, grad_placements: Any = None) -> torch.Tensor
 
 
 # Attributes of the class of all tensors on xla, as those of PyTorch/XLA's sharded tensors.
-XlaTensor.placements = property(_placements)  # type: ignore[attr-defined]
-XlaTensor.device_mesh = property(_device_mesh)  # type: ignore[attr-defined]
+XlaTensor.placements = of_sharding(placements_of)  # type: ignore[attr-defined]
+XlaTensor.device_mesh = of_sharding(_device_mesh)  # type: ignore[attr-defined]
 XlaTensor.full_tensor = full_tensor  # type: ignore[attr-defined]
 XlaTensor.to_local = _to_local  # type: ignore[attr-defined]
 

@@ -1,7 +1,6 @@
 """Tensor and sequence parallelism by torch's plans, whose styles become annotations."""
 
 import contextlib
-import difflib
 import functools
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
 )
 
+from ..core.base.hints import did_you_mean
 from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
 from ..mesh.global_mesh import needed_mesh
@@ -96,8 +96,7 @@ def _matched(module: nn.Module, path: str) -> Iterator[nn.Module]:
 
 
 def _nowhere(module: nn.Module, path: str) -> str:
-    near = difflib.get_close_matches(path, [name for name, _ in module.named_modules()], n=1, cutoff=0.5)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = did_you_mean(path, [name for name, _ in module.named_modules()], cutoff=0.5)
     return f"parallelize_module: {path!r} matches no submodule of {type(module).__name__}{hint}"
 
 

@@ -1,11 +1,12 @@
-"""`torch.distributed._functional_collectives` on tensors on xla: its ops become those of `spmd.collectives`.
+"""`torch.distributed._functional_collectives` on tensors on xla: its ops become those of `spmd.manual`.
 
 A group is an axis of the mesh: its name, a tuple of names, or (mesh, axis); there are no process groups. torch's module
 is patched at the first manual computation after its import, for tensors on xla only.
 """
 
+import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +18,6 @@ from ..mesh.mesh import Mesh
 from . import collectives
 
 _MODULE = "torch.distributed._functional_collectives"
-_OPS = {"band": "and", "bor": "or"}
 _kept: list[torch.library.Library] = []
 
 
@@ -35,7 +35,11 @@ def install() -> None:
     if hasattr(module, "_maybe_wrap_tensors"):  # from torch 2.15 on, of the coalesced ones
         _replace(module, "_maybe_wrap_tensors", _unwrapped)
     _replace(module, "permute_tensor", _permute_tensor)
-    _replace(module.c10d, "_get_group_size_by_name", lambda torchs, group: _size(group) or torchs(group))
+    _replace(
+        module.c10d,
+        "_get_group_size_by_name",
+        lambda torchs, group: group.size if isinstance(group, _Group) else torchs(group),
+    )
 
 
 def _replace(module: Any, name: str, ours: Any) -> None:
@@ -62,35 +66,20 @@ class _Group(str):
 
 def _named(group: Any) -> _Group | None:
     """The axes of a group; None where it is one of torch's."""
-    mesh: Any = None
+    now, mesh, axes = tracker(), None, group
     if isinstance(group, tuple) and len(group) == 2 and isinstance(group[0], Mesh):
         mesh, axes = group
-    else:
-        axes = group
     axes = (axes,) if isinstance(axes, (str, int)) else axes
-    now = tracker()
-    if mesh is not None:
-        sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
-    elif now is not None:
-        sizes = dict(now.sizes)
-    elif manual_shards.latest is not None:
-        sizes = dict(manual_shards.latest.mesh_axes())
-    else:
+    here = mesh.sharding((), 0) if mesh is not None else now.mesh if now is not None else manual_shards.latest
+    if here is None or not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
         return None
-    if not isinstance(axes, (tuple, list)) or not all(isinstance(axis, (str, int)) for axis in axes):
-        return None
+    sizes = here.mesh_axes()
     if mesh is None and now is None and not all(axis in sizes for axis in axes):
         return None  # a group of torch's, outside of a manual computation
     names = [tuple(sizes)[axis] if isinstance(axis, int) and axis < len(sizes) else str(axis) for axis in axes]
     found = _Group(",".join(names))
-    found.size = 1
-    for name in names:
-        found.size *= sizes.get(name, 1)  # an unknown one is refused by the collective
+    found.size = math.prod(sizes.get(name, 1) for name in names)  # an unknown one is refused by the collective
     return found
-
-
-def _size(group: Any) -> int | None:
-    return group.size if isinstance(group, _Group) else None
 
 
 def _axes(group: Any) -> tuple[str, ...]:
@@ -102,16 +91,10 @@ def _axes(group: Any) -> tuple[str, ...]:
     return tuple(group.split(","))
 
 
-def _all_reduce(tensor: Any, op: str, group: Any) -> Any:
-    return collectives.all_reduce(tensor, _OPS.get(op, op), _axes(group))
-
-
-def _all_gather(tensor: Any, size: int, group: Any) -> Any:
-    return collectives.all_gather(tensor, 0, _axes(group))
-
-
-def _reduce_scatter(tensor: Any, op: str, size: int, group: Any) -> Any:
-    return collectives.reduce_scatter(tensor, _OPS.get(op, op), 0, _axes(group))
+def _permute_tensor(torchs: Any, tensor: Any, src_dst: Sequence[int], group: Any, tag: str = "") -> Any:
+    if type(tensor) is not XlaTensor:
+        return torchs(tensor, src_dst, group, tag)
+    return collectives.collective_permute(tensor, list(enumerate(src_dst)), _axes(_named(group) or group))
 
 
 def _all_to_all(tensor: Any, out_sizes: Sequence[int], in_sizes: Sequence[int], group: Any) -> Any:
@@ -123,33 +106,20 @@ def _all_to_all(tensor: Any, out_sizes: Sequence[int], in_sizes: Sequence[int], 
     return collectives.all_to_all(tensor, 0, 0, _axes(group))
 
 
-def _broadcast(tensor: Any, source: int, group: Any) -> Any:
-    return collectives.broadcast(tensor, source, _axes(group))
+def _of_each(kernel: Callable[..., Any]) -> Callable[..., list[Any]]:
+    return lambda tensors, *how: [kernel(tensor, *how) for tensor in tensors]
 
 
-def _wait(tensor: Any) -> Any:
-    return tensor.view_as(tensor)
-
-
-def _permute_tensor(torchs: Any, tensor: Any, src_dst: Sequence[int], group: Any, tag: str = "") -> Any:
-    if type(tensor) is not XlaTensor:
-        return torchs(tensor, src_dst, group, tag)
-    named = _named(group)
-    return collectives.collective_permute(tensor, list(enumerate(src_dst)), _axes(group if named is None else named))
-
-
-_KERNELS = {
-    "all_reduce": _all_reduce,
-    "all_gather_into_tensor": _all_gather,
-    "reduce_scatter_tensor": _reduce_scatter,
+# By the names of torch's ops; each takes a tensor first and its group last.
+_ONE_BY_ONE: dict[str, Callable[..., Any]] = {
+    "all_reduce": lambda tensor, op, group: collectives.all_reduce(tensor, op, _axes(group)),
+    "all_gather_into_tensor": lambda tensor, size, group: collectives.all_gather(tensor, 0, _axes(group)),
+    "reduce_scatter_tensor": lambda tensor, op, size, group: collectives.reduce_scatter(tensor, op, 0, _axes(group)),
+}
+_KERNELS: dict[str, Callable[..., Any]] = {
+    **_ONE_BY_ONE,
+    **{f"{name}_coalesced": _of_each(kernel) for name, kernel in _ONE_BY_ONE.items()},
     "all_to_all_single": _all_to_all,
-    "broadcast": _broadcast,
-    "wait_tensor": _wait,
-    "all_reduce_coalesced": lambda tensors, op, group: [_all_reduce(each, op, group) for each in tensors],
-    "all_gather_into_tensor_coalesced": lambda tensors, size, group: [
-        _all_gather(each, size, group) for each in tensors
-    ],
-    "reduce_scatter_tensor_coalesced": lambda tensors, op, size, group: [
-        _reduce_scatter(each, op, size, group) for each in tensors
-    ],
+    "broadcast": lambda tensor, source, group: collectives.broadcast(tensor, source, _axes(group)),
+    "wait_tensor": lambda tensor: tensor.view_as(tensor),
 }

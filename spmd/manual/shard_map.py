@@ -1,17 +1,17 @@
 """`spmd.shard_map`: per-shard PyTorch code over named mesh axes."""
 
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ..core.lazy.manual_shards import Cut
 from ..core.lazy.tensor import XlaTensor
-from ..core.manual.manual_computation import Cut, Result, run_manual
+from ..core.lower.manual_lowering import Boundary
+from ..core.manual.manual_computation import Result, run_manual
 from ..core.manual.manual_steps import disable, enable, untracked
-from ..core.sharding.value import Sharding
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import UNCONSTRAINED, PartitionSpec
@@ -31,14 +31,14 @@ def shard_map(
     """Returns a function that runs `fn` on every shard of a mesh: it splits the arguments and joins the results.
 
     `fn` is plain PyTorch over one shard's tensors; it is recorded once and communicates with the other shards by
-    `spmd.all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `collective_permute`, `broadcast` over the mesh's
-    axes. Tensors it closes over are replicated. Gradients reach the arguments and the closed-over tensors; those of
-    tensors that several shards have in full are summed over these shards.
+    `spmd.manual.all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `collective_permute`, `broadcast` over the
+    mesh's axes. Tensors it closes over are replicated. Gradients reach the arguments and the closed-over tensors; those
+    of tensors that several shards have in full are summed over these shards.
 
     Args:
         fn: takes and returns pytrees of tensors on xla; other values in its arguments are passed on. Without fn, this
             is a decorator.
-        mesh: the mesh; None: that of `with mesh:` or `spmd.set_global_mesh`, else the mesh of the arguments.
+        mesh: the mesh; None: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else the mesh of the arguments.
         in_specs: for each argument a spec, or a pytree of specs that is a prefix of it; P() or None: replicated. A spec
             may be shorter than the tensor has dims. One spec is for all arguments.
         out_specs: the same for the result: the dim along which the shards' results are joined over an axis; over an
@@ -59,7 +59,7 @@ def shard_map(
     >>> from spmd import P
     >>> mesh = spmd.Mesh([0], (1,), ("model",))
     >>> def row_parallel(x, w):
-    ...     return spmd.all_reduce(x @ w, "sum", "model")
+    ...     return spmd.manual.all_reduce(x @ w, "sum", "model")
     >>> matmul = spmd.shard_map(row_parallel, mesh, (P(None, "model"), P("model", None)), P())
     >>> matmul(torch.ones(2, 4, device="xla"), torch.ones(4, 3, device="xla")).tolist()
     [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
@@ -84,25 +84,24 @@ def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | Non
     The manual computation ends at `disable_manual_sharding`. All axes of the mesh are manual. The function is PyTorch/
     XLA's; `shard_map` does the same as one function, keeps the tensors that autograd has saved for backward (here
     backward computes them again) and checks more. The result has no value to read, and no sync runs it; the collectives
-    such as `spmd.all_reduce` take it.
+    such as `spmd.manual.all_reduce` take it.
 
     Raises ValueError for a spec that does not fit, or a dim that the shards do not divide.
     Source: `torch_xla.distributed.spmd.enable_manual_sharding`.
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> shard = spmd.enable_manual_sharding(torch.ones(4, 2, device="xla"), ("data", None), mesh=mesh)
-    >>> total = spmd.all_reduce(shard.sum(0), "sum", "data")
-    >>> spmd.disable_manual_sharding(total, (None,), (2,), mesh=mesh).tolist()
+    >>> shard = spmd.torch_xla.enable_manual_sharding(torch.ones(4, 2, device="xla"), ("data", None), mesh=mesh)
+    >>> total = spmd.manual.all_reduce(shard.sum(0), "sum", "data")
+    >>> spmd.torch_xla.disable_manual_sharding(total, (None,), (2,), mesh=mesh).tolist()
     [4.0, 4.0]
     """
     functional_collectives.install()
     _check_tensors([tensor], [""], {})
     mesh = mesh or get_global_mesh() or _mesh_of([tensor])
-    name = "the tensor"
-    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "enable_manual_sharding")
-    _check_divides(mesh, tensor, cut, name, "enable_manual_sharding")
-    return enable(tensor, _sharding(mesh), cut)
+    caller, name = "spmd.torch_xla.enable_manual_sharding", "the tensor"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", caller, divides=True)
+    return enable(tensor, mesh.sharding((), 0), cut)
 
 
 def disable_manual_sharding(
@@ -116,8 +115,8 @@ def disable_manual_sharding(
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> shard = spmd.enable_manual_sharding(torch.arange(4.0).to("xla"), ("data",), mesh=mesh)
-    >>> spmd.disable_manual_sharding(shard * 2, ("data",), (4,)).tolist()
+    >>> shard = spmd.torch_xla.enable_manual_sharding(torch.arange(4.0).to("xla"), ("data",), mesh=mesh)
+    >>> spmd.torch_xla.disable_manual_sharding(shard * 2, ("data",), (4,)).tolist()
     [0.0, 2.0, 4.0, 6.0]
     """
     _check_tensors([tensor], [""], {})
@@ -125,23 +124,19 @@ def disable_manual_sharding(
         found = untracked(tensor)
         if found is None:
             raise ValueError(
-                "spmd.disable_manual_sharding: expected a shard that enable_manual_sharding returned, or a mesh"
+                "spmd.torch_xla.disable_manual_sharding: expected a shard that enable_manual_sharding returned, or a "
+                "mesh"
             )
         mesh = Mesh(found.mesh.device_ids, found.mesh.mesh_shape, found.mesh.axis_names, target=found.mesh.target)
-    name = "the shard"
-    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, name, "the spec", "disable_manual_sharding")
-    sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
-    shape = [n * math.prod(sizes[axis] for axis in axes) for n, axes in zip(tensor.shape, cut, strict=True)]
+    caller = "spmd.torch_xla.disable_manual_sharding"
+    cut = _cut(mesh, mesh.axis_names, partition_spec, tensor, "the shard", "the spec", caller)
+    counts = Boundary(cut).counts(mesh.sharding((), 0).mesh_axes())
+    shape = [length * count for length, count in zip(tensor.shape, counts, strict=True)]
     if list(full_shape) != shape:
         raise ValueError(
-            f"spmd.disable_manual_sharding: shards of shape {list(tensor.shape)} make a tensor of shape {shape}, not "
-            f"{list(full_shape)}"
+            f"{caller}: shards of shape {list(tensor.shape)} make a tensor of shape {shape}, not {list(full_shape)}"
         )
-    return disable(tensor, _sharding(mesh), cut)
-
-
-def _sharding(mesh: Mesh) -> Sharding:
-    return Sharding.of(mesh.device_ids, mesh.mesh_shape, mesh.axis_names, target=mesh.target)
+    return disable(tensor, mesh.sharding((), 0), cut)
 
 
 def _call(
@@ -164,9 +159,7 @@ def _call(
         in_specs = tuple(in_specs)
     specs = _spread(in_specs, args, "in_specs", "args")
     places = [i for i, value in enumerate(values) if type(value) is XlaTensor]
-    cuts = [_cut(mesh, axes, specs[i], values[i], f"args{paths[i]}", "in_specs") for i in places]
-    for place, cut in zip(places, cuts, strict=True):
-        _check_divides(mesh, values[place], cut, f"args{paths[place]}")
+    cuts = [_cut(mesh, axes, specs[i], values[i], f"args{paths[i]}", "in_specs", divides=True) for i in places]
     made_tree: Any = None
 
     def body(shards: list[XlaTensor]) -> list[Result]:
@@ -189,8 +182,8 @@ def _call(
         return results
 
     nones: list[bool] = []
-    sharding = _sharding(mesh)
-    made = iter(run_manual("spmd.shard_map", body, [values[i] for i in places], cuts, sharding, axes, checks=check_vma))
+    given_values, sharding = [values[i] for i in places], mesh.sharding((), 0)
+    made = iter(run_manual("spmd.shard_map", body, given_values, cuts, sharding, axes, checks=check_vma))
     return tree_unflatten([None if is_none else next(made) for is_none in nones], made_tree)
 
 
@@ -233,12 +226,23 @@ def _manual_axes(mesh: Mesh, axis_names: Any) -> tuple[str, ...]:
 
 
 def _cut(
-    mesh: Mesh, axes: tuple[str, ...], spec: Any, tensor: Any, name: str, which: str, caller: str = "shard_map"
+    mesh: Mesh,
+    axes: tuple[str, ...],
+    spec: Any,
+    tensor: Any,
+    name: str,
+    which: str,
+    function: str = "spmd.shard_map",
+    *,
+    divides: bool = False,
 ) -> Cut:
-    """The manual axes that split each dim."""
-    caller = f"spmd.{caller}: {which} of {name}"
-    if isinstance(spec, str) or are_placements(spec):
-        spec = _named(mesh, mesh.sharding(spec, tensor.dim(), caller), tensor.dim(), spec, caller)
+    """The manual axes that split each dim, by the spec `which` of `name`. divides: whether they must divide it."""
+    caller, sizes = f"{function}: {which} of {name}", mesh.sharding((), 0).mesh_axes()
+    if isinstance(spec, str) or are_placements(spec):  # as a spec of the mesh's axes
+        sharding = mesh.sharding(spec, tensor.dim(), caller)
+        if sharding.mesh_axes() != sizes:
+            raise ValueError(f"{caller}: {spec!r} splits over no axes of {mesh!r}")
+        spec = PartitionSpec(*sharding.partition_spec(tensor.dim()))
     entries = () if spec is None else tuple(spec)
     if len(entries) > tensor.dim():
         raise ValueError(
@@ -260,29 +264,15 @@ def _cut(
                     "over the other axes the partitioner splits: leave it out here, and use spmd.mark_sharding for it"
                 )
         cut.append(found)
-    return tuple(cut)
-
-
-def _named(mesh: Mesh, sharding: Sharding, rank: int, spec: Any, caller: str) -> PartitionSpec:
-    """GSPMD text or placements as a spec of the mesh's axes."""
-    if sharding.mesh_axes() != _sharding(mesh).mesh_axes():
-        raise ValueError(f"{caller}: {spec!r} splits over no axes of {mesh!r}")
-    return PartitionSpec(*sharding.partition_spec(rank))
-
-
-def _check_divides(mesh: Mesh, tensor: Any, cut: Cut, name: str, caller: str = "shard_map") -> None:
-    sizes = dict(zip(mesh.axis_names, mesh.mesh_shape, strict=True))
-    for dim, axes in enumerate(cut):
-        count = 1
-        for axis in axes:
-            count *= sizes[axis]
+    for dim, count in enumerate(Boundary(tuple(cut)).counts(sizes) if divides else ()):
         if tensor.shape[dim] % count:
-            shown = " x ".join(f"{axis!r} ({sizes[axis]})" for axis in axes)
+            shown = " x ".join(f"{axis!r} ({sizes[axis]})" for axis in cut[dim])
             raise ValueError(
-                f"spmd.{caller}: dim {dim} of {name} has {tensor.shape[dim]} elements (shape {list(tensor.shape)}), "
+                f"{function}: dim {dim} of {name} has {tensor.shape[dim]} elements (shape {list(tensor.shape)}), "
                 f"which the {count} shards along {shown} do not divide; pad it first (torch.nn.functional.pad), or "
                 "do not split it"
             )
+    return tuple(cut)
 
 
 def _spread(specs: Any, tree: Any, which: str, path: str) -> list[Any]:

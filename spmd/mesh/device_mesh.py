@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -31,8 +30,9 @@ class DeviceMesh:
     Raises ValueError for another device type, as `Mesh` does, and for names that differ in number from the dims.
     Source: `torch.distributed.device_mesh.DeviceMesh`.
 
-    >>> import torch, spmd
-    >>> mesh = spmd.DeviceMesh("xla", torch.arange(8).view(2, 4), mesh_dim_names=("dp", "tp"))
+    >>> import torch
+    >>> from spmd.dtensor import DeviceMesh
+    >>> mesh = DeviceMesh("xla", torch.arange(8).view(2, 4), mesh_dim_names=("dp", "tp"))
     >>> mesh["tp"].shape, mesh["dp", "tp"]._flatten("all").size(), mesh.root
     ((4,), 8, Mesh([0, 1, 2, 3, 4, 5, 6, 7], (2, 4), ('dp', 'tp')))
     """
@@ -115,8 +115,10 @@ class DeviceMesh:
     @property
     def shape(self) -> tuple[int, ...]:
         """The size of each dim."""
-        sizes = dict(zip(self.root.axis_names, self.root.mesh_shape, strict=True))
-        return tuple(math.prod(sizes[axis] for axis in dim) for dim in self.dims)
+        return tuple(map(self._size, self.dims))
+
+    def _size(self, axes: Iterable[str]) -> int:
+        return math.prod(self.root.mesh_shape[self.root.axis_names.index(axis)] for axis in axes)
 
     @property
     def ndim(self) -> int:
@@ -125,15 +127,11 @@ class DeviceMesh:
 
     def size(self, mesh_dim: int | str | None = None) -> int:
         """The number of devices, or the size of a dim."""
-        return math.prod(self.shape) if mesh_dim is None else self.shape[self._index(mesh_dim)]
+        return math.prod(self.shape) if mesh_dim is None else self._size(self._axes(mesh_dim))
 
-    def _index(self, dim: int | str) -> int:
-        if isinstance(dim, str):
-            return (self[dim].mesh_dim_names or ()).index(dim) if dim in self._flat else self._names().index(dim)
-        return range(self.ndim)[dim]
-
-    def _names(self) -> tuple[str, ...]:
-        return self.mesh_dim_names or ()
+    def _axes(self, dim: int | str) -> tuple[str, ...]:
+        """The axes of the root for a dim, by index or by name."""
+        return self[dim].dims[0] if isinstance(dim, str) else self.dims[dim]
 
     def get_group(self, mesh_dim: int | str | None = None) -> str | tuple[str, ...]:
         """The axes of the root for a dim, which collectives inside `spmd.shard_map` take as a group.
@@ -142,7 +140,7 @@ class DeviceMesh:
         """
         if mesh_dim is None and self.ndim > 1:
             raise RuntimeError(f"get_group: {self!r} has {self.ndim} dims; name one")
-        axes = self.dims[0 if mesh_dim is None else self._index(mesh_dim)]
+        axes = self._axes(0 if mesh_dim is None else mesh_dim)
         return axes[0] if len(axes) == 1 else axes
 
     def get_all_groups(self) -> list[str | tuple[str, ...]]:
@@ -153,7 +151,8 @@ class DeviceMesh:
         """Raises NotImplementedError: one program runs on all devices."""
         raise NotImplementedError(
             "DeviceMesh: one program runs on all devices, so there is no rank with a coordinate here; inside "
-            "spmd.shard_map each shard has its own: spmd.axis_index(axis). For processes, see spmd.process_index()"
+            "spmd.shard_map each shard has its own: spmd.manual.axis_index(axis). For processes, see "
+            "spmd.process_index()"
         )
 
     get_rank = get_local_rank = get_coordinate
@@ -191,10 +190,8 @@ class DeviceMesh:
         self.root.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.root.__exit__(kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self.root.__exit__()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DeviceMesh):
@@ -211,12 +208,9 @@ class DeviceMesh:
 
 def _dims_on(root: Mesh, sharding: Sharding | None, rank: int) -> list[Dim]:
     """The sharding of each dim, where it is given in axes of this mesh, else unsharded dims."""
-    is_ours = sharding is not None and sharding.axis_names == root.axis_names and sharding.device_ids == root.device_ids
-    dims = (
-        sharding.closed().spec.dims
-        if sharding is not None and is_ours and sharding.mesh_shape == root.mesh_shape
-        else ()
-    )
+    grid = root.axis_names, root.device_ids, root.mesh_shape
+    is_ours = sharding is not None and (sharding.axis_names, sharding.device_ids, sharding.mesh_shape) == grid
+    dims = sharding.closed().spec.dims if sharding is not None and is_ours else ()
     return [*dims, *[UNSHARDED] * (rank - len(dims))]
 
 
@@ -231,8 +225,8 @@ def init_device_mesh(
 
     Args: as of `DeviceMesh`. Source: `torch.distributed.device_mesh.init_device_mesh`.
 
-    >>> import spmd
-    >>> spmd.init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
+    >>> from spmd.dtensor import init_device_mesh
+    >>> init_device_mesh("xla", (2, 4), mesh_dim_names=("dp", "tp"))
     DeviceMesh(dp=2, tp=4)
     """
     ids = np.arange(math.prod(mesh_shape)).reshape(tuple(mesh_shape))

@@ -12,10 +12,10 @@ def set_global_mesh(mesh: Mesh | None) -> None:
     Source: `torch_xla.distributed.spmd.set_global_mesh`.
 
     >>> import spmd
-    >>> spmd.set_global_mesh(spmd.Mesh([0], (1,), ("data",)))
-    >>> spmd.get_global_mesh()
+    >>> spmd.torch_xla.set_global_mesh(spmd.Mesh([0], (1,), ("data",)))
+    >>> spmd.torch_xla.get_global_mesh()
     Mesh([0], (1,), ('data',))
-    >>> spmd.set_global_mesh(None)
+    >>> spmd.torch_xla.set_global_mesh(None)
     """
     if not isinstance(mesh, Mesh | None):
         raise TypeError(f"set_global_mesh: expected a spmd.Mesh or None, got {type(mesh).__name__}")
@@ -36,6 +36,7 @@ def needed_mesh(caller: str) -> Mesh:
     mesh = get_global_mesh()
     if mesh is None:
         raise ValueError(
-            f"{caller}: expected a mesh, got none; pass one, or use `with mesh:` or spmd.set_global_mesh(mesh)"
+            f"{caller}: expected a mesh, got none; pass one, or use `with mesh:` or "
+            "spmd.torch_xla.set_global_mesh(mesh)"
         )
     return mesh

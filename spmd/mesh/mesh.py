@@ -1,7 +1,6 @@
 """Mesh: devices arranged in a grid with named axes, and the check of a spec against it."""
 
 import ast
-import difflib
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
@@ -11,6 +10,7 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from ..core.base.hints import did_you_mean
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
@@ -244,12 +244,10 @@ class Mesh:
             )
         if axis in self.axis_names:
             return axis
-        near = difflib.get_close_matches(axis, self.axis_names, n=1)
-        hint = f"  did you mean {near[0]!r}?" if near else ""
         raise ValueError(
             f"{caller}: axis {axis!r} of {spec!r} is not in the mesh (axes: {_listed(self.axis_names)}).\n"
             + _point_at(spec, axis)
-            + hint
+            + did_you_mean(axis, self.axis_names, "  {}")
         )
 
     def __eq__(self, other: object) -> bool:
@@ -298,7 +296,7 @@ def get_1d_mesh(axis_name: str | None = None) -> Mesh:
     """Returns a mesh of all devices on one axis. Source: `torch_xla.distributed.spmd.get_1d_mesh`.
 
     >>> import spmd
-    >>> spmd.get_1d_mesh("data").size() == len(spmd.device_ids())
+    >>> spmd.torch_xla.get_1d_mesh("data").size() == len(spmd.device_ids())
     True
     """
     ids = range(len(devices()))

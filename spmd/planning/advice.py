@@ -14,9 +14,10 @@ def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
     if plan.fits:
         return plan
     said = []
+    nodes = [node for graph in programs for node in graph.nodes]
     state = plan.state + plan.inputs
     if plan.temporaries >= state:
-        if not _recomputes(programs):
+        if all(node.op.name != "spmd.recompute" for node in nodes):
             said.append("activation checkpointing of each layer (torch.utils.checkpoint), which keeps only its input")
         said.append("a smaller batch per device, or a mesh axis that also splits the sequence or the features")
     if state > plan.temporaries or (plan.memory is not None and 2 * state > plan.memory):
@@ -26,24 +27,9 @@ def advice(plan: Plan, programs: Sequence[Graph]) -> Plan:
         )
     if plan.num_devices == 1:
         said.append("a mesh of more devices, and fsdp.FullyShardedDataParallel over it")
-    if not _computes_in_bfloat16(programs):
+    if not any(torch.bfloat16 in {meta.dtype for meta in node.op.metas} for node in nodes if node.op.name in _PRODUCTS):
         said.append("bfloat16 compute (torch.autocast), which halves the tensors kept between forward and backward")
     return dataclasses.replace(plan, advice=tuple(said))
-
-
-def _recomputes(programs: Sequence[Graph]) -> bool:
-    return any(node.op.name == "spmd.recompute" for graph in programs for node in graph.nodes)
-
-
-def _computes_in_bfloat16(programs: Sequence[Graph]) -> bool:
-    """True if any product of floats is in bfloat16."""
-    return any(
-        meta.dtype == torch.bfloat16
-        for graph in programs
-        for node in graph.nodes
-        if node.op.name in _PRODUCTS
-        for meta in node.op.metas
-    )
 
 
 _PRODUCTS = frozenset({"aten.linear", "aten.mm", "aten.bmm", "aten.addmm", "aten.matmul", "aten.convolution"})

@@ -109,29 +109,18 @@ def rules_of_nothing(rules: ShardingRules, roots: Sequence[nn.Module], line: str
     """Findings on the rules that match nothing, and those whose paths are all matched by earlier rules."""
     paths = [path for root in roots for path, *_ in tensors_of(root)]
     modules = [path for root in roots for path, _ in root.named_modules()]
-    table = rules.of_parameters()
-    for pattern, _ in table:
-        mine = [path for path in paths if matches(pattern, path)]
-        takers = [taker for path in mine if (taker := rules.match(path)) is not None]
-        yield from _fate(pattern, mine, list(dict.fromkeys(takers)), line)
-    sites = rules.of_activations()
-    for pattern, site, spec in sites:
-        part = site.side, site.at, None if site.at else len(spec)
-        same_part = [
-            (other, one) for other, one, its in sites if (one.side, one.at, None if one.at else len(its)) == part
-        ]
-        mine = [path for path in modules if matches(site.path, path)]
-        takers = [next(other for other, one in same_part if matches(one.path, path)) for path in mine]
-        yield from _fate(pattern, mine, list(dict.fromkeys(takers)), line)
-
-
-def _fate(pattern: str, mine: list[str], takers: list[str], line: str) -> Iterator[Finding]:
-    if not mine:
-        yield Finding("idle rule", pattern, "it matches nothing in the model", line)
-    elif pattern not in takers:
-        yield Finding(
-            "shadowed rule", pattern, f"earlier rules match all of its paths: {', '.join(map(repr, takers))}", line
-        )
+    # (rule, pattern of paths, the tensors that the rule is for: of parameters, or a part of a module's activations)
+    table: list[tuple[str, str, Any]] = [(pattern, pattern, None) for pattern, _ in rules.of_parameters()]
+    table += [(rule, site.path, site.part(spec)) for rule, site, spec in rules.of_activations()]
+    for rule, pattern, part in table:
+        same = [(other, of) for other, of, its in table if its == part]
+        mine = [path for path in (paths if part is None else modules) if matches(pattern, path)]
+        takers = dict.fromkeys(next(other for other, of in same if matches(of, path)) for path in mine)
+        if not mine:
+            yield Finding("idle rule", rule, "it matches nothing in the model", line)
+        elif rule not in takers:
+            text = f"earlier rules match all of its paths: {', '.join(map(repr, takers))}"
+            yield Finding("shadowed rule", rule, text, line)
 
 
 # Requested gathers: those of annotations, and of the parameters of a unit.

@@ -13,7 +13,7 @@ from ..core.hlo.hlo_collectives import source_of
 from ..core.ir.graph import DeviceData, Node, TupleElement, Value, next_serial, origin
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
-from .reachable import Reachable
+from .reachable import Reachable, outermost
 
 _SEQUENCE = (1 << 48) - 1  # the bits of a node's sequence that are autograd's number (see `ir.source`)
 
@@ -67,12 +67,10 @@ class Calls:
 
 def _paths(modules: Sequence[nn.Module]) -> dict[int, str]:
     """The paths of modules from the outermost ones, without wrappers of one `module`."""
-    inner = {id(child) for module in modules for child in module.children()}
     paths: dict[int, str] = {}
-    for root in modules:
-        if id(root) not in inner:
-            for name, module in root.named_modules():
-                paths.setdefault(id(module), _plain(root, name))
+    for root in outermost(modules):
+        for name, module in root.named_modules():
+            paths.setdefault(id(module), _plain(root, name))
     return paths
 
 

@@ -13,7 +13,6 @@ from ..core.engine.syncs import sync
 from ..core.hlo.hlo_collectives import line_of, source_of
 from ..core.ir.graph import DeviceData, Graph, Node
 from ..core.ir.source import Line, node_line, user_line
-from ..core.lazy.threads import enter_thread
 from ..core.pjrt import devices
 from ..core.sharding.topology import Target, all_devices, is_simulated, num_devices, standing_in
 from ..core.sharding.value import DEVICE, Sharding
@@ -29,7 +28,7 @@ from .names import Calls, Roles, path_of
 from .progress import stage
 from .reachable import Reachable
 from .report import Plan
-from .saved_state import kept, without_data
+from .saved_state import abstractly
 
 
 def plan(
@@ -110,7 +109,6 @@ class ApplyRules:
 
 def planned(step: Any, args: Any, kwargs: Any, target: Target, lay: ApplyRules | None, line: Line) -> Plan:
     """See `plan`."""
-    enter_thread()
     layouts: dict[tuple[int, int], Sharding] = {}
     with stage("plan"):
         while True:
@@ -130,7 +128,7 @@ class Recorded:
 
     rows, findings: the shardings of the models, and notes on them. sites: the modules whose activations have a rule;
     None: there are no rules. earlier: all programs of both steps, which `unknown` refers to (see `abstract.Recording`).
-    made: the results of this step's programs, which later ones may read.
+    made: the results of this step's programs, which later ones may read. mesh: None: that of the programs.
     """
 
     programs: list[Graph]
@@ -143,15 +141,15 @@ class Recorded:
     rows: list[Row]
     findings: list[Finding]
     sites: set[str] | None
+    mesh: Sharding | None = None
 
 
 def _record(
     step: Any, args: Any, kwargs: Any, layouts: dict[tuple[int, int], Sharding], lay: ApplyRules | None
 ) -> Recorded:
     recording = abstract.Recording(layouts)
-    reachable = Reachable(step, (args, kwargs))
-    calls = Calls(reachable.modules)
-    with abstract.recorded(recording), kept(reachable), without_data(reachable, (args, kwargs)):
+    with abstractly(step, (args, kwargs), recording) as reachable:
+        calls = Calls(reachable.modules)
         roots = roots_of(reachable.modules)
         patterns, sites = ({}, None) if lay is None else lay.apply(roots)
         result = step(*args, **kwargs)
@@ -199,52 +197,27 @@ def _read_at(path: str, names: dict[DeviceData, str], programs: Sequence[Graph])
     return ""
 
 
-_OF_A_PROGRAM = (
-    "optimizer_state", "arguments", "results", "in_place", "temporaries", "host", "flops", "cycles", "cycles_once",
-    "num_programs", "num_ops", "compile_seconds",
-)  # fmt: skip
-
-
 def _table(model: nn.Module, lay: ApplyRules | None, target: Target, line: Line) -> Plan:
     """The plan of a module without a step: its shardings and their bytes."""
-    enter_thread()
-    reachable = Reachable(model, ())
-    with abstract.recorded(abstract.Recording()), kept(reachable), without_data(reachable, ()):
+    with abstractly(model, ()):
         patterns, _ = ({}, None) if lay is None else lay.apply([model])
         rows, findings = rows_of([model], patterns)
-        trained = sum(
-            row.bytes for row, (_, tensor, _) in zip(rows, tensors_of(model), strict=True) if tensor.requires_grad
-        )
-        shardings = [found for _, tensor, _ in tensors_of(model) if (found := get_sharding(tensor)) is not None]
+        tensors = [tensor for _, tensor, _ in tensors_of(model)]
+        trained = sum(row.bytes for row, tensor in zip(rows, tensors, strict=True) if tensor.requires_grad)
+        shardings = [found for tensor in tensors if (found := get_sharding(tensor)) is not None]
         findings = [replace(found, line=str(line)) for found in findings]
         if lay is not None:
             findings += rules_of_nothing(lay.rules, [model], lay.rules.line)
+    parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
+    state = {"parameters": parameters, "gradients": trained, "optimizer state": 0, "host": 0}
     mesh = max(shardings, key=lambda one: len(one.device_ids), default=devices.default_sharding())
+    recorded = Recorded([], [], set(), {}, {}, state, lambda node: "", rows, findings, None, mesh)
     target = mesh.target or target
     with standing_in(target):
-        device: Any = next(iter(mesh.jax.device_set))
-    chip = chip_of(device)
-    parameters, buffers = (sum(row.bytes for row in rows if row.is_buffer is kind) for kind in (False, True))
-    nothing: dict[str, Any] = dict.fromkeys(_OF_A_PROGRAM, 0)
-    return Plan(
-        target=target,
-        chip=device.device_kind,
-        num_devices=len(mesh.device_ids),
-        mesh={str(name): size for name, size in mesh.mesh_axes().items()},
-        parameters=parameters,
-        gradients=trained,
-        inputs=buffers,
-        peak=parameters + buffers,
-        memory=chip.memory_bytes if chip is not None else _memory(target, device),
-        collectives=(),
-        line=str(line),
-        notes=(
-            f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes",
-        ),
-        layout=tuple(rows),
-        findings=tuple(findings),
-        **nothing,
-    )
+        made = _planned(recorded, target, line)
+    note = f"no step was passed: with AdamW's two moments training holds {parameters + buffers + 3 * trained:,} bytes"
+    peak = parameters + buffers
+    return replace(made, inputs=buffers, peak=peak, notes=(note,), peak_flops=None, clock=None, constants="")
 
 
 def bytes_of(roles: Roles) -> dict[str, int]:
@@ -296,7 +269,7 @@ def _chosen(recorded: Recorded, line: Line) -> dict[tuple[int, int], Sharding]:
 def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
     programs = recorded.programs
     figures = figures_of(programs, recorded.paths, line)
-    mesh = max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
+    mesh = recorded.mesh or max((graph.mesh for graph in programs), key=lambda mesh: len(mesh.device_ids))
     device: Any = next(iter(mesh.jax.device_set))
     chip = chip_of(device)
     inputs = {
@@ -305,8 +278,11 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
         if recorded.roles[device_data] == "inputs" and device_data not in recorded.made
     }
-    on_host = {device_data for device_data, sharding in inputs.items() if sharding.memory != DEVICE}
-    widest = max(figures, key=lambda one: one.peak_bytes)
+    input_bytes: Counter[bool] = Counter()  # True: those on the device
+    for device_data, sharding in inputs.items():
+        input_bytes[sharding.memory == DEVICE] += shard_bytes(device_data, sharding)
+    collectives = [row for one in figures for row in one.collectives]
+    widest = max(figures, key=lambda one: one.peak_bytes, default=Figures())
     error = next((one.error for one in figures if one.error), "")
     refused = [graph for graph, one in zip(programs, figures, strict=True) if one.error]
     made = Plan(
@@ -317,25 +293,21 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         parameters=recorded.state["parameters"],
         gradients=recorded.state["gradients"],
         optimizer_state=recorded.state["optimizer state"],
-        inputs=sum(
-            shard_bytes(device_data, sharding) for device_data, sharding in inputs.items() if device_data not in on_host
-        ),
+        inputs=input_bytes[True],
         arguments=widest.argument_bytes,
         results=widest.result_bytes,
         in_place=widest.in_place_bytes,
-        temporaries=max(one.temporary_bytes for one in figures),
+        temporaries=max((one.temporary_bytes for one in figures), default=0),
         peak=widest.peak_bytes,
         host=recorded.state["host"]
-        + sum(shard_bytes(device_data, inputs[device_data]) for device_data in on_host)
-        + max(one.host_temporary_bytes for one in figures),
+        + input_bytes[False]
+        + max((one.host_temporary_bytes for one in figures), default=0),
         memory=chip.memory_bytes if chip is not None else _memory(target, device),
         flops=sum(one.flops for one in figures),
         cycles=sum(one.cycles for one in figures),
         cycles_once=sum(one.cycles_once for one in figures),
         kernel_flops=sum(one.kernel_flops for one in figures),
-        collectives=tuple(
-            sorted((row for one in figures for row in one.collectives), key=lambda row: -row.moved_bytes)
-        ),
+        collectives=tuple(sorted(collectives, key=lambda row: -row.moved_bytes)),
         num_programs=len(programs),
         num_ops=sum(len(graph.nodes) for graph in programs),
         compile_seconds=sum(one.compile_seconds for one in figures),
@@ -349,11 +321,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
         layout=tuple(recorded.rows),
         findings=(
             *recorded.findings,
-            *(
-                ()
-                if recorded.sites is None
-                else reshards((row for one in figures for row in one.collectives), recorded.sites)
-            ),
+            *(() if recorded.sites is None else reshards(collectives, recorded.sites)),
         ),
     )
     return advice(made, programs)

@@ -8,17 +8,25 @@ import time
 from collections.abc import Iterator
 
 from ..core.base.config import config
+from ..core.base.state import held
 
 _EVERY = 0.5  # seconds
 _ERASE = "\r\033[K"
-_thread = threading.local()  # .stages: of the thread, the outermost first
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.stages: list[str] = []  # the outermost first
+
+
+_thread = _Thread()
 
 
 @contextlib.contextmanager
 def stage(text: str) -> Iterator[None]:
     """Shows the text while the context is open, after the texts of the enclosing stages; `config.slow_compile_seconds`
     after the outermost began, or never where that is 0."""
-    stages = _stages()
+    stages = _thread.stages
     stages.append(text)
     try:
         with contextlib.nullcontext() if len(stages) > 1 or not _is_shown() else _written(stages):
@@ -27,21 +35,9 @@ def stage(text: str) -> Iterator[None]:
         stages.pop()
 
 
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
+def silent() -> contextlib.AbstractContextManager[None]:
     """Hides the stages inside the context."""
-    before, _thread.stages = _stages(), [""]
-    try:
-        yield
-    finally:
-        _thread.stages = before
-
-
-def _stages() -> list[str]:
-    if not hasattr(_thread, "stages"):
-        _thread.stages = []
-    found: list[str] = _thread.stages
-    return found
+    return held(_thread, stages=[""])
 
 
 def _is_shown() -> bool:

@@ -1,18 +1,19 @@
 """A plan as one self-contained HTML page: pictures inline, the full table of collectives, no external files."""
 
 import base64
-import html
 import io
+from collections.abc import Collection, Iterable, Sequence
+from html import escape
 
 from matplotlib.figure import Figure
 
 from ..planning.report import Plan
-from .table import equal_collectives, equal_layers, headline, kind_of, parts, size
+from . import table
 
-_GREY, _FREE = "#9aa5b1", "#e8ecf0"
+_GREY = "#9aa5b1"
 _COLORS = {
     "parameters": "#4c78a8", "gradients": "#72b7b2", "optimizer state": "#54a24b", "inputs": "#b279a2",
-    "other arguments": _GREY, "temporaries": "#f58518",
+    "other arguments": _GREY, "temporaries": "#f58518", "free": "#e8ecf0",
 }  # fmt: skip
 _KIND_COLORS = {
     "all-gather": "#4c78a8", "reduce-scatter": "#54a24b", "all-reduce + slice": "#88d27a", "all-reduce": "#e45756",
@@ -34,73 +35,57 @@ code { font-size: .85em; color: #52606d; word-break: break-word; } img { max-wid
 
 def page_of(plan: Plan) -> str:
     """The HTML text of the page."""
-    fits = f'<p class="{"good" if plan.fits else "bad"}">{_text(headline(plan))}</p>'
-    body = [
-        f"<h1>Plan of a step</h1>{fits}<p class='note'>{_text(plan.line)}</p>",
-        f"<h2>Memory of one device</h2>{_picture(_memory(plan), 'memory of one device')}{_figures(plan)}",
+    compiled = f"{plan.num_programs} program(s), {plan.num_ops:,} ops"
+    rows = [*table.figures(plan), ("compile time", f"{plan.compile_seconds:.2f} s", compiled)]
+    collectives: list[tuple[_Cell, ...]] = [
+        (*texts, (origin, line)) for texts, origin, line in table.collective_rows(plan)
     ]
-    if plan.formula:
-        body.append(f"<h2>Time</h2><p>{_text(plan.formula)}</p>")
-    if plan.verdict:
-        body.append(f"<h2>The compiler</h2><p class='bad'>{_text(plan.verdict)}</p>")
-    for heading, lines in (("The largest values", plan.largest), ("Advice", plan.advice)):
-        if lines:
-            body.append(f"<h2>{heading}</h2><ul>{''.join(f'<li>{_text(line)}</li>' for line in lines)}</ul>")
-    if plan.collectives:
-        shown = _picture(_traffic(plan), "bytes that collectives move")
-        body.append(f"<h2>Collectives</h2>{shown}{_collectives(plan)}")
-    if plan.layout:
-        body.append(f"<h2>Layout</h2>{_layout(plan)}")
-    if plan.findings:
-        items = [f"<li>{_text(str(found))}<br><code>{_text(found.line)}</code></li>" for found in plan.findings]
-        body.append(f"<h2>Findings</h2><ul>{''.join(items)}</ul>")
-    body += [f"<p class='note'>{_text(note)}</p>" for note in plan.notes]
-    title = _text(plan.target or "devices here")
+    sections = {
+        "Memory of one device": _memory(plan) + _table(("per device", "", "exactly"), rows, {1, 2}),
+        "Time": plan.formula and f"<p>{escape(plan.formula)}</p>",
+        "The compiler": plan.verdict and f"<p class='bad'>{escape(plan.verdict)}</p>",
+        "The largest values": _list(plan.largest),
+        "Advice": _list(plan.advice),
+        "Collectives": collectives and _traffic(plan) + _table((*table.COLLECTIVES, "from"), collectives, {2, 3, 4}),
+        "Layout": plan.layout and _table(table.LAYOUT, table.layout_rows(plan.layout), {4}),
+        "Findings": _list([(str(found), found.line) for found in plan.findings]),
+    }
+    body = [
+        f'<h1>Plan of a step</h1><p class="{"good" if plan.fits else "bad"}">{escape(table.headline(plan))}</p>',
+        f"<p class='note'>{escape(plan.line)}</p>",
+        *(f"<h2>{heading}</h2>{content}" for heading, content in sections.items() if content),
+        *(f"<p class='note'>{escape(note)}</p>" for note in plan.notes),
+    ]
+    title = escape(plan.target or "devices here")
     return (
         f"<!doctype html>\n<html lang='en'><head><meta charset='utf-8'><title>Plan: {title}</title>"
         f"<style>{_STYLE}</style></head><body>{''.join(body)}</body></html>\n"
     )
 
 
-def _text(text: str) -> str:
-    return html.escape(text)
+_Cell = str | tuple[str, str]  # a text, or a text with a user's line below
 
 
-def _figures(plan: Plan) -> str:
-    rows = [(name, size(count), f"{count:,}") for name, count in parts(plan)]
-    rows.append(("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"))
-    rows.append(("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}"))
-    rows.append(
-        ("compile time", f"{plan.compile_seconds:.2f} s", f"{plan.num_programs} program(s), {plan.num_ops:,} ops")
-    )
-    lines = [f"<tr><td>{_text(a)}</td><td class=n>{_text(b)}</td><td class=n>{_text(c)}</td></tr>" for a, b, c in rows]
-    return f"<table><tr><th>per device</th><th class=n></th><th class=n>exactly</th></tr>{''.join(lines)}</table>"
+def _html(cell: _Cell) -> str:
+    return escape(cell) if isinstance(cell, str) else f"{escape(cell[0])}<br><code>{escape(cell[1])}</code>"
 
 
-def _collectives(plan: Plan) -> str:
-    lines = []
-    for row, path, count, moved in equal_collectives(plan.collectives):
-        texts = (kind_of(row), f"{' x '.join(row.axes)} ({row.devices})")
-        numbers = (f"{count:,}", size(row.bytes), size(moved))
-        came = f"{_text(f'{path} {row.op}'.strip())}<br><code>{_text(row.line)}</code>"
-        lines.append(
-            "<tr>"
-            + "".join(f"<td>{_text(text)}</td>" for text in texts)
-            + "".join(f"<td class=n>{number}</td>" for number in numbers)
-            + f"<td>{came}</td></tr>"
-        )
-    heads = "<th>kind</th><th>axes</th><th class=n>count</th><th class=n>bytes</th><th class=n>moved</th><th>from</th>"
-    return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
+def _list(items: Iterable[_Cell]) -> str:
+    """A list in HTML; "" without items."""
+    lines = "".join(f"<li>{_html(item)}</li>" for item in items)
+    return lines and f"<ul>{lines}</ul>"
 
 
-def _layout(plan: Plan) -> str:
-    lines = []
-    for path, row, count, total in equal_layers(plan.layout):
-        times = f" x {count:,}" if count > 1 else ""
-        texts = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
-        lines.append(f"<tr>{''.join(f'<td>{_text(text)}</td>' for text in texts)}<td class=n>{size(total)}</td></tr>")
-    heads = "<th>path</th><th>dtype, shape</th><th>spec</th><th>rule</th><th class=n>per device</th>"
-    return f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
+def _table(heads: Sequence[str], rows: Iterable[Iterable[_Cell]], numbers: Collection[int]) -> str:
+    """A table in HTML. numbers: the columns that hold numbers."""
+
+    kinds = [" class=n" if i in numbers else "" for i in range(len(heads))]
+
+    def line(tag: str, cells: Iterable[_Cell]) -> str:
+        made = (f"<{tag}{kind}>{_html(cell)}</{tag}>" for kind, cell in zip(kinds, cells, strict=True))
+        return f"<tr>{''.join(made)}</tr>"
+
+    return f"<table>{line('th', heads)}{''.join(line('td', row) for row in rows)}</table>"
 
 
 def _picture(figure: Figure, what: str) -> str:
@@ -109,53 +94,44 @@ def _picture(figure: Figure, what: str) -> str:
     return f'<img alt="{what}" src="data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}">'
 
 
-def _scaled(count: float) -> tuple[float, str]:
-    """The unit for an axis up to this number of bytes, and its name."""
-    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= unit:
-            return float(unit), name
-    return 1.0, "B"
-
-
-def _memory(plan: Plan) -> Figure:
+def _memory(plan: Plan) -> str:
     """One bar: the parts of a device's memory, and the rest."""
-    known = {name: count for name, count in parts(plan) if name in _COLORS and name != "temporaries"}
+    known = {name: count for name, count in table.parts(plan) if name in _COLORS and name != "temporaries"}
     other = max(plan.arguments + plan.results - plan.in_place - sum(known.values()), 0)
     amounts = known | {"other arguments": other, "temporaries": plan.temporaries}
     total = sum(amounts.values())
-    has = plan.memory is not None and plan.memory <= 40 * max(total, 1)
-    unit, name = _scaled(max(total, plan.memory if has and plan.memory is not None else 0))
+    memory = plan.memory if plan.memory is not None and plan.memory <= 40 * max(total, 1) else None
+    amounts["free"] = max((memory or 0) - total, 0)
+    unit, name = table.scaled(max(total, memory or 0))
     figure = Figure(figsize=(9, 2.4), layout="constrained")
     axes = figure.subplots()
     start = 0.0
     for part, count in amounts.items():
         if count:
-            width = count / unit
-            axes.barh(0, width, left=start, color=_COLORS[part], edgecolor="white", label=f"{part} ({size(count)})")
-            start += width
-    if has and plan.memory is not None:
-        limit = plan.memory / unit
-        if limit > start:
-            axes.barh(0, limit - start, left=start, color=_FREE, label=f"free ({size(plan.memory - total)})")
-        axes.axvline(limit, color="#b42318", linewidth=2, label=f"the chip's memory ({size(plan.memory)})")
-    axes.axvline(plan.peak / unit, color="#1f2933", linestyle="--", linewidth=1.5, label=f"peak ({size(plan.peak)})")
+            label = f"{part} ({table.size(count)})"
+            axes.barh(0, count / unit, left=start, color=_COLORS[part], edgecolor="white", label=label)
+            start += count / unit
+    if memory is not None:
+        axes.axvline(memory / unit, color="#b42318", linewidth=2, label=f"the chip's memory ({table.size(memory)})")
+    peak = f"peak ({table.size(plan.peak)})"
+    axes.axvline(plan.peak / unit, color="#1f2933", linestyle="--", linewidth=1.5, label=peak)
     axes.set(yticks=[], xlabel=f"{name} per device", xlim=(0, None))
     axes.spines[["top", "right", "left"]].set_visible(False)
     figure.legend(loc="outside upper center", ncols=3, frameon=False, fontsize=9)
-    return figure
+    return _picture(figure, "memory of one device")
 
 
-def _traffic(plan: Plan) -> Figure:
+def _traffic(plan: Plan) -> str:
     """A bar for each of the collectives that move most."""
-    found = equal_collectives(plan.collectives)
+    found = table.equal_collectives(plan.collectives)
     rest = sum(moved for *_, moved in found[_BARS:])
     bars = [
-        (f"{path or row.op or 'made by the compiler'} ({count:,} x)", kind_of(row), moved)
+        (f"{path or row.op or 'made by the compiler'} ({count:,} x)", table.kind_of(row), moved)
         for row, path, count, moved in found[:_BARS]
     ]
     if rest:
         bars.append((f"{len(found) - _BARS} more", "", rest))
-    unit, name = _scaled(max(moved for *_, moved in bars))
+    unit, name = table.scaled(max(moved for *_, moved in bars))
     figure = Figure(figsize=(9, 1.2 + 0.32 * len(bars)), layout="constrained")
     axes = figure.subplots()
     seen: set[str] = set()
@@ -168,4 +144,4 @@ def _traffic(plan: Plan) -> Figure:
     axes.set_xlabel(f"{name} sent by each device in a step")
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
-    return figure
+    return _picture(figure, "bytes that collectives move")

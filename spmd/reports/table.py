@@ -2,9 +2,11 @@
 
 import dataclasses
 import io
+import itertools
 import re
-from collections.abc import Iterable
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 from rich import box
 from rich.console import Console, Group
@@ -29,13 +31,16 @@ def text_of(shown: Plan | Suggestion) -> str:
     return file.getvalue().rstrip("\n")
 
 
+def scaled(count: float) -> tuple[int, str]:
+    """The largest unit that a number of bytes fills, and its name."""
+    found = [(1 << bits, name) for bits, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if abs(count) >= 1 << bits]
+    return found[0] if found else (1, "B")
+
+
 def size(count: float) -> str:
     """The text of a number of bytes, with a unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(count) < 1024 or unit == "GiB":
-            return f"{count:,.0f} B" if unit == "B" else f"{count:,.2f} {unit}"
-        count /= 1024
-    raise AssertionError("the last unit takes all")
+    unit, name = scaled(count)
+    return f"{count / unit:,.{0 if unit == 1 else 2}f} {name}"
 
 
 def headline(plan: Plan) -> str:
@@ -68,64 +73,88 @@ def parts(plan: Plan) -> list[tuple[str, int]]:
     ]
 
 
+def figures(plan: Plan) -> list[tuple[str, str, str]]:
+    """The figures of one device: (name, text with a unit, exact number)."""
+    over: Counter[str] = Counter()
+    for row in plan.collectives:
+        over[row.link] += row.moved_bytes
+    moved = [("moved by collectives", plan.moved_bytes)]
+    moved += [("of which overlapped", plan.hidden_bytes)] if plan.hidden_bytes else []
+    moved += [(f"of which over {link}", count) for link, count in sorted(over.items()) if link]
+    of_memory, of_links = (
+        [(name, size(count), f"{count:,}") for name, count in found] for found in (parts(plan), moved)
+    )
+    return [*of_memory, ("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}"), *of_links]
+
+
 def table_of(plan: Plan) -> Any:
     """The full plan: memory, time, collectives, findings, advice."""
     memory = Table(title=headline(plan), title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
     memory.add_column("per device")
     memory.add_column("", justify="right")
     memory.add_column("bytes", justify="right", style="dim")
-    for name, count in parts(plan):
-        memory.add_row(name, size(count), f"{count:,}")
-    memory.add_row("floating-point operations", f"{plan.flops:.4g}", f"{plan.flops:,.0f}")
-    memory.add_row("moved by collectives", size(plan.moved_bytes), f"{plan.moved_bytes:,}")
-    if plan.hidden_bytes:
-        memory.add_row("of which overlapped", size(plan.hidden_bytes), f"{plan.hidden_bytes:,}")
-    for link in sorted({row.link for row in plan.collectives if row.link}):
-        moved = sum(row.moved_bytes for row in plan.collectives if row.link == link)
-        memory.add_row(f"of which over {link}", size(moved), f"{moved:,}")
-    said: list[Any] = [memory]
+    for row in figures(plan):
+        memory.add_row(*row)
     programs = "1 program" if plan.num_programs == 1 else f"{plan.num_programs} programs"
-    if plan.num_programs:
-        said.append(Text(f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"))
-    if plan.formula:
-        said.append(Text(plan.formula))
-    if any(row.rule for row in plan.layout) or not plan.num_programs:
-        said.append(_layout(plan))
-    if plan.collectives:
-        said.append(_collectives(plan))
-    if plan.findings:
-        said.append(_findings(plan))
-    if plan.verdict:
-        said.append(Text(f"The compiler: {plan.verdict}", style="bold red"))
-    if plan.largest:
-        said.append(Text("\n".join(["The largest values:", *(f"  {line}" for line in plan.largest)])))
-    if plan.advice:
-        said.append(Text("\n".join(["Advice:", *(f"  - {line}" for line in plan.advice)])))
-    said += [Text(note, style="dim") for note in plan.notes]
-    return Group(*said)
+    compiled = f"{programs} of {plan.num_ops:,} ops, compiled in {plan.compile_seconds:.2f} s"
+    sections = (
+        memory,
+        plan.num_programs and Text(compiled),
+        Text(plan.formula),
+        (any(row.rule for row in plan.layout) or not plan.num_programs) and _layout(plan),
+        plan.collectives and _collectives(plan),
+        plan.findings and _findings(plan),
+        plan.verdict and Text(f"The compiler: {plan.verdict}", style="bold red"),
+        plan.largest and Text("\n  ".join(["The largest values:", *plan.largest])),
+        plan.advice and Text("\n  - ".join(["Advice:", *plan.advice])),
+        *(Text(note, style="dim") for note in plan.notes),
+    )
+    return Group(*(section for section in sections if section))
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+_Row = TypeVar("_Row", Collective, Row, Finding)
+
+
+def _merged(rows: Iterable[_Row], path: str, key: Callable[[_Row], Any]) -> list[tuple[str, list[_Row]]]:
+    """Groups rows of equal keys whose paths, in this attribute, differ only by the number of a layer; with the path of
+    each group, in which * stands for the number."""
+    groups: dict[Any, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault((_NUMBER.sub("*", getattr(row, path)), key(row)), []).append(row)
+    return [
+        (pattern if len({getattr(row, path) for row in group}) > 1 else getattr(group[0], path), group)
+        for (pattern, _), group in groups.items()
+    ]
 
 
 def equal_collectives(rows: Iterable[Collective]) -> list[tuple[Collective, str, int, int]]:
     """Merges rows that differ only by the number of a layer: (the first, path of all, count, bytes moved)."""
-    groups: dict[Any, list[Collective]] = {}
-    for row in rows:
-        pattern = _NUMBER.sub("*", row.path)
-        groups.setdefault(
-            (row.kind, row.axes, row.bytes, kind_of(row), row.link, row.op, row.line, pattern), []
-        ).append(row)
+    groups = _merged(
+        rows, "path", lambda row: (row.kind, row.axes, row.bytes, kind_of(row), row.link, row.op, row.line)
+    )
     found = [
-        (
-            group[0],
-            key[-1] if len({row.path for row in group}) > 1 else group[0].path,
-            sum(row.count for row in group),
-            sum(row.moved_bytes for row in group),
-        )
-        for key, group in groups.items()
+        (group[0], path, sum(row.count for row in group), sum(row.moved_bytes for row in group))
+        for path, group in groups
     ]
     return sorted(found, key=lambda one: -one[3])
 
 
-_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
+def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
+    """Merges findings that differ only by the number of a layer: (the first, count)."""
+    groups = _merged(findings, "subject", lambda found: (found.kind, found.text, found.line))
+    return [(dataclasses.replace(group[0], subject=subject), len(group)) for subject, group in groups]
+
+
+LAYOUT = ("path", "dtype, shape", "spec", "rule", "per device")
+
+
+def layout_rows(rows: Iterable[Row]) -> Iterator[tuple[str, ...]]:
+    """The texts of `LAYOUT` for each parameter and buffer, merged where they differ only by the number of a layer."""
+    for path, group in _merged(rows, "path", lambda row: (row.dtype, row.shape, row.spec, row.rule)):
+        row, times = group[0], f" x {len(group):,}" if len(group) > 1 else ""
+        total = size(sum(row.bytes for row in group))
+        yield f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-", total
 
 
 def ranked(found: Suggestion) -> Any:
@@ -160,39 +189,14 @@ def _few(names: list[str]) -> str:
     return " | ".join(names[:3]) + (f" | and {len(names) - 3:,} more" if len(names) > 3 else "")
 
 
-def equal_layers(rows: Iterable[Row]) -> list[tuple[str, Row, int, int]]:
-    """Merges rows that differ only by the number of a layer: (their path, the first, count, bytes of all)."""
-    groups: dict[Any, list[Row]] = {}
-    for row in rows:
-        key = _NUMBER.sub("*", row.path), row.dtype, row.shape, row.spec, row.rule
-        groups.setdefault(key, []).append(row)
-    return [
-        (key[0] if len(group) > 1 else group[0].path, group[0], len(group), sum(row.bytes for row in group))
-        for key, group in groups.items()
-    ]
-
-
 def _layout(plan: Plan) -> Table:
     found = Table(title="layout", title_justify="left", box=box.SIMPLE_HEAD, title_style="bold")
-    for name in ("path", "dtype, shape", "spec", "rule"):
+    for name in LAYOUT[:-1]:
         found.add_column(name, overflow="fold")
-    found.add_column("per device", justify="right")
-    for path, row, count, total in equal_layers(plan.layout):
-        times = f" x {count:,}" if count > 1 else ""
-        texts = (f"{path}{times}", f"{row.dtype}{list(row.shape)}", row.spec, row.rule or "-")
-        found.add_row(*(Text(text) for text in texts), size(total))
+    found.add_column(LAYOUT[-1], justify="right")
+    for row in layout_rows(plan.layout):
+        found.add_row(*map(Text, row))
     return found
-
-
-def equal_findings(findings: Iterable[Finding]) -> list[tuple[Finding, int]]:
-    """Merges findings that differ only by the number of a layer: (the first, count)."""
-    groups: dict[Any, list[Finding]] = {}
-    for found in findings:
-        groups.setdefault((found.kind, _NUMBER.sub("*", found.subject), found.text, found.line), []).append(found)
-    return [
-        (dataclasses.replace(group[0], subject=key[1]) if len(group) > 1 else group[0], len(group))
-        for key, group in groups.items()
-    ]
 
 
 def _findings(plan: Plan) -> Text:
@@ -203,15 +207,24 @@ def _findings(plan: Plan) -> Text:
     return Text("\n").join(lines)
 
 
+COLLECTIVES = ("kind", "axes", "count", "bytes", "moved")
+
+
+def collective_rows(plan: Plan) -> Iterator[tuple[tuple[str, ...], str, str]]:
+    """For equal collectives the texts of `COLLECTIVES`, the module with the op, and the user's line."""
+    for row, path, count, moved in equal_collectives(plan.collectives):
+        axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
+        texts = (kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))
+        yield texts, f"{path} {row.op}".strip(), row.line
+
+
 def _collectives(plan: Plan) -> Text:
     """The table of collectives, with the module, op and line below each row, for narrow terminals."""
-    found = equal_collectives(plan.collectives)
-    lines = [Text("\ncollectives", style="bold"), Text(_row("kind", "axes", "count", "bytes", "moved"), style="dim")]
-    for row, path, count, moved in found[:SHOWN]:
-        axes = f"{' x '.join(row.axes)} ({row.devices}{', ' * bool(row.link)}{row.link})"
-        lines.append(Text(_row(kind_of(row), axes, f"{count:,}", size(row.bytes), size(moved))))
-        lines += [Text(f"    {part}", style="dim") for part in (f"{path} {row.op}".strip(), row.line) if part]
-    rest = found[SHOWN:]
+    lines = [Text("\ncollectives", style="bold"), Text(_row(*COLLECTIVES), style="dim")]
+    for texts, origin, line in itertools.islice(collective_rows(plan), SHOWN):
+        lines.append(Text(_row(*texts)))
+        lines += [Text(f"    {part}", style="dim") for part in (origin, line) if part]
+    rest = equal_collectives(plan.collectives)[SHOWN:]
     if rest:
         count, moved = sum(one[2] for one in rest), sum(one[3] for one in rest)
         lines.append(Text(_row(f"{len(rest)} more", "", f"{count:,}", "", size(moved))))

@@ -1,7 +1,6 @@
 """Application of sharding rules to a module: annotations now or on arrival, hooks on activations, FSDP's units."""
 
 import dataclasses
-import difflib
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -12,6 +11,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ..core.backend.modules import ARRIVED, WAITING
+from ..core.base.hints import did_you_mean
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
 from ..mesh.global_mesh import needed_mesh
@@ -82,7 +82,7 @@ def apply(rules: Rules, model: nn.Module, mesh: Mesh | None, *, strict: bool, ho
     elif any(isinstance(tensor, XlaTensor) for _, tensor in _tensors_of(model)):
         moved(model)  # modules that shard their parameters further do so again
     for module, site, spec in sites:
-        applied._hooks.append(_hooked(module, site, spec, mesh))
+        applied._hooks.append(_Sharded(site, spec, mesh).hook(module))
     return applied
 
 
@@ -108,11 +108,7 @@ def _modules(model: nn.Module) -> dict[str, nn.Module]:
 
 def moved(model: nn.Module) -> None:
     """Makes the modules of a model shard their tensors on the device, as they do at the end of any move to it."""
-    model._apply(_same)
-
-
-def _same(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor
+    model._apply(lambda tensor: tensor)
 
 
 def _tensors_of(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
@@ -157,7 +153,7 @@ def _sites(rules: Rules, model: nn.Module, mesh: Mesh, applied: Applied) -> list
     for path, module in _modules(model).items():
         taken = set()
         for pattern, site, spec in table:
-            part = site.side, site.at, None if site.at else len(spec)
+            part = site.part(spec)
             if matches(site.path, path) and part not in taken:
                 taken.add(part)
                 found.append((module, site._replace(path=path), spec))
@@ -179,11 +175,9 @@ def _refuse_idle(rules: Rules, applied: Applied, specs: Mapping[str, Any], modul
 
 
 def _nowhere(pattern: str, path: str, paths: Iterable[str], what: str) -> str:
-    near = difflib.get_close_matches(path, paths, n=1, cutoff=0.4)
-    hint = f"did you mean {near[0]!r}? " if near else ""
     return (
-        f"ShardingRules.apply: the rule {pattern!r} matches no {what} of the model; {hint}"
-        "strict=False accepts rules for other models"
+        f"ShardingRules.apply: the rule {pattern!r} matches no {what} of the model; "
+        f"{did_you_mean(path, paths, '{} ', cutoff=0.4)}strict=False accepts rules for other models"
     )
 
 
@@ -212,17 +206,14 @@ class _Arrived:
     def __call__(self, module: nn.Module) -> None:
         """Annotates tensors without an annotation. The others keep theirs: FSDP adds an axis to the rules' specs, and a
         user's later annotation counts."""
-        self._mark(module, lambda tensor: tensor._storage.sharding is None)
+        self.mark(module, replaces=False)
 
-    def mark(self, module: nn.Module) -> None:
-        """Annotates all of the module's tensors that are on the device."""
-        self._mark(module, lambda tensor: True)
-
-    def _mark(self, module: nn.Module, wanted: Callable[[XlaTensor], bool]) -> None:
+    def mark(self, module: nn.Module, *, replaces: bool = True) -> None:
+        """Annotates the module's tensors that are on the device. replaces: also those with an annotation."""
         self._module = weakref.ref(module)
         for name, spec in self.specs.items():
             tensor = _held(module, name)
-            if isinstance(tensor, XlaTensor) and wanted(tensor):
+            if isinstance(tensor, XlaTensor) and (replaces or tensor._storage.sharding is None):
                 mark_sharding(tensor, self.mesh, spec)
 
     def to_come(self, tensor: torch.Tensor) -> Sharding | None:
@@ -241,19 +232,17 @@ def _held(module: nn.Module, name: str) -> torch.Tensor | None:
 # --- activations ------------------------------------------------------------------------------------------------------
 
 
-def _hooked(module: nn.Module, site: Site, spec: PartitionSpec, mesh: Mesh) -> Any:
-    hook = _Sharded(site, spec, mesh)
-    if site.side == "input":
-        return module.register_forward_pre_hook(hook.before, with_kwargs=True)
-    return module.register_forward_hook(hook.after)
-
-
 class _Sharded:
-    """The hook at one site."""
+    """The resharding at one site; `hook` makes a module call it."""
 
     def __init__(self, site: Site, spec: PartitionSpec, mesh: Mesh):
         self.site, self.spec, self.mesh = site, spec, mesh
         self.caller = f"the rule of {site}"
+
+    def hook(self, module: nn.Module) -> Any:
+        if self.site.side == "input":
+            return module.register_forward_pre_hook(self.before, with_kwargs=True)
+        return module.register_forward_hook(self.after)
 
     def before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         at = self.site.at
@@ -324,34 +313,22 @@ def _checkpoint(patterns: tuple[str, ...], modules: Mapping[str, nn.Module]) -> 
             _unit_maker().checkpoint(module)
 
 
-class _Chosen:
-    """An auto-wrap policy for the modules that match patterns."""
-
-    def __init__(self, patterns: tuple[str, ...]):
-        self.patterns = patterns
-
-    def _run_policy(self, root_module: nn.Module, ignored_modules: Any, root_kwargs: dict[str, Any]) -> Any:
-        return {
-            module: dict(root_kwargs)
-            for path, module in root_module.named_modules()
-            if any(matches(pattern, path) for pattern in self.patterns) and module not in ignored_modules
-        }
-
-
 def _gather(
     rules: Rules, model: nn.Module, mesh: Mesh, how: Mapping[str, Any], specs: Mapping[str, PartitionSpec]
 ) -> None:
     """Makes FSDP units of modules, in place. A spec that names the shard axis of the units is not changed."""
     units = rules.units
     named = {id(tensor): specs[path] for path, tensor in _tensors_of(model) if _has(specs.get(path), units.shard_axis)}
+    chosen = {module for path, module in model.named_modules() if any(matches(one, path) for one in units.modules)}
     keywords: dict[str, Any] = {
+        "auto_wrap_policy": lambda module, recurse, nonwrapped_numel: recurse or module in chosen,
         "shard_axis": units.shard_axis,
         "extra_data_axis": units.extra_data_axis,
         "reshard_after_forward": units.reshard_after_forward,
         "shard_placement_fn": lambda parameter: named.get(id(parameter)),
     }
     # The wrapper itself is dropped: it only adds hooks to a model, which stay.
-    _unit_maker().wrap(model, mesh, auto_wrap_policy=_Chosen(units.modules), **keywords | dict(how))
+    _unit_maker().wrap(model, mesh, **keywords | dict(how))
 
 
 class _UnitMaker(NamedTuple):

@@ -3,7 +3,8 @@
 import difflib
 import functools
 import re
-from typing import NamedTuple
+from collections.abc import Sized
+from typing import Any, NamedTuple
 
 REGEX = "re:"
 _SITE = re.compile(r"(?P<path>.*):(?P<side>input|output)(?P<at>(?:\[[^\[\]]*\])*)", re.DOTALL)
@@ -21,6 +22,10 @@ class Site(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}:{self.side}{''.join(f'[{step}]' for step in self.at)}"
+
+    def part(self, spec: Sized) -> tuple[Any, ...]:
+        """The tensors of a module that a rule with this spec is for; the first rule for the same ones counts."""
+        return self.side, self.at, None if self.at else len(spec)
 
 
 def site_of(pattern: str) -> Site | None:

@@ -176,7 +176,7 @@ class ShardingRules:
 
         Args:
             model: any module; paths are as it names its parameters. mesh: must have the axes of the rules in use; None:
-                that of `with mesh:` or `spmd.set_global_mesh`.
+                that of `with mesh:` or `spmd.torch_xla.set_global_mesh`.
             strict: raise for a rule that matches nothing in the model. False: for a table that several models share.
             fsdp: for a table with `units`: keywords of `fsdp.FullyShardedDataParallel`, such as `mp_policy`.
 
@@ -230,12 +230,13 @@ class ShardingRules:
     def to_toml(self) -> str:
         """Returns the table as TOML: `from_toml` reads it back exactly."""
         lines = ['# pattern, spec: one entry per dim; [] is unsharded, [a, b] is split over both, "?" is left open']
-        lines += ["rules = [", *(f"  [{_text(name)}, {_spec_text(spec)}]," for name, spec in self.items()), "]"]
+        rules = ([pattern, [*map(_written, spec)]] for pattern, spec in self.items())
+        lines += ["rules = [", *(f"  {_toml(rule)}," for rule in rules), "]"]
         if self.checkpoint:
-            lines.append(f"checkpoint = [{', '.join(map(_text, self.checkpoint))}]")
+            lines.append(f"checkpoint = {_toml(self.checkpoint)}")
         if self.units is not None:
-            lines += ["", "[fsdp]", f"units = [{', '.join(map(_text, self.units.modules))}]"]
-            lines += [f"{name} = {json.dumps(value)}" for name, value in _fields(self.units).items()]
+            lines += ["", "[fsdp]", f"units = {_toml(self.units.modules)}"]
+            lines += [f"{name} = {_toml(value)}" for name, value in _fields(self.units).items()]
         return "\n".join(lines) + "\n"
 
     @classmethod
@@ -319,24 +320,18 @@ _FSDP = ("units", "shard_axis", "extra_data_axis", "reshard_after_forward")
 OPEN = "?"  # in a file; no axis has this name
 
 
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+def _toml(value: Any) -> str:
+    """Texts, numbers and lists of them, which JSON and TOML write alike."""
+    return json.dumps(value, ensure_ascii=False)
 
 
-def _spec_text(spec: PartitionSpec) -> str:
-    return f"[{', '.join(map(_op_text, spec))}]"
-
-
-def _op_text(entry: Any) -> str:
+def _written(entry: Any) -> Any:
+    """An entry of a spec as it is in a file; `_op_of` reads it back."""
     if entry is PartitionSpec.UNCONSTRAINED:
-        return _text(OPEN)
-    if entry is None:
-        return "[]"
-    if isinstance(entry, tuple):
-        return f"[{', '.join(map(_op_text, entry))}]"
+        return OPEN
     if entry == OPEN:
         raise ValueError(f"ShardingRules: an axis called {OPEN!r} cannot be written to a file; rename it")
-    return str(entry) if isinstance(entry, int) else _text(entry)
+    return [*map(_written, entry)] if isinstance(entry, tuple) else [] if entry is None else entry
 
 
 def _rule_of(row: Any) -> tuple[str, PartitionSpec]:

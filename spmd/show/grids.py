@@ -192,12 +192,8 @@ def devices_text(ids: Sequence[int]) -> str:
     if len(numbers) > 2 and len(steps := {b - a for a, b in itertools.pairwise(numbers)}) == 1:
         step = steps.pop()
         return f"{numbers[0]}-{numbers[-1]}" + (f" by {step}" if step > 1 else "")
-    parts: list[list[int]] = []
-    for number in numbers:
-        if parts and number == parts[-1][-1] + 1:
-            parts[-1].append(number)
-        else:
-            parts.append([number])
+    places = itertools.groupby(enumerate(numbers), key=lambda pair: pair[1] - pair[0])  # one for each run
+    parts = [[number for _, number in run] for _, run in places]
     text = ",".join(str(p[0]) if len(p) == 1 else f"{p[0]}{',' if len(p) == 2 else '-'}{p[-1]}" for p in parts)
     if len(text) <= _LONGEST:
         return text
@@ -237,51 +233,54 @@ class Label(NamedTuple):
     anchor: str
 
 
+class _Extent(NamedTuple):
+    """The sizes of a grid's parts. left, top: of its labels; width, height: of an item; across, down: from one item to
+    the next; edge: of the frame around tiles."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    across: float
+    down: float
+    edge: float
+
+
+def _extent_of(grid: Grid, unit: Unit) -> _Extent:
+    longest = max(map(len, (*grid.labels[0], grid.titles[0])))
+    left = longest * unit.char + unit.margin if longest else 0
+    lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
+    first = grid.items[0][0]
+    width, height = size_of(first, unit)
+    across, down, edge = (unit.gap,) * 3 if isinstance(first, Tile) else (*unit.apart, 0)
+    return _Extent(left, lines * unit.line, width, height, width + across, height + down, edge)
+
+
 def size_of(item: Tile | Grid, unit: Unit) -> tuple[float, float]:
     """Width and height of the drawing, labels included."""
     if isinstance(item, Tile):
         return unit.width, unit.height
-    left, top = _labels_of(item, unit)
-    width, height = size_of(item.items[0][0], unit)
-    across, down = _between(item, unit)
-    columns, rows = len(item.items[0]), len(item.items)
-    edge = 2 * unit.gap if isinstance(item.items[0][0], Tile) else 0
-    body = edge + columns * width + (columns - 1) * across
+    left, top, width, height, across, down, edge = _extent_of(item, unit)
+    body = 2 * edge + (len(item.items[0]) - 1) * across + width
     title = unit.gap + len(item.titles[1]) * unit.char
-    return left + max(body, title), top + edge + rows * height + (rows - 1) * down
-
-
-def _between(grid: Grid, unit: Unit) -> tuple[float, float]:
-    return (unit.gap, unit.gap) if isinstance(grid.items[0][0], Tile) else unit.apart
-
-
-def _labels_of(grid: Grid, unit: Unit) -> tuple[float, float]:
-    """The width of a grid's labels at the left and their height at the top."""
-    longest = max(map(len, (*grid.labels[0], grid.titles[0])))
-    left = longest * unit.char + unit.margin if longest else 0
-    lines = bool(grid.titles[1]) + bool(any(grid.labels[1]) or (grid.titles[0] and not grid.titles[1]))
-    return left, lines * unit.line
+    return left + max(body, title), top + 2 * edge + (len(item.items) - 1) * down + height
 
 
 def placed(item: Grid, unit: Unit, x: float = 0, y: float = 0) -> Iterator[Box | Label]:
     """Yields every tile and label of a grid, with their positions."""
-    left, top = _labels_of(item, unit)
-    width, height = size_of(item.items[0][0], unit)
-    across, down = _between(item, unit)
-    edge = unit.gap if isinstance(item.items[0][0], Tile) else 0
+    left, top, width, height, across, down, edge = _extent_of(item, unit)
     begin_x, begin_y = x + left + edge, y + top + edge
     if item.titles[1]:
         yield Label(item.titles[1], begin_x, y, "start")
     if item.titles[0]:
         yield Label(item.titles[0], x + left - unit.margin, y + max(top - unit.line, 0), "end")
     for column, label in enumerate(item.labels[1]):
-        yield Label(label, begin_x + column * (width + across) + width / 2, y + top - unit.line, "middle")
+        yield Label(label, begin_x + column * across + width / 2, y + top - unit.line, "middle")
     for row, label in enumerate(item.labels[0]):
-        middle = begin_y + row * (height + down) + (height - unit.line) / 2
-        yield Label(label, x + left - unit.margin, middle, "end")
+        yield Label(label, x + left - unit.margin, begin_y + row * down + (height - unit.line) / 2, "end")
     for row, items in enumerate(item.items):
         for column, inner in enumerate(items):
-            at = begin_x + column * (width + across), begin_y + row * (height + down)
+            at = begin_x + column * across, begin_y + row * down
             if isinstance(inner, Grid):
                 yield from placed(inner, unit, *at)
             else:

@@ -54,11 +54,10 @@ class Inspection:
         sharding = self.sharding
         if sharding is None:
             return None
-        is_nameless = sharding.axis_names == tuple(map(str, range(len(sharding.axis_names))))
         return Mesh(
             sharding.device_ids,
             sharding.mesh_shape,
-            None if is_nameless else sharding.axis_names,
+            sharding.given_names,
             target=sharding.target,
         )
 
@@ -88,7 +87,7 @@ class Inspection:
             return head
         axes = ", ".join(f"{name}={size}" for name, size in self.sharding.mesh_axes().items())
         head += ", on arrival" if self.decided_by == "rules" else ","
-        return f"{head} as {_written(self.sharding, len(self.shape))} over {axes}"
+        return f"{head} as {self.spec!r} over {axes}"
 
     @property
     def each(self) -> str:
@@ -122,10 +121,6 @@ class Inspection:
 
 def _typed(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')}[{','.join(map(str, shape))}]"
-
-
-def _written(sharding: Sharding, rank: int) -> str:
-    return repr(PartitionSpec(*sharding.partition_spec(rank)))
 
 
 @overload
@@ -165,57 +160,42 @@ def inspect(*tensors: torch.Tensor) -> "Inspection | tuple[Inspection, ...]":
                 "module inspect(*module.parameters())"
             )
     with SYNC_LOCK, LOCK:
-        open_ = [t for t in tensors if isinstance(t, XlaTensor) and _said(t) is None and not _is_unplaced(t)]
+        open_ = [tensor for tensor in tensors if isinstance(tensor, XlaTensor) and _known(tensor) is None]
         wanted = [] if propagation.is_unknown() else open_
         propagated = dict(zip(map(id, wanted), propagation.propagated(wanted) if wanted else (), strict=True))
         found = tuple(_found(tensor, propagated.get(id(tensor))) for tensor in tensors)
     return found[0] if len(found) == 1 else found
 
 
-def _said(tensor: XlaTensor) -> Sharding | None:
-    """The sharding that is known without the compiler: the annotation, if it covers all dims, else the data's."""
-    view, storage = tensor._view, tensor._storage
+def _known(tensor: XlaTensor) -> tuple[Sharding | None, str] | None:
+    """The sharding without the compiler, and what decided it: the annotation, if it covers all dims, else the data's.
+
+    Host data without an annotation has none, as the first program that reads it places it, nor has lost data. Returns
+    None where the compiler propagates the sharding.
+    """
+    view, storage, value = tensor._view, tensor._storage, tensor._storage.value
     sharding = storage.sharding if view is None else view.sharding
     if sharding is not None and not sharding.is_open:
-        return sharding
-    is_there = view is None and type(storage.value) is DeviceData and storage.value.host is None
-    return storage.value.sharding if is_there else None  # type: ignore[union-attr]  # device data
-
-
-def _is_unplaced(tensor: XlaTensor) -> bool:
-    """True for host data without an annotation, which the first program that reads it places, and for lost data."""
-    storage = tensor._storage
-    return (
-        tensor._view is None
-        and type(storage.value) is DeviceData
-        and (storage.value.host is not None or storage.value.gone is not None)
-    )
+        return sharding, "annotation"
+    if view is not None or type(value) is not DeviceData:
+        return None
+    if value.host is None and value.sharding is not None:
+        return value.sharding, "last run"
+    return None if value.host is None and value.gone is None else (None, "")
 
 
 def _found(tensor: torch.Tensor, propagated: Sharding | None) -> Inspection:
+    shape, dtype = tuple(tensor.shape), tensor.dtype
     if not isinstance(tensor, XlaTensor):
         sharding = to_come(tensor)
-        by = "" if sharding is None else "rules"
-        return Inspection(tuple(tensor.shape), tensor.dtype, tensor.device.type, sharding, by)
-    storage, view = tensor._storage, tensor._view
-    said = _said(tensor)
-    requested = storage.sharding if view is None else view.sharding
-    by = "annotation" if said is not None and said is requested else "last run" if said is not None else ""
+        return Inspection(shape, dtype, tensor.device.type, sharding, "" if sharding is None else "rules")
+    storage = tensor._storage
+    sharding, by = _known(tensor) or (None, "")
+    reads = () if tensor._view is not None or storage.reads is None else storage.reads.known
+    read_as = tuple(PartitionSpec(*read.partition_spec(len(shape))) for read in reads if read is not sharding)
     if propagated is not None:
-        by = "compiler" if len(propagated.device_ids) > 1 else "default"
-    rank = len(tensor.shape)
-    layouts = (
-        [] if view is not None or storage.reads is None else [read for read in storage.reads.known if read is not said]
-    )
-    return Inspection(
-        tuple(tensor.shape),
-        tensor.dtype,
-        annotations.residence(storage.value),
-        said if said is not None else propagated,
-        by,
-        _line(tensor),
-        tuple(PartitionSpec(*layout.partition_spec(rank)) for layout in layouts),
-    )
+        sharding, by = propagated, "compiler" if len(propagated.device_ids) > 1 else "default"
+    return Inspection(shape, dtype, annotations.residence(storage.value), sharding, by, _line(tensor), read_as)
 
 
 def _line(tensor: XlaTensor) -> str:

@@ -1,8 +1,9 @@
 """Pictures of shardings: the devices of each shard, coloured in a terminal, as SVG, in a notebook."""
 
 import importlib
+import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -124,28 +125,25 @@ class Picture:
 def _tile_svg(box: Box, unit: Unit) -> list[str]:
     """A tile, its padding and its text."""
     (tile, x, y), (width, height) = box, unit[:2]
-    rect = f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
     down, across = (share * size for share, size in zip(tile.padded, (height, width), strict=True))
     parts = [
         f'<g class="cell" data-devices={quoteattr(tile.lines[0])}>',
-        f'{rect} fill="{_hex(_TERMINAL[tile.colour])}"/>',
+        _rect(x, y, width, height, _hex(_TERMINAL[tile.colour])),
     ]
     if down:
-        parts.append(
-            f'<rect class="padding" x="{x:g}" y="{y + height - down:g}" width="{width:g}" height="{down:g}" '
-            'fill="url(#padding)"/>'
-        )
+        parts.append(_rect(x, y + height - down, width, down, "url(#padding)", 'class="padding" '))
     if across and down < height:
-        parts.append(
-            f'<rect class="padding" x="{x + width - across:g}" y="{y:g}" width="{across:g}" height="{height - down:g}" '
-            'fill="url(#padding)"/>'
-        )
+        parts.append(_rect(x + width - across, y, across, height - down, "url(#padding)", 'class="padding" '))
     first = y + (height - 15 * len(tile.lines)) / 2 + 11.5
     parts += [
         f'<text x="{x + width / 2:g}" y="{first + 15 * i:g}" text-anchor="middle" fill="#000">{escape(line)}</text>'
         for i, line in enumerate(tile.lines)
     ]
     return [*parts, "</g>"]
+
+
+def _rect(x: float, y: float, width: float, height: float, fill: str, attributes: str = "") -> str:
+    return f'<rect {attributes}x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"/>'
 
 
 # --- in characters ----------------------------------------------------------------------------------------------------
@@ -158,33 +156,31 @@ def _characters(grid: Grid, width: int, scale: float) -> Unit:
     return Unit(width, max(lines, round(lines * scale)) + is_padded, 1, 1, 1, (2, 0), 1)
 
 
-_UP, _DOWN, _LEFT, _RIGHT = 1, 2, 4, 8
-# By the directions in which a border goes on from a character.
-_BORDERS = {
-    3: "│", 12: "─", 10: "┌", 6: "┐", 9: "└", 5: "┘", 11: "├", 7: "┤", 14: "┬", 13: "┴", 15: "┼",
-}  # fmt: skip
-
-
+# By the neighbours that are border, too: 1 for the one above, 2 below, 4 at the left, 8 at the right.
+_BORDERS = np.array(list("   │ ┘┐┤ └┌├─┴┬┼"))
 _HATCH = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
 
 
 class _Canvas:
-    """Characters in lines, each with the number of its background colour."""
+    """Characters in lines, each with the number of its background colour (-1: none)."""
 
     def __init__(self, grid: Grid, unit: Unit):
         width, height = (int(side) for side in size_of(grid, unit))
-        self.text = [[" "] * width for _ in range(height)]
-        self.colours: list[list[int | None]] = [[None] * width for _ in range(height)]
-        self.borders: dict[tuple[int, int], int] = {}
+        self.text = np.full((height, width), " ")
+        self.colours = np.full((height, width), -1)
         self.size = int(unit.width), int(unit.height)
+        framed = np.zeros((height + 2, width + 2), bool)  # tiles and the characters around them; a margin on each side
         for part in placed(grid, unit):
             if isinstance(part, Box):
-                self._paint(part)
+                x, y = self._paint(part)
+                framed[y : y + self.size[1] + 2, x : x + self.size[0] + 2] = True
             else:
                 shift = {"start": 0.0, "middle": len(part.text) / 2, "end": len(part.text)}[part.anchor]
                 self._write(part.text, int(part.x - shift), int(part.y))
-        for (x, y), directions in self.borders.items():
-            self.text[y][x] = _BORDERS[directions]
+        framed[1:-1, 1:-1] &= self.colours < 0
+        at = framed[1:-1, 1:-1]
+        near = framed[:-2, 1:-1] + 2 * framed[2:, 1:-1] + 4 * framed[1:-1, :-2] + 8 * framed[1:-1, 2:]
+        self.text[at] = _BORDERS[near[at]]
 
     def _write(self, text: str, x: int, y: int) -> None:
         row = self.text[y]
@@ -192,53 +188,37 @@ class _Canvas:
             if 0 <= x + i < len(row):
                 row[x + i] = character
 
-    def _paint(self, box: Box) -> None:
+    def _paint(self, box: Box) -> tuple[int, int]:
+        """Writes a tile; returns its position."""
         (width, height), x, y = self.size, int(box.x), int(box.y)
         down, across = box.tile.padded
-        bottom = height if down == 1 else min(max(round(down * height), 1), height - 1) if down else 0
-        right = width if across == 1 else min(max(round(across * width), 1), width - 1) if across else 0
-        for row in range(height):
-            for column in range(width):
-                is_padding = row >= height - bottom or column >= width - right
-                self.text[y + row][x + column] = _HATCH if is_padding else " "
-                self.colours[y + row][x + column] = box.tile.colour
-        real = (
-            height if bottom == height else height - bottom
-        )  # the text is on the part without padding, if there is one
+        padded_rows, padded_columns = _characters_of(down, height), _characters_of(across, width)
+        here = slice(y, y + height), slice(x, x + width)
+        self.colours[here] = box.tile.colour
+        self.text[here][height - padded_rows :] = _HATCH
+        self.text[here][:, width - padded_columns :] = _HATCH
+        real = height - padded_rows or height  # the text is on the part without padding, if there is one
         begin = y + max(real - len(box.tile.lines), 0) // 2
         for i, line in enumerate(box.tile.lines):
             self._write(f" {line} ", x + (width - len(line)) // 2 - 1, begin + i)
-        self._frame(x - 1, y - 1, x + width, y + height)
-
-    def _frame(self, left: int, top: int, right: int, bottom: int) -> None:
-        for x in range(left, right):
-            for y in (top, bottom):
-                self._join((x, y), _RIGHT)
-                self._join((x + 1, y), _LEFT)
-        for y in range(top, bottom):
-            for x in (left, right):
-                self._join((x, y), _DOWN)
-                self._join((x, y + 1), _UP)
-
-    def _join(self, at: tuple[int, int], direction: int) -> None:
-        self.borders[at] = self.borders.get(at, 0) | direction
+        return x, y
 
     def lines(self, *, use_color: bool) -> list[str]:
         """The lines of text, with the tiles coloured if requested."""
-        if not use_color:
-            return ["".join(row).rstrip() for row in self.text]
-        return ["".join(_runs(row, colours)).rstrip() for row, colours in zip(self.text, self.colours, strict=True)]
+        colours = self.colours if use_color else np.full_like(self.colours, -1)
+        return ["".join(_runs(*line)).rstrip() for line in zip(self.text, colours.tolist(), strict=True)]
 
 
-def _runs(row: list[str], colours: list[int | None]) -> list[str]:
+def _characters_of(share: float, size: int) -> int:
+    """The characters of a tile's side that are padding; of a tile that is partly padding, neither none nor all."""
+    return min(max(round(share * size), 1), size - 1) if 0 < share < 1 else int(share) * size
+
+
+def _runs(row: np.ndarray, colours: list[int]) -> Iterator[str]:
     """A line as runs of one colour."""
-    made, start = [], 0
-    for i in range(1, len(row) + 1):
-        if i == len(row) or colours[i] != colours[start]:
-            text, colour = "".join(row[start:i]), colours[start]
-            made.append(text if colour is None else f"\x1b[38;5;16;48;5;{_TERMINAL[colour]}m{text}\x1b[0m")
-            start = i
-    return made
+    for colour, run in itertools.groupby(zip(row, colours, strict=True), key=lambda pair: pair[1]):
+        text = "".join(character for character, _ in run)
+        yield text if colour < 0 else f"\x1b[38;5;16;48;5;{_TERMINAL[colour]}m{text}\x1b[0m"
 
 
 # --- public functions -------------------------------------------------------------------------------------------------
@@ -330,7 +310,7 @@ def visualize_sharding(
     Raises ValueError for another text. Source: `torch_xla.distributed.spmd.debugging.visualize_sharding`.
 
     >>> import spmd
-    >>> picture = spmd.visualize_sharding("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", max_width=40)
+    >>> picture = spmd.torch_xla.visualize_sharding("{devices=[2,1,4]<=[8] last_tile_dim_replicate}", max_width=40)
     {devices=[2,1,4]<=[8] last_tile_dim_replicate}
     dim 0 ↓  dim 1 →
             ┌──────────┐

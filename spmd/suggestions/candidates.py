@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from torch import nn
 
 from ..mesh.partition_spec import PartitionSpec
+from ..rules.patterns import matches
 from ..rules.rules import ShardingRules
 from .uses import Flow, Use
 
@@ -116,12 +117,10 @@ def _kind(module: nn.Module) -> object:
 
 def _general(path: str, blocks: Sequence[str]) -> str:
     """The path with its block replaced by the block's pattern."""
+    parts = path.split(".")
     for pattern in blocks:
-        parent, _, last = pattern.rpartition(".")
-        depth = len(pattern.split(".")) if parent or "." in pattern else 1
-        parts = path.split(".")
-        is_below = len(parts) >= depth and ".".join(parts[: depth - 1]) == parent
-        if is_below and (last == "*" or parts[depth - 1] in last.strip("{}").split(",")):
+        depth = pattern.count(".") + 1
+        if matches(pattern, ".".join(parts[:depth])):
             return ".".join([pattern, *parts[depth:]])
     return path
 

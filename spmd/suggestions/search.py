@@ -11,10 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..core.engine import abstract
 from ..core.engine.syncs import sync
 from ..core.ir.source import Line, user_line
-from ..core.lazy.threads import enter_thread
 from ..core.lower.lower import LoweringError
 from ..core.pjrt.devices import devices
 from ..core.sharding.topology import Target, all_devices, num_devices
@@ -27,7 +25,7 @@ from ..planning.planner import ApplyRules, bytes_of, planned
 from ..planning.progress import silent, stage
 from ..planning.reachable import Reachable
 from ..planning.report import Plan, view
-from ..planning.saved_state import kept, without_data
+from ..planning.saved_state import abstractly
 from ..rules.rules import ShardingRules
 from ..tensors.annotate import get_sharding
 from .candidates import Expected, Layout, Model, Unfit, expected, layouts, model_of, rules_of
@@ -160,25 +158,15 @@ def suggest(
     count = len(devices()) if target is None else num_devices(target)
     with contextlib.nullcontext() if progress else silent(), stage("suggest"):
         with stage("observing the model"):
-            known = _known(step, args, kwargs, model)
-        search = Search(step, args, kwargs, target, count, known, mp_policy, line)
+            observed = _observed(step, args, kwargs, model)
+        search = Search(step, args, kwargs, target, count, observed, mp_policy, line)
         trials = search.run(started + budget, max_trials)
     return Suggestion(tuple(search.ranked(trials)), search.measure, time.monotonic() - started)
 
 
-@dataclass(frozen=True)
-class Known:
-    """The module to shard, and its properties."""
-
-    module: nn.Module
-    model: Model
-
-
-def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known:
-    """Observes the model in one step."""
-    enter_thread()
-    reachable = Reachable(step, (args, kwargs))
-    with abstract.recorded(abstract.Recording()), kept(reachable), without_data(reachable, (args, kwargs)):
+def _observed(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Model:
+    """The properties of the module to shard, observed in one step."""
+    with abstractly(step, (args, kwargs)) as reachable:
         if module is None:
             roots = [root for root in roots_of(reachable.modules) if any(True for _ in root.parameters())]
             if len(roots) != 1:
@@ -196,7 +184,7 @@ def _known(step: Any, args: Any, kwargs: Any, module: nn.Module | None) -> Known
         del result
     if not flow.shapes:
         raise ValueError(f"suggest: the step does not call the {type(module).__name__}")
-    return Known(module, model_of(module, flow, state["parameters"] + state["optimizer state"]))
+    return model_of(module, flow, state["parameters"] + state["optimizer state"])
 
 
 def _refuse_sharded(module: nn.Module) -> None:
@@ -215,10 +203,10 @@ class Search:
     """The search over the layouts of one step."""
 
     def __init__(
-        self, step: Any, args: Any, kwargs: Any, target: Target, count: int, known: Known, mp_policy: Any, line: Line
+        self, step: Any, args: Any, kwargs: Any, target: Target, count: int, model: Model, mp_policy: Any, line: Line
     ):
         self.step, self.args, self.kwargs, self.target, self.line = step, args, kwargs, target, line
-        self.count, self.known = count, known
+        self.count, self.model = count, model
         self.how = {} if mp_policy is None else {"mp_policy": mp_policy}
         self.chip = chip_of(all_devices(target)[0])
         self.width = getattr(mp_policy, "param_dtype", None) or torch.float32
@@ -242,42 +230,41 @@ class Search:
         compute = cycles / self.rates.clock + rest / self.rates.peak_flops
         return max(compute, plan.moved_bytes / self.rates.link_bytes)
 
-    def run(self, until: float, most: int) -> "list[tuple[Layout, Trial]]":
+    def run(self, until: float, most: int) -> list[Trial]:
         """Compiles the most promising layouts, at first one of each family."""
         found, open_ = self._candidates()
         memory = self.rates.memory_bytes if self.chip else None
         refused: list[Layout] = []
         num_compiled = 0
         for layout, rules, hope in self._in_order(open_, memory):
+            mesh, plan = self._mesh(layout), None
             worse = next((other for other in refused if layout.needs_no_less_than(other)), None)
             if memory is not None and hope.state > memory:
-                text = f"does not fit: parameters and optimizer take {hope.state / 2**30:,.1f} GiB of each device"
+                reason = f"does not fit: parameters and optimizer take {hope.state / 2**30:,.1f} GiB of each device"
             elif worse is not None:
-                text = f"not compiled: needs no less memory than {worse}, which does not fit"
+                reason = f"not compiled: needs no less memory than {worse}, which does not fit"
             elif num_compiled and (num_compiled >= most or time.monotonic() > until):
-                text = "not compiled: the budget is spent"
+                reason = "not compiled: the budget is spent"
             else:
                 num_compiled += 1
                 with stage(f"{num_compiled}, {layout}"):
-                    trial = replace(self._compiled(layout, rules), expected=hope.seconds)
-                found.append((layout, trial))
-                if trial.plan is not None and not trial.plan.fits:
+                    plan, reason = self._compiled(mesh, rules)
+                if plan is not None and not plan.fits:
                     refused.append(layout)
-                continue
-            mesh = self._mesh(layout)
-            found.append((layout, Trial(str(layout), layout.family, mesh, rules, None, None, text, hope.seconds)))
+            seconds = None if plan is None else self.seconds(plan)
+            found.append(Trial(str(layout), layout.family, mesh, rules, plan, seconds, reason, hope.seconds))
         return found
 
-    def _candidates(self) -> "tuple[list[tuple[Layout, Trial]], list[tuple[Layout, ShardingRules]]]":
+    def _candidates(self) -> tuple[list[Trial], list[tuple[Layout, ShardingRules]]]:
         """The layouts that the model does not go with, as trials, and the others with their rules."""
         found, open_ = [], []
-        for layout in layouts(self.known.model, self.count):
+        for layout in layouts(self.model, self.count):
             try:
-                open_.append((layout, rules_of(layout, self.known.model)))
+                open_.append((layout, rules_of(layout, self.model)))
             except Unfit as error:
-                found.append((layout, Trial(str(layout), layout.family, None, None, None, None, str(error))))
+                found.append(Trial(str(layout), layout.family, None, None, None, None, str(error)))
         if not open_:
-            raise ValueError(f"suggest: no layout over {self.count} devices goes with the step: {found[0][1].reason}")
+            raise ValueError(f"suggest: no layout over {self.count} devices goes with the step: {found[0].reason}")
         return found, open_
 
     def _in_order(
@@ -289,7 +276,7 @@ class Search:
             "width": self.width.itemsize,
             "has_memory": self.chip is not None,
         }
-        hopes = [(layout, rules, expected(layout, self.known.model, **rates)) for layout, rules in open_]
+        hopes = [(layout, rules, expected(layout, self.model, **rates)) for layout, rules in open_]
 
         def promise(one: Any) -> tuple[bool, float]:
             hope = one[2]
@@ -308,21 +295,23 @@ class Search:
     def _mesh(self, layout: Layout) -> Mesh:
         return Mesh(range(self.count), tuple(layout.axes.values()), tuple(layout.axes), target=self.target)
 
-    def _compiled(self, layout: Layout, rules: ShardingRules) -> Trial:
-        mesh = self._mesh(layout)
-        lay = ApplyRules(rules, mesh, self.how, self.known.module)
+    def _compiled(self, mesh: Mesh, rules: ShardingRules) -> tuple[Plan | None, str]:
+        """The plan of a layout, and why it does not fit or, without a plan, does not compile."""
+        lay = ApplyRules(rules, mesh, self.how, self.model.flow.model)
         try:
             plan = planned(self.step, self.args, self.kwargs, self.target, lay, self.line)
         except LoweringError as error:  # a kernel with this layout's shapes: the other layouts are still to be compiled
-            return Trial(str(layout), layout.family, mesh, rules, None, None, f"does not compile: {error}")
+            return None, f"does not compile: {error}"
         finally:
             gc.collect()  # units of the previous trial are found by their modules
-        reason = "" if plan.fits else _too_much(plan)
-        return Trial(str(layout), layout.family, mesh, rules, plan, self.seconds(plan), reason)
+        if plan.fits:
+            return plan, ""
+        if plan.memory is None:
+            return plan, f"does not fit: {plan.verdict}"
+        return plan, f"does not fit: needs {plan.peak / 2**30:,.1f} GiB of {plan.memory / 2**30:,.1f}"
 
-    def ranked(self, found: "list[tuple[Layout, Trial]]") -> Iterator[Trial]:
+    def ranked(self, trials: list[Trial]) -> Iterator[Trial]:
         """Yields the trials, best first, with the reason of each but the first."""
-        trials = [trial for _, trial in found]
 
         def rank(trial: Trial) -> tuple[Any, ...]:
             plan = trial.plan
@@ -342,12 +331,6 @@ def _first_of(ordered: "Sequence[Any]", key: Callable[[Layout], object]) -> list
     for one in ordered:
         found.setdefault(key(one[0]), one)
     return [*found.values()]
-
-
-def _too_much(plan: Plan) -> str:
-    if plan.memory is None:
-        return f"does not fit: {plan.verdict}"
-    return f"does not fit: needs {plan.peak / 2**30:,.1f} GiB of {plan.memory / 2**30:,.1f}"
 
 
 def _behind(trial: Trial, best: Trial) -> Trial:

@@ -7,6 +7,7 @@ one that reads such a dim, along the dim that it sums over (arXiv:1909.08053).
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -100,12 +101,10 @@ class Flow(TorchDispatchMode):
             if isinstance(parameter, XlaTensor):
                 dims = {parameter.stride(dim): dim for dim in reversed(range(parameter.dim()))}
                 self._held[parameter._storage] = Held(path, dims)
-        begin = self.model.register_forward_pre_hook(self._begin)
-        handles = [begin, self.model.register_forward_hook(self._end, always_call=True)]
+        handles: list[Any] = []
         for path, module in self.model.named_modules():
-            called = _Called(self, path)
-            handles.append(module.register_forward_pre_hook(called.before, with_kwargs=True))
-            handles.append(module.register_forward_hook(called.after))
+            handles.append(module.register_forward_pre_hook(partial(self._begin, path), with_kwargs=True))
+            handles.append(module.register_forward_hook(partial(self._end, path), always_call=not path))
         try:
             # Also around the backward pass: a recomputation must record the same under a mode as the first forward.
             with self:
@@ -114,13 +113,15 @@ class Flow(TorchDispatchMode):
             for handle in handles:
                 handle.remove()
 
-    def _begin(self, module: nn.Module, args: Any) -> None:
-        self._depth += 1
+    def _begin(self, path: str, module: nn.Module, args: Any, kwargs: Any) -> None:
+        self._depth += not path
+        self._note(path, "input", (args, kwargs))
 
-    def _end(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._depth -= 1
+    def _end(self, path: str, module: nn.Module, args: Any, output: Any) -> None:
+        self._note(path, "output", output)
+        self._depth -= not path
 
-    def note(self, path: str, side: str, value: Any) -> None:
+    def _note(self, path: str, side: str, value: Any) -> None:
         """Records the inputs or outputs of a module."""
         if not self._depth and path:
             self.again.add(path)
@@ -223,16 +224,3 @@ class Flow(TorchDispatchMode):
                     use.biases.add(held.path)
                 elif held is None and this.shape == other.shape and not self._open.get(this._storage):
                     use.is_whole |= this.shape[-1] == use.size
-
-
-class _Called:
-    """The hooks on one module."""
-
-    def __init__(self, flow: Flow, path: str):
-        self.flow, self.path = flow, path
-
-    def before(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        self.flow.note(self.path, "input", (args, kwargs))
-
-    def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        self.flow.note(self.path, "output", output)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..core.engine import dynamic_dims
 from ..core.ir.graph import DeviceData
 from ..core.lazy import annotations, grad_shardings
 from ..core.lazy.constraints import sharding_now, with_one_sharding, with_sharding
@@ -58,6 +59,43 @@ def mark_sharding(
     target = on_device(tensor, "mark_sharding")
     annotations.annotate(target, layout_of(mesh, partition_spec, tensor.dim(), "mark_sharding", memory_kind))
     _shard_gradient(target, gradient)
+    return tensor
+
+
+def mark_dynamic(
+    tensor: torch.Tensor, dim: int | Sequence[int], *, min: int | None = None, max: int | None = None
+) -> torch.Tensor:
+    """Marks dims of a tensor whose length changes from step to step; returns the same tensor, of the same shape.
+
+    The data is held with zeros behind the length, up to a capacity that doubles (64, 128, ...), and programs that read
+    it take the length as an operand: one program serves all lengths of a capacity, from the first step on, with
+    gradients and with several processes. From op to op a result has dynamic dims, too; so have ranges, masks and tables
+    of positions cut to the same length. All inputs with such a dim are marked. Where an op has no rule for it, the
+    program is compiled for this length, and the compile log says which op and line (`spmd.explain`).
+    `torch._dynamo.mark_dynamic` and `maybe_mark_dynamic` do the same, also of a CPU tensor before `.to("xla")`.
+
+    Args:
+        tensor: data on xla, as an input of a step; what is recorded is computed first. dim: one dim or several. min,
+            max: the bounds of the length, both included: the capacity is at most `max`, and at least that of `min`.
+
+    A dim of size 0 or 1 stays as it is. Raises TypeError for a tensor that is not on xla; IndexError for a dim that it
+    does not have; ValueError for a view, or a length out of bounds. Source: `torch._dynamo.mark_dynamic`;
+    https://docs.pytorch.org/docs/stable/torch.compiler_dynamic_shapes.html.
+
+    >>> import torch, spmd
+    >>> for length in (5, 9, 30):
+    ...     x = spmd.mark_dynamic(torch.ones(2, length).to("xla"), 1)
+    ...     (x * 2).sum().item()
+    20.0
+    36.0
+    120.0
+    """
+    target, rank = on_device(tensor, "mark_dynamic"), tensor.dim()
+    dims = [dim] if isinstance(dim, int) else list(dim)
+    for one in dims:
+        if not -rank <= one < rank:
+            raise IndexError(f"mark_dynamic: expected a dim from {-rank} to {rank - 1}, got {one}")
+    dynamic_dims.mark(target, [one % rank for one in dims], min, max)
     return tensor
 
 
@@ -126,7 +164,7 @@ def annotate_custom_sharding(
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
     >>> x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), mesh, ("data", None))
-    >>> spmd.get_sharding(spmd.annotate_custom_sharding(x, mesh, (None, "data"))).partition_spec(2)
+    >>> spmd.get_sharding(spmd.torch_xla.annotate_custom_sharding(x, mesh, (None, "data"))).partition_spec(2)
     (None, 'data')
     """
     target = on_device(tensor, "annotate_custom_sharding")
@@ -141,7 +179,7 @@ class MarkShardingFunction(torch.autograd.Function):
 
     >>> import torch, spmd
     >>> mesh = spmd.Mesh([0], (1,), ("data",))
-    >>> spmd.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
+    >>> spmd.torch_xla.MarkShardingFunction.apply(torch.ones(2, device="xla"), mesh, ("data",)).tolist()
     [1.0, 1.0]
     """
 
@@ -172,7 +210,7 @@ def mark_sharding_with_gradients(
     >>> import torch, spmd
     >>> mesh = spmd.Mesh(range(8), (8,), ("data",))
     >>> x = torch.ones(8, 4, device="xla", requires_grad=True)
-    >>> y = spmd.mark_sharding_with_gradients(x, mesh, ("data", None))
+    >>> y = spmd.torch_xla.mark_sharding_with_gradients(x, mesh, ("data", None))
     >>> spmd.get_sharding(x) is None, spmd.get_sharding(y).partition_spec(2)
     (True, ('data', None))
     """

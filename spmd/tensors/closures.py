@@ -1,6 +1,5 @@
 """Hooks on syncs, and closures that run at the end of a step."""
 
-import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,8 +17,9 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
     the syncs that it starts itself. Its exceptions come out of the sync's call. The function is not called after a sync
     that fails, nor for the iterations of a loop that run without a sync.
 
-    Returns torch's handle: `.remove()`, or a `with` block, ends it. The function gets a `spmd.Synced`: `.line`,
-    `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for an argument that is not callable.
+    Returns torch's handle: `.remove()`, or a `with` block, ends it. The function gets a
+    `spmd.core.engine.syncs.Synced`: `.line`, `.num_tensors`, `.num_programs`, `.compiled`. Raises TypeError for an
+    argument that is not callable.
 
     >>> import torch, spmd
     >>> seen = []
@@ -29,41 +29,28 @@ def on_sync(function: Callable[[Synced], Any]) -> RemovableHandle:
     1
     """
     if not callable(function):
-        raise TypeError(f"on_sync: expected a function of a spmd.Synced, got {function!r}")
+        raise TypeError(f"on_sync: expected a function of a Synced, got {function!r}")
     handle = RemovableHandle(AFTER)
     AFTER[handle.id] = function
     return handle
 
 
-class _Closures:
-    """The closures that wait for the end of the step, and the futures of those that run in a thread."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[tuple[Callable[..., Any], Sequence[Any], bool]] = deque()
-        self.running: deque[Future[Any]] = deque()
-        self.lock = threading.Lock()
-        self._pool: ThreadPoolExecutor | None = None
-
-    def end_step(self) -> None:
-        """Runs the waiting closures, in order; raises the exceptions of these and of the thread's."""
-        while self.running and self.running[0].done():
-            self.running.popleft().result()
-        for _ in range(len(self.waiting)):
-            closure, args, run_async = self.waiting.popleft()
-            if run_async:
-                self.running.append(self._thread().submit(closure, *args))
-            else:
-                closure(*args)
-
-    def _thread(self) -> ThreadPoolExecutor:
-        with self.lock:
-            if self._pool is None:  # one thread: the closures run in the order of their steps
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="spmd.add_step_closure")
-            return self._pool
+_waiting: deque[tuple[Callable[..., Any], Sequence[Any], bool]] = deque()  # for the end of the step
+_running: deque[Future[Any]] = deque()
+# One thread, so that the closures run in the order of their steps; it starts with the first of them.
+_thread = ThreadPoolExecutor(1, thread_name_prefix="spmd.torch_xla.add_step_closure")
 
 
-_closures = _Closures()
-end_step = _closures.end_step
+def end_step() -> None:
+    """Runs the waiting closures, in order; raises the exceptions of these and of the thread's."""
+    while _running and _running[0].done():
+        _running.popleft().result()
+    for _ in range(len(_waiting)):
+        closure, args, run_async = _waiting.popleft()
+        if run_async:
+            _running.append(_thread.submit(closure, *args))
+        else:
+            closure(*args)
 
 
 def add_step_closure(closure: Callable[..., Any], args: Sequence[Any] = (), run_async: bool = False) -> None:
@@ -83,7 +70,7 @@ def add_step_closure(closure: Callable[..., Any], args: Sequence[Any] = (), run_
 
     >>> import torch, spmd
     >>> loss = torch.ones(2, device="xla").sum()
-    >>> spmd.add_step_closure(lambda loss: print(loss.item()), args=(loss,))
+    >>> spmd.torch_xla.add_step_closure(lambda loss: print(loss.item()), args=(loss,))
     >>> spmd.sync()
     2.0
     """
@@ -91,4 +78,4 @@ def add_step_closure(closure: Callable[..., Any], args: Sequence[Any] = (), run_
         raise TypeError(f"add_step_closure: expected a function, got {closure!r}")
     if not isinstance(args, (tuple, list)):
         raise TypeError(f"add_step_closure: expected args as a tuple, got {type(args).__name__}; one is (loss,)")
-    _closures.waiting.append((closure, tuple(args), run_async))
+    _waiting.append((closure, tuple(args), run_async))

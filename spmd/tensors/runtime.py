@@ -77,7 +77,7 @@ def device_attributes(device_id: int, *, target: str | None = None) -> DeviceAtt
     Source: `torch_xla.runtime.runtime_device_attributes`.
 
     >>> import spmd
-    >>> spmd.device_attributes(0).name
+    >>> spmd.torch_xla.device_attributes(0).name
     'CPU:0'
     """
     if not isinstance(device_id, int) or isinstance(device_id, bool):

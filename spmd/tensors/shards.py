@@ -124,20 +124,17 @@ def from_local_shards(
     (torch.Size([15]), 49.0)
     """
     given = list(shards)
-    shard_slices = [shard.data if isinstance(shard, Shard) else shard for shard in given]
-    if not shard_slices or not all(
-        isinstance(shard_slice, torch.Tensor) and shard_slice.device.type == "cpu" for shard_slice in shard_slices
-    ):
-        wrong = next((shard_slice for shard_slice in shard_slices if not isinstance(shard_slice, torch.Tensor)), None)
-        found = "none" if not shard_slices else type(wrong).__name__ if wrong is not None else "one on xla"
+    first = next((shard.data if isinstance(shard, Shard) else shard for shard in given), None)
+    if not isinstance(first, torch.Tensor):  # `_placed` checks the others
+        found = "none" if first is None else type(first).__name__
         raise TypeError(f"from_local_shards: expected a CPU tensor for each local device, got {found}")
-    rank, dtype = shard_slices[0].dim(), shard_slices[0].dtype
+    rank, dtype = first.dim(), first.dtype
     sharding = layout_of(mesh, partition_spec, rank, "from_local_shards")
     if sharding.is_open:
         raise ValueError(
             f"from_local_shards: {sharding!r} leaves a dim to the partitioner; shards need a sharding of every dim"
         )
-    full = _full_shape(tuple(shard_slices[0].shape), sharding, shape)
+    full = _full_shape(tuple(first.shape), sharding, shape)
     if processes.several():
         what = f"from_local_shards of {dense_meta(full, dtype)!r}"
         agreement.agree_once(what, f"{what} {sharding!r}".encode(), user_line())

@@ -1,1 +1,36 @@
-"""PyTorch/XLA's words for what this library has under its own."""
+"""PyTorch/XLA's names: a script that has `torch_xla.distributed.spmd` as `xs` imports this package as `xs`."""
+
+from ..core.interop.custom_call import stablehlo_custom_call as stablehlo_custom_call
+from ..manual.shard_map import disable_manual_sharding as disable_manual_sharding
+from ..manual.shard_map import enable_manual_sharding as enable_manual_sharding
+from ..mesh.global_mesh import get_global_mesh as get_global_mesh
+from ..mesh.global_mesh import set_global_mesh as set_global_mesh
+from ..mesh.hybrid_mesh import HybridMesh as HybridMesh
+from ..mesh.mesh import Mesh as Mesh
+from ..mesh.mesh import get_1d_mesh as get_1d_mesh
+from ..mesh.partition_spec import P as P
+from ..mesh.partition_spec import PartitionSpec as PartitionSpec
+from ..show.pictures import construct_v1_sharding_str as construct_v1_sharding_str
+from ..show.pictures import visualize_sharding as visualize_sharding
+from ..show.pictures import visualize_tensor_sharding as visualize_tensor_sharding
+from ..tensors.annotate import MarkShardingFunction as MarkShardingFunction
+from ..tensors.annotate import annotate_custom_sharding as annotate_custom_sharding
+from ..tensors.annotate import clear_sharding as clear_sharding
+from ..tensors.annotate import mark_sharding as mark_sharding
+from ..tensors.annotate import mark_sharding_with_gradients as mark_sharding_with_gradients
+from ..tensors.annotate import shard_as as shard_as
+from ..tensors.closures import add_step_closure as add_step_closure
+from ..tensors.runtime import DeviceAttributes as DeviceAttributes
+from ..tensors.runtime import device_attributes as device_attributes
+from ..tensors.runtime import mark_step as mark_step
+from ..tensors.shards import XLAShard as XLAShard
+from .linear import EinsumLinear as EinsumLinear
+from .linear import apply_backward_optimization_barrier as apply_backward_optimization_barrier
+from .linear import apply_xla_patch_to_nn_linear as apply_xla_patch_to_nn_linear
+from .linear import optimization_barrier_ as optimization_barrier_
+from .sharded_tensor import XLAShardedTensor as XLAShardedTensor
+from .sharded_tensor import unwrap_sharded_tensor as unwrap_sharded_tensor
+from .sharded_tensor import wrap_as_sharded_tensor as wrap_as_sharded_tensor
+from .sharded_tensor import wrap_if_sharded as wrap_if_sharded
+from .sharding_spec import ShardingSpec as ShardingSpec
+from .sharding_spec import ShardingType as ShardingType

@@ -18,7 +18,7 @@ class EinsumLinear(nn.Linear):
     forward and backward. Source: `torch_xla.distributed.spmd.EinsumLinear`.
 
     >>> import torch, spmd
-    >>> spmd.EinsumLinear(4, 2, device="xla")(torch.ones(3, 5, 4, device="xla")).shape
+    >>> spmd.torch_xla.EinsumLinear(4, 2, device="xla")(torch.ones(3, 5, 4, device="xla")).shape
     torch.Size([3, 5, 2])
     """
 
@@ -30,7 +30,7 @@ def apply_xla_patch_to_nn_linear(module: nn.Module) -> nn.Module:
     Source: `torch_xla.distributed.spmd.apply_xla_patch_to_nn_linear`.
 
     >>> import torch, spmd
-    >>> type(spmd.apply_xla_patch_to_nn_linear(torch.nn.Sequential(torch.nn.Linear(2, 2)))[0]).__name__
+    >>> type(spmd.torch_xla.apply_xla_patch_to_nn_linear(torch.nn.Sequential(torch.nn.Linear(2, 2)))[0]).__name__
     'EinsumLinear'
     """
     for child in module.modules():
@@ -47,7 +47,7 @@ def optimization_barrier_(tensors: Sequence[torch.Tensor]) -> None:
 
     >>> import torch, spmd
     >>> x, y = torch.ones(2, device="xla"), torch.zeros(2, device="xla")
-    >>> spmd.optimization_barrier_([x, y])
+    >>> spmd.torch_xla.optimization_barrier_([x, y])
     >>> "optimization_barrier" in spmd.get_stablehlo([x])
     True
     """
@@ -76,7 +76,7 @@ def apply_backward_optimization_barrier(module: nn.Module) -> None:
 
     >>> import torch, spmd
     >>> layer = torch.nn.Linear(2, 2, device="xla")
-    >>> spmd.apply_backward_optimization_barrier(layer)
+    >>> spmd.torch_xla.apply_backward_optimization_barrier(layer)
     >>> layer(torch.ones(2, 2, device="xla", requires_grad=True)).sum().backward()
     >>> "optimization_barrier" in spmd.get_stablehlo([layer.weight.grad])
     True

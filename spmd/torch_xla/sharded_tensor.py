@@ -1,19 +1,19 @@
 """PyTorch/XLA's sharded tensor without a wrapper: every tensor on xla has its attributes and methods."""
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ..core.base.hints import did_you_mean
 from ..core.lazy.annotations import current_sharding
 from ..core.lazy.tensor import XlaTensor
 from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
 from ..mesh.placements import are_placements
 from ..tensors.annotate import reshard
-from ..tensors.shards import Shard, load_local_shards_, local_shards
-from .sharding_spec import ShardingType, sharding_type
+from ..tensors.shards import load_local_shards_, local_shards
+from .sharding_spec import sharding_type
 
 
 def _is_sharded(tensor: Any) -> bool:
@@ -37,25 +37,25 @@ class XLAShardedTensor(metaclass=_ShardedType):
 
         global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
         `spmd.load_local_shards_`. mesh_shape, partition_spec: of its sharding; None where it has none.
-        sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a `spmd.ShardingType`, or
-        None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see `spmd.reshard`.
+        sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a
+        `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see
+        `spmd.reshard`.
 
     A call returns its argument; PyTorch/XLA's `mesh_shape` and `partition_spec` are accepted and change nothing.
     Source: `torch_xla.distributed.spmd.XLAShardedTensor`.
 
     >>> import torch, spmd
     >>> x = torch.ones(8, device="xla")
-    >>> isinstance(x, spmd.XLAShardedTensor)
+    >>> isinstance(x, spmd.torch_xla.XLAShardedTensor)
     False
     >>> x = spmd.mark_sharding(x, spmd.Mesh(range(8), (8,), ("data",)), ("data",))
-    >>> isinstance(x, spmd.XLAShardedTensor), x.partition_spec, len(x.local_shards)
+    >>> isinstance(x, spmd.torch_xla.XLAShardedTensor), x.partition_spec, len(x.local_shards)
     (True, ('data',), 8)
     """
 
     def __new__(cls, elem: torch.Tensor, mesh_shape: Any = None, partition_spec: Any = None, **unknown: Any) -> Any:
         for name in unknown:
-            close = difflib.get_close_matches(name, ("mesh_shape", "partition_spec"), n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "expected mesh_shape or partition_spec"
+            hint = did_you_mean(name, ("mesh_shape", "partition_spec"), "{}") or "expected mesh_shape or partition_spec"
             raise TypeError(f"XLAShardedTensor: got an unexpected keyword argument {name!r}; {hint}")
         if not isinstance(elem, XlaTensor):
             where = f"one on {elem.device}" if isinstance(elem, torch.Tensor) else type(elem).__name__
@@ -68,7 +68,7 @@ def wrap_if_sharded(x: Any) -> Any:
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
-    >>> spmd.wrap_if_sharded(x) is x
+    >>> spmd.torch_xla.wrap_if_sharded(x) is x
     True
     """
     return x
@@ -82,7 +82,7 @@ def wrap_as_sharded_tensor(
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
-    >>> spmd.wrap_as_sharded_tensor(x) is x
+    >>> spmd.torch_xla.wrap_as_sharded_tensor(x) is x
     True
     """
     made: Any = XLAShardedTensor(t, mesh_shape, partition_spec, **unknown)
@@ -94,34 +94,20 @@ def unwrap_sharded_tensor(t: Any) -> Any:
 
     >>> import torch, spmd
     >>> x = torch.ones(2, device="xla")
-    >>> spmd.unwrap_sharded_tensor(x) is x
+    >>> spmd.torch_xla.unwrap_sharded_tensor(x) is x
     True
     """
     return t
 
 
-def _mesh_shape(tensor: XlaTensor) -> tuple[int, ...] | None:
-    sharding = current_sharding(tensor)
-    return None if sharding is None else sharding.mesh_shape
+def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:
+    """An attribute that is read of a tensor's sharding and rank; `missing` where it has no sharding."""
 
+    def found(tensor: XlaTensor) -> Any:
+        sharding = current_sharding(tensor)
+        return missing if sharding is None else read(sharding, tensor.dim())
 
-def _partition_spec(tensor: XlaTensor) -> tuple[Any, ...] | None:
-    sharding = current_sharding(tensor)
-    return None if sharding is None else sharding.partition_spec(tensor.dim())
-
-
-def _sharding_spec(tensor: XlaTensor) -> str:
-    sharding = current_sharding(tensor)
-    return "" if sharding is None else sharding.text(tensor.dim())
-
-
-def _sharding_type(tensor: XlaTensor) -> ShardingType | None:
-    sharding = current_sharding(tensor)
-    return None if sharding is None else sharding_type(sharding, tensor.dim())
-
-
-def _load(tensor: XlaTensor, shards: "Iterable[torch.Tensor | Shard]") -> torch.Tensor:
-    return load_local_shards_(tensor, shards)
+    return property(found)
 
 
 def _reshard(tensor: XlaTensor, partition_spec: Sequence[Any] | Sharding, mesh: Any = None) -> torch.Tensor:
@@ -147,15 +133,15 @@ def _redistribute(
 
 
 # Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
-for _name, _read in {
-    "global_tensor": lambda tensor: tensor,
-    "local_shards": local_shards,
-    "mesh_shape": _mesh_shape,
-    "partition_spec": _partition_spec,
-    "sharding_spec": _sharding_spec,
-    "sharding_type": _sharding_type,
+for _name, _attribute in {
+    "global_tensor": property(lambda tensor: tensor),
+    "local_shards": property(local_shards),
+    "mesh_shape": of_sharding(lambda sharding, rank: sharding.mesh_shape),
+    "partition_spec": of_sharding(Sharding.partition_spec),
+    "sharding_spec": of_sharding(Sharding.text, ""),
+    "sharding_type": of_sharding(sharding_type),
+    "load_local_shards_": load_local_shards_,
+    "reshard": _reshard,
+    "redistribute": _redistribute,
 }.items():
-    setattr(XlaTensor, _name, property(_read))
-XlaTensor.load_local_shards_ = _load  # type: ignore[attr-defined]
-XlaTensor.reshard = _reshard  # type: ignore[attr-defined]
-XlaTensor.redistribute = _redistribute  # type: ignore[attr-defined]
+    setattr(XlaTensor, _name, _attribute)

@@ -47,7 +47,7 @@ class ShardingSpec:
     Source: `torch_xla.distributed.spmd.ShardingSpec`.
 
     >>> import torch, spmd
-    >>> spec = spmd.ShardingSpec(spmd.Mesh([0], (1,), ("data",)), ("data", None))
+    >>> spec = spmd.torch_xla.ShardingSpec(spmd.Mesh([0], (1,), ("data",)), ("data", None))
     >>> spec.can_apply(torch.ones(4, 2)), spec.can_apply(torch.ones(4))
     (True, False)
     >>> spec.apply(torch.ones(4, 2)).device

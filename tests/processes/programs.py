@@ -57,6 +57,25 @@ def train() -> Any:
     return {"losses": found, "programs": [record.name for record in spmd.metrics.compiles()]}
 
 
+def dynamic() -> Any:
+    """Training on batches of many lengths, marked as dynamic: losses, and programs after the first step."""
+    torch.manual_seed(0)
+    mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
+    model = fsdp.FullyShardedDataParallel(GPT(CONFIG), mesh)
+    found, counts = [], []
+    for length in (9, 16, 5, 12):
+        tokens = torch.randint(CONFIG.vocabulary, (8, length), generator=torch.Generator().manual_seed(length))
+        inputs = spmd.mark_dynamic(spmd.mark_sharding(tokens.to("xla"), mesh, ("fsdp", None)), 1)
+        before = spmd.metrics.num_compiles()
+        loss = cross_entropy(model(inputs)[:, :-1], inputs[:, 1:])
+        loss.backward()
+        model.zero_grad()
+        spmd.sync()
+        found.append(loss.item())
+        counts.append(spmd.metrics.num_compiles() - before)
+    return {"losses": found, "later programs": sum(counts[1:])}
+
+
 def stores() -> Any:
     """The same with all state as rows of stores; between the steps the first process alone reads its pieces of one."""
     setattr(*WHERE, alike)

@@ -17,7 +17,7 @@ import spmd
 from spmd.core.pjrt import processes
 
 from .keywords import VARIANTS
-from .programs import DEEPER, STEPS, losses
+from .programs import DEEPER, STEPS, dynamic, losses
 
 PROGRAMS = ROOT / "tests/processes/programs.py"
 LIMIT = 100
@@ -66,6 +66,13 @@ class TestTraining:
         assert found[0] == found[1]
         assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
+
+    def test_dynamic(self) -> None:
+        """One program for all lengths that the user marks, in each process the same; the losses of one process."""
+        found = results(together("dynamic", 0, 0))
+        assert found[0] == found[1]
+        assert found[0]["later programs"] == 0
+        assert found[0]["losses"] == pytest.approx(dynamic()["losses"], rel=1e-6)
 
     def test_stores(self) -> None:
         """With all state as rows of stores, of which one process alone may read."""

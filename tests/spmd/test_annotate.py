@@ -54,7 +54,7 @@ class TestTakenBack:
     def test_the_mesh_around(self, mesh8: Mesh) -> None:
         with mesh8:
             x = spmd.mark_sharding(torch.ones(8, 8, device="xla"), partition_spec=("fsdp", None))
-            y = spmd.mark_sharding_with_gradients(x, None, (None, "fsdp"))
+            y = spmd.torch_xla.mark_sharding_with_gradients(x, None, (None, "fsdp"))
             z = spmd.reshard(torch.ones(8, device="xla"), ("fsdp",))
             w = spmd.from_local_shards([torch.ones(1)] * 8, None, ("fsdp",))
         assert spec(x) == ("fsdp", None) and spec(y) == (None, "fsdp") and spec(z) == spec(w) == ("fsdp",)
@@ -143,7 +143,9 @@ class TestGradient:
 class TestWithGradients:
     """mark_sharding_with_gradients: out of place, the gradient lies alike; the input stays as it is."""
 
-    @pytest.mark.parametrize("call", [spmd.mark_sharding_with_gradients, spmd.MarkShardingFunction.apply])
+    @pytest.mark.parametrize(
+        "call", [spmd.torch_xla.mark_sharding_with_gradients, spmd.torch_xla.MarkShardingFunction.apply]
+    )
     def test_both_ways(self, call, mesh2x4: Mesh) -> None:
         source = torch.randn(8, 12)
         x = source.to("xla").requires_grad_()
@@ -160,19 +162,21 @@ class TestWithGradients:
     def test_a_marked_input_keeps_its_own(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, 8).to("xla"), mesh8, ("fsdp", None))
         for view in (x, x.t()):
-            y = spmd.mark_sharding_with_gradients(view, mesh8, (None, "fsdp"))
+            y = spmd.torch_xla.mark_sharding_with_gradients(view, mesh8, (None, "fsdp"))
             assert spec(y) == (None, "fsdp") and spec(x) == ("fsdp", None)
             spmd.sync()
             assert spec(y) == (None, "fsdp") and spec(x) == ("fsdp", None) and (y == 1).all()
 
     def test_nothing_and_integers(self, mesh8: Mesh) -> None:
-        empty = spmd.mark_sharding_with_gradients(torch.ones(0, 4, device="xla"), mesh8, ("fsdp", None))
-        whole = spmd.mark_sharding_with_gradients(torch.arange(3).to("xla"), mesh8, ("fsdp",))
+        empty = spmd.torch_xla.mark_sharding_with_gradients(torch.ones(0, 4, device="xla"), mesh8, ("fsdp", None))
+        whole = spmd.torch_xla.mark_sharding_with_gradients(torch.arange(3).to("xla"), mesh8, ("fsdp",))
         assert empty.shape == (0, 4) and whole.tolist() == [0, 1, 2]
 
     def test_without_gradients(self, mesh8: Mesh) -> None:
         with torch.no_grad():
-            y = spmd.mark_sharding_with_gradients(torch.ones(8, device="xla", requires_grad=True), mesh8, ("fsdp",))
+            y = spmd.torch_xla.mark_sharding_with_gradients(
+                torch.ones(8, device="xla", requires_grad=True), mesh8, ("fsdp",)
+            )
         assert not y.requires_grad and spec(y) == ("fsdp",)
 
 
@@ -182,7 +186,7 @@ class TestCustom:
     def test_data(self, mesh8: Mesh) -> None:
         x = spmd.mark_sharding(torch.arange(64.0).view(8, 8).to("xla"), mesh8, ("fsdp", None))
         spmd.local_shards(x)
-        assert spmd.annotate_custom_sharding(x, mesh8, (None, "fsdp")) is x
+        assert spmd.torch_xla.annotate_custom_sharding(x, mesh8, (None, "fsdp")) is x
         assert spmd.residence(x) == "pending" and spec(x) == (None, "fsdp")
         x.add_(1)
         assert {tuple(shard.data.shape) for shard in spmd.local_shards(x)} == {(8, 1)}
@@ -191,7 +195,7 @@ class TestCustom:
     def test_what_is_no_data(self, mesh8: Mesh) -> None:
         host, pending = torch.ones(8).to("xla"), torch.ones(8).to("xla") * 2
         for x in (host, pending, pending[:4]):
-            spmd.annotate_custom_sharding(x, mesh8, ("fsdp",))
+            spmd.torch_xla.annotate_custom_sharding(x, mesh8, ("fsdp",))
             assert spec(x) == ("fsdp",)
         assert (host + pending).tolist() == [3.0] * 8
 
@@ -251,8 +255,8 @@ class TestAlike:
 
 MARKS = {
     "mark_sharding": spmd.mark_sharding,
-    "mark_sharding_with_gradients": spmd.mark_sharding_with_gradients,
-    "annotate_custom_sharding": spmd.annotate_custom_sharding,
+    "mark_sharding_with_gradients": spmd.torch_xla.mark_sharding_with_gradients,
+    "annotate_custom_sharding": spmd.torch_xla.annotate_custom_sharding,
     "reshard": lambda tensor, mesh, spec: spmd.reshard(tensor, spec, mesh),
 }
 

@@ -59,13 +59,14 @@ class TestDeviceMesh:
         mesh = init_device_mesh("xla", (2, 2, 2), mesh_dim_names=("dp", "cp", "tp"))
         flat = mesh["dp", "cp"]._flatten("batch")
         assert flat.shape == (4,) and flat.get_group() == ("dp", "cp") and mesh["batch", "tp"].shape == (4, 2)
+        assert mesh.size("batch") == flat.size(0) == 4 and mesh.get_group("batch") == ("dp", "cp")
         x = distribute_tensor(torch.ones(8, 8), mesh["batch", "tp"], [Shard(0), Shard(1)])
         sharding = spmd.get_sharding(x)
         assert sharding is not None and sharding.partition_spec(2) == (("dp", "cp"), "tp")
 
     def test_as_context(self, mesh: DeviceMesh) -> None:
         with mesh:
-            assert spmd.get_global_mesh() is mesh.root
+            assert spmd.torch_xla.get_global_mesh() is mesh.root
             assert distribute_tensor(torch.ones(8), placements=[Shard(0), Replicate()]).placements[0] == Shard(0)
 
     def test_theirs(self) -> None:

@@ -17,29 +17,29 @@ from spmd import Mesh
 @pytest.fixture(autouse=True)
 def none_left() -> Any:
     yield
-    spmd.set_global_mesh(None)
+    spmd.torch_xla.set_global_mesh(None)
 
 
 class TestGlobalMesh:
     def test_set(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
-        assert spmd.get_global_mesh() is None
-        spmd.set_global_mesh(mesh8)
-        assert spmd.get_global_mesh() is mesh8
+        assert spmd.torch_xla.get_global_mesh() is None
+        spmd.torch_xla.set_global_mesh(mesh8)
+        assert spmd.torch_xla.get_global_mesh() is mesh8
         with mesh2x4 as entered:
-            assert entered is mesh2x4 and spmd.get_global_mesh() is mesh2x4
+            assert entered is mesh2x4 and spmd.torch_xla.get_global_mesh() is mesh2x4
             with mesh8:
-                assert spmd.get_global_mesh() is mesh8
-            assert spmd.get_global_mesh() is mesh2x4
-        assert spmd.get_global_mesh() is mesh8
+                assert spmd.torch_xla.get_global_mesh() is mesh8
+            assert spmd.torch_xla.get_global_mesh() is mesh2x4
+        assert spmd.torch_xla.get_global_mesh() is mesh8
         with pytest.raises(TypeError, match=r"set_global_mesh: expected a spmd.Mesh or None, got str"):
-            spmd.set_global_mesh("mesh")  # type: ignore[arg-type]
+            spmd.torch_xla.set_global_mesh("mesh")  # type: ignore[arg-type]
 
     def test_threads(self, mesh8: Mesh, mesh2x4: Mesh) -> None:
         """A thread sees the process's mesh, not the one that another thread has entered."""
-        spmd.set_global_mesh(mesh8)
+        spmd.torch_xla.set_global_mesh(mesh8)
         seen: list[Mesh | None] = []
         with mesh2x4:
-            thread = threading.Thread(target=lambda: seen.append(spmd.get_global_mesh()))
+            thread = threading.Thread(target=lambda: seen.append(spmd.torch_xla.get_global_mesh()))
             thread.start()
             thread.join()
         assert seen == [mesh8]
@@ -60,13 +60,13 @@ class TestGlobalMesh:
     def test_an_error_leaves_none(self, mesh8: Mesh) -> None:
         with pytest.raises(KeyError), mesh8:
             raise KeyError
-        assert spmd.get_global_mesh() is None
+        assert spmd.torch_xla.get_global_mesh() is None
 
 
 class TestMeshWords:
     def test_1d(self) -> None:
-        assert spmd.get_1d_mesh("data") == Mesh(range(8), (8,), ("data",))
-        assert spmd.get_1d_mesh().shape() == {0: 8}
+        assert spmd.torch_xla.get_1d_mesh("data") == Mesh(range(8), (8,), ("data",))
+        assert spmd.torch_xla.get_1d_mesh().shape() == {0: 8}
 
     def test_from_str(self, mesh2x4: Mesh) -> None:
         for mesh in (mesh2x4, Mesh(range(4), (2, 2)), Mesh(range(4), (4,), ("a",), target="cpu:8")):

@@ -301,16 +301,16 @@ class TestDevices:
     """What a device is."""
 
     def test_attributes(self) -> None:
-        found = spmd.device_attributes(3)
+        found = spmd.torch_xla.device_attributes(3)
         assert (found.id, found.name, found.kind, found.platform, found.process) == (3, "CPU:3", "cpu", "cpu", 0)
         assert (found.coords, found.core, found.slice_index, found.memory) == (None, None, 0, None)
         every = spmd.tensors.runtime.global_runtime_device_attributes()
         assert [one["name"] for one in every] == [f"CPU:{i}" for i in range(8)] and "coords" not in every[0]
-        assert spmd.device_attributes(11, target="cpu:16").name == "CPU:11"
-        assert [spmd.device_attributes(i, target="2xcpu:4").slice_index for i in (3, 4)] == [0, 1]
+        assert spmd.torch_xla.device_attributes(11, target="cpu:16").name == "CPU:11"
+        assert [spmd.torch_xla.device_attributes(i, target="2xcpu:4").slice_index for i in (3, 4)] == [0, 1]
 
     def test_errors(self) -> None:
         with pytest.raises(ValueError, match="there is no device 8; there are 8, ids from 0 on"):
-            spmd.device_attributes(8)
+            spmd.torch_xla.device_attributes(8)
         with pytest.raises(TypeError, match="expected the id of a device, got 'cpu'"):
-            spmd.device_attributes("cpu")  # type: ignore[arg-type]
+            spmd.torch_xla.device_attributes("cpu")  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ import spmd
 class TestEinsumLinear:
     def test_dims_stay_apart(self, mesh2x4: spmd.Mesh) -> None:
         """A batch and a sequence dim that are split stay so in the output, and no collective is in the product."""
-        layer, other = (kind(8, 4, device="xla") for kind in (spmd.EinsumLinear, nn.Linear))
+        layer, other = (kind(8, 4, device="xla") for kind in (spmd.torch_xla.EinsumLinear, nn.Linear))
         other.load_state_dict(layer.state_dict())
         x = spmd.mark_sharding(torch.randn(4, 8, 8).to("xla"), mesh2x4, ("data", "fsdp", None))
         for module in (layer, other):
@@ -42,23 +42,25 @@ class TestEinsumLinear:
 
         model = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"a": nn.Linear(4, 4)}), Mine(4, 4))
         weight = model[0].weight
-        assert spmd.apply_xla_patch_to_nn_linear(model) is model
-        assert [type(module) for module in (model[0], model[1]["a"], model[2])] == [spmd.EinsumLinear] * 2 + [Mine]
+        assert spmd.torch_xla.apply_xla_patch_to_nn_linear(model) is model
+        assert [type(module) for module in (model[0], model[1]["a"], model[2])] == [spmd.torch_xla.EinsumLinear] * 2 + [
+            Mine
+        ]
         assert model[0].weight is weight and isinstance(model[0], nn.Linear)
-        one = spmd.apply_xla_patch_to_nn_linear(nn.Linear(2, 2))
-        assert type(one) is spmd.EinsumLinear
+        one = spmd.torch_xla.apply_xla_patch_to_nn_linear(nn.Linear(2, 2))
+        assert type(one) is spmd.torch_xla.EinsumLinear
 
 
 class TestBarrier:
     def test_values_stay(self) -> None:
         x = torch.arange(4.0, device="xla")
         y = (x + 1).view(2, 2)
-        spmd.optimization_barrier_([x, y])
+        spmd.torch_xla.optimization_barrier_([x, y])
         assert "optimization_barrier" in spmd.get_stablehlo([x])
         assert x.tolist() == [0.0, 1.0, 2.0, 3.0] and y.tolist() == [[1.0, 2.0], [3.0, 4.0]]
-        spmd.optimization_barrier_([])
+        spmd.torch_xla.optimization_barrier_([])
         with pytest.raises(TypeError, match="optimization_barrier_: expected a tensor on xla, got one on cpu"):
-            spmd.optimization_barrier_([torch.ones(2)])
+            spmd.torch_xla.optimization_barrier_([torch.ones(2)])
 
     def test_backward(self) -> None:
         """Gradients are those of the module without."""
@@ -66,7 +68,7 @@ class TestBarrier:
         expected, x = copy.deepcopy(model), torch.randn(2, 4)
         model.to("xla")
         for layer in model:
-            spmd.apply_backward_optimization_barrier(layer)
+            spmd.torch_xla.apply_backward_optimization_barrier(layer)
         model(x.to("xla").requires_grad_()).square().sum().backward()
         expected(x).square().sum().backward()
         for name, parameter in model.named_parameters():

@@ -43,7 +43,7 @@ class TestFillShards:
 
         before = spmd.metrics.num_compiles()
         x = marked(torch.rand(shape, device="xla"), name)
-        assert spmd.fill_shards(x, read) is x
+        assert spmd.checkpoint.fill_shards(x, read) is x
         assert torch.equal(x.cpu(), whole) and spmd.metrics.num_compiles() == before
         assert sum(whole[indices].numel() for indices in asked) == whole.numel()
         shards = spmd.local_shards(x)
@@ -52,7 +52,7 @@ class TestFillShards:
 
     def test_dtype(self, name: str) -> None:
         whole = torch.randn(16, 8)
-        x = spmd.fill_shards(
+        x = spmd.checkpoint.fill_shards(
             marked(torch.empty(16, 8, dtype=torch.bfloat16, device="xla"), name), lambda index: whole[index]
         )
         assert torch.equal(x.cpu(), whole.bfloat16())
@@ -66,7 +66,7 @@ class TestFilling:
         layer = nn.Linear(8, 8, device="xla")
         spmd.mark_sharding(layer.weight, mesh8, ("fsdp", None))
         row, version = layer.weight.detach()[1], layer.weight._version
-        spmd.fill_shards(layer.weight, lambda index: torch.eye(8)[index])
+        spmd.checkpoint.fill_shards(layer.weight, lambda index: torch.eye(8)[index])
         assert row.tolist() == torch.eye(8)[1].tolist() and layer.weight._version > version
         layer(torch.ones(2, 8, device="xla")).sum().backward()
         torch.optim.SGD(layer.parameters(), lr=0.5).step()
@@ -76,26 +76,29 @@ class TestFilling:
     def test_what_was_recorded_before_reads_the_old_value(self, mesh8: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, ("fsdp",))
         y = x * 2
-        spmd.fill_shards(x, lambda index: torch.zeros(8)[index])
+        spmd.checkpoint.fill_shards(x, lambda index: torch.zeros(8)[index])
         assert y.tolist() == [2.0] * 8 and x.tolist() == [0.0] * 8
 
     def test_host_memory(self, mesh8: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, ("fsdp",), memory_kind="pinned_host")
-        spmd.fill_shards(x, lambda index: torch.arange(8.0)[index])
+        spmd.checkpoint.fill_shards(x, lambda index: torch.arange(8.0)[index])
         assert x.tolist() == [*range(8)] and spmd.get_sharding(x).memory == "pinned_host"
 
     def test_nothing_and_one(self) -> None:
-        assert spmd.fill_shards(torch.empty(0, 3, device="xla"), lambda _: torch.empty(9)).shape == (0, 3)
-        assert spmd.fill_shards(torch.zeros((), device="xla"), lambda index: torch.tensor(3.0)[index]).item() == 3
+        assert spmd.checkpoint.fill_shards(torch.empty(0, 3, device="xla"), lambda _: torch.empty(9)).shape == (0, 3)
+        assert (
+            spmd.checkpoint.fill_shards(torch.zeros((), device="xla"), lambda index: torch.tensor(3.0)[index]).item()
+            == 3
+        )
 
     def test_refused(self) -> None:
         x = torch.ones(4, 2, device="xla")
         with pytest.raises(TypeError, match="expected a tensor on xla"):
-            spmd.fill_shards(torch.ones(2), lambda index: torch.ones(2)[index])
+            spmd.checkpoint.fill_shards(torch.ones(2), lambda index: torch.ones(2)[index])
         with pytest.raises(ValueError, match="got a view; pass its base"):
-            spmd.fill_shards(x[1:], lambda index: torch.ones(3, 2)[index])
+            spmd.checkpoint.fill_shards(x[1:], lambda index: torch.ones(3, 2)[index])
         with pytest.raises(ValueError, match=r"expected a shard of shape \[4, 2\].*got one of shape \[3\]"):
-            spmd.fill_shards(x, lambda index: torch.ones(3))
+            spmd.checkpoint.fill_shards(x, lambda index: torch.ones(3))
         assert x.tolist() == [[1.0, 1.0]] * 4
 
 
@@ -372,4 +375,4 @@ class TestRefused:
     def test_plan(self, mesh8: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.ones(8, device="xla"), mesh8, ("fsdp",))
         with pytest.raises(spmd.AbstractError, match="records the step and runs nothing"):
-            spmd.plan(lambda: spmd.fill_shards(x, lambda index: torch.ones(8)[index]))
+            spmd.plan(lambda: spmd.checkpoint.fill_shards(x, lambda index: torch.ones(8)[index]))

@@ -28,12 +28,12 @@ class TestTwoSteps:
     def test_values_and_gradients(self, partitioner: str, mesh: spmd.Mesh) -> None:
         given = [torch.randn(4, 8) / 3, torch.randn(8, 16) / 3, torch.randn(16, 8) / 3, torch.randn(8)]
         x, up, down, bias = (tensor.clone().to("xla").requires_grad_() for tensor in given)
-        a = spmd.enable_manual_sharding(x * 1, ("data", None), mesh=mesh)
-        b = spmd.enable_manual_sharding(up, (None, "model"), mesh=mesh)
-        c = spmd.enable_manual_sharding(down, ("model", None), mesh=mesh)
+        a = spmd.torch_xla.enable_manual_sharding(x * 1, ("data", None), mesh=mesh)
+        b = spmd.torch_xla.enable_manual_sharding(up, (None, "model"), mesh=mesh)
+        c = spmd.torch_xla.enable_manual_sharding(down, ("model", None), mesh=mesh)
         assert (a.shape, b.shape, c.shape) == ((2, 8), (8, 4), (4, 8))
-        made = spmd.all_reduce(torch.tanh(a @ b) @ c, "sum", "model")
-        y = spmd.disable_manual_sharding(made, ("data", None), (4, 8), mesh=mesh) + bias
+        made = spmd.manual.all_reduce(torch.tanh(a @ b) @ c, "sum", "model")
+        y = spmd.torch_xla.disable_manual_sharding(made, ("data", None), (4, 8), mesh=mesh) + bias
         spmd.sync()  # a barrier between leaves the pieces alone
         y.square().sum().backward()
         others = [tensor.clone().requires_grad_() for tensor in given]
@@ -46,30 +46,38 @@ class TestTwoSteps:
     def test_what_is_whole(self, mesh: spmd.Mesh) -> None:
         """Of what all shards have the gradient is the sum; the mesh is known."""
         x, w = torch.arange(8.0).to("xla"), torch.ones(2, device="xla", requires_grad=True)
-        piece = spmd.enable_manual_sharding(x, (("model", "data"),), mesh=mesh)
-        own = spmd.enable_manual_sharding(w, (None,), mesh=mesh)
-        total = spmd.all_reduce(piece.sum() * own, "max", ("data", "model"))
-        y = spmd.disable_manual_sharding(total, (None,), (2,))
+        piece = spmd.torch_xla.enable_manual_sharding(x, (("model", "data"),), mesh=mesh)
+        own = spmd.torch_xla.enable_manual_sharding(w, (None,), mesh=mesh)
+        total = spmd.manual.all_reduce(piece.sum() * own, "max", ("data", "model"))
+        y = spmd.torch_xla.disable_manual_sharding(total, (None,), (2,))
         y.sum().backward()
         assert y.tolist() == [7.0, 7.0]
         assert w.grad.tolist() == [7.0, 7.0]
 
+    def test_a_draw_with_data(self, mesh: spmd.Mesh) -> None:
+        """The draw is each shard's own; the data that is added to it comes in from outside."""
+        noise = torch.rand(1, device="xla") + torch.ones(1).to("xla")
+        piece = spmd.torch_xla.enable_manual_sharding(torch.zeros(8).to("xla"), (("data", "model"),), mesh=mesh)
+        made = spmd.torch_xla.disable_manual_sharding(piece + noise, (("data", "model"),), (8,)).cpu()
+        assert made.unique().numel() == 8
+        assert bool(((made >= 1) & (made < 2)).all())
+
     def test_errors(self, mesh: spmd.Mesh) -> None:
         x = torch.ones(8, 6, device="xla")
         with pytest.raises(ValueError, match="enable_manual_sharding: dim 1 of the tensor has 6 elements"):
-            spmd.enable_manual_sharding(x, (None, "model"), mesh=mesh)
+            spmd.torch_xla.enable_manual_sharding(x, (None, "model"), mesh=mesh)
         with pytest.raises(ValueError, match="did you mean 'model'"):
-            spmd.enable_manual_sharding(x, ("modle", None), mesh=mesh)
+            spmd.torch_xla.enable_manual_sharding(x, ("modle", None), mesh=mesh)
         with pytest.raises(ValueError, match=r"expected a mesh"):
-            spmd.enable_manual_sharding(x, ("model", None))
-        piece = spmd.enable_manual_sharding(x, ("model", None), mesh=mesh)
+            spmd.torch_xla.enable_manual_sharding(x, ("model", None))
+        piece = spmd.torch_xla.enable_manual_sharding(x, ("model", None), mesh=mesh)
         with pytest.raises(ValueError, match=r"shards of shape \[2, 6\] make a tensor of shape \[8, 6\], not \[9, 6\]"):
-            spmd.disable_manual_sharding(piece, ("model", None), (9, 6))
+            spmd.torch_xla.disable_manual_sharding(piece, ("model", None), (9, 6))
         with pytest.raises(ValueError, match="along 'model' are the same, but they may differ"):
-            spmd.disable_manual_sharding(piece, (None, None), (2, 6))
+            spmd.torch_xla.disable_manual_sharding(piece, (None, None), (2, 6))
         with pytest.raises(ValueError, match="expected a shard that enable_manual_sharding returned"):
-            spmd.disable_manual_sharding(x, ("model", None), (8, 6))
-        with pytest.raises(RuntimeError, match=r"join the shards with spmd.disable_manual_sharding first"):
+            spmd.torch_xla.disable_manual_sharding(x, ("model", None), (8, 6))
+        with pytest.raises(RuntimeError, match=r"join the shards with spmd.torch_xla.disable_manual_sharding first"):
             (piece + 1).cpu()
 
 
@@ -119,9 +127,9 @@ class TestFunctionalCollectives:
 
     def test_between_two_steps(self, mesh: spmd.Mesh) -> None:
         x = torch.arange(8.0).to("xla").requires_grad_()
-        piece = spmd.enable_manual_sharding(x, ("model",), mesh=mesh)
+        piece = spmd.torch_xla.enable_manual_sharding(x, ("model",), mesh=mesh)
         total = funcol.all_reduce(piece, "sum", "model")
-        y = spmd.disable_manual_sharding(total * piece, ("model",), (8,), mesh=mesh)
+        y = spmd.torch_xla.disable_manual_sharding(total * piece, ("model",), (8,), mesh=mesh)
         y.sum().backward()
         rows = torch.arange(8.0).reshape(4, 2)
         check(y, (rows.sum(0) * rows).flatten())

@@ -11,22 +11,22 @@ import spmd
 from spmd import P
 from spmd.core.sharding.tiles import read_table, table_of
 from spmd.show.grids import devices_text
-from spmd.show.pictures import _GREY, _TERMINAL, _hex
+from spmd.show.pictures import _GREY, _TERMINAL, Picture, _hex
 
 SVG = "{http://www.w3.org/2000/svg}"
 H = "\N{BOX DRAWINGS LIGHT DIAGONAL UPPER RIGHT TO LOWER LEFT}"
 
 
-def picture(shape: tuple[int, ...], mesh: spmd.Mesh, *spec: object) -> spmd.Picture:
+def picture(shape: tuple[int, ...], mesh: spmd.Mesh, *spec: object) -> Picture:
     return spmd.show_sharding(spmd.mark_sharding(torch.zeros(shape).to("xla"), mesh, spec))
 
 
-def drawn(picture: spmd.Picture) -> list[str]:
+def drawn(picture: Picture) -> list[str]:
     """The lines below the caption."""
     return picture.text().split("\n")[len(picture.caption) :]
 
 
-def cells(picture: spmd.Picture) -> list[str]:
+def cells(picture: Picture) -> list[str]:
     return [cell.get("data-devices", "") for cell in ElementTree.fromstring(picture.svg()).iter(f"{SVG}g")]
 
 
@@ -151,7 +151,7 @@ class TestManyDevices:
     @pytest.mark.parametrize("width", [40, 80])
     def test_fits(self, sizes: tuple[int, ...], width: int) -> None:
         text = f"{{devices=[{','.join(map(str, sizes))}]<=[{torch.Size(sizes).numel()}]}}"
-        shown = spmd.show.pictures.Picture(read_table(text, 1, "test"), None, ())
+        shown = Picture(read_table(text, 1, "test"), None, ())
         lines = shown.text(max_width=width).split("\n")
         assert max(map(len, lines)) <= width and len(lines) < 120
         grid = shown._grid(16, 16)
@@ -160,7 +160,7 @@ class TestManyDevices:
         assert sum(int(count.split()[0]) for count in counts) == table.size
 
     def test_which_devices(self) -> None:
-        shown = spmd.show.pictures.Picture(read_table("{devices=[512]<=[512]}", 1, "test"), None, ())
+        shown = Picture(read_table("{devices=[512]<=[512]}", 1, "test"), None, ())
         assert "│   0-127    │  128-255   │  256-383   │  384-511   │" in shown.text()
         assert shown.text().count("128 shards") == 4
         assert cells(shown)[:2] == ["0-31", "32-63"] and len(cells(shown)) == 16
@@ -206,9 +206,7 @@ class TestSvg:
             assert all(x >= 0 and y >= 0 and x + w <= width and y + h <= height for x, y, w, h in boxes)
 
     def test_neighbours_differ(self) -> None:
-        root = ElementTree.fromstring(
-            spmd.show.pictures.Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg()
-        )
+        root = ElementTree.fromstring(Picture(read_table("{devices=[16,16]<=[256]}", 1, "t"), None, ()).svg())
         colours = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in root.iter(f"{SVG}g")]
         rows = [colours[i : i + 16] for i in range(0, 256, 16)]
         for grid in (rows, list(zip(*rows, strict=True))):
@@ -218,7 +216,7 @@ class TestSvg:
     def test_colours_do_not_repeat(self, cuts: tuple[int, int]) -> None:
         count = cuts[0] * cuts[1]
         table = read_table(f"{{devices=[{cuts[0]},{cuts[1]}]<=[{count}]}}", 1, "t")
-        root = ElementTree.fromstring(spmd.show.pictures.Picture(table, None, ()).svg())
+        root = ElementTree.fromstring(Picture(table, None, ()).svg())
         cells = [cell for cell in root.iter(f"{SVG}g") if cell.get("class") == "cell"]
         found = [next(cell.iter(f"{SVG}rect")).get("fill") for cell in cells]
         assert len(found) == len(set(found))
@@ -246,27 +244,27 @@ class TestWordsOfPytorchXla:
     """visualize_sharding, visualize_tensor_sharding and construct_v1_sharding_str."""
 
     def test_text(self, capsys: pytest.CaptureFixture[str]) -> None:
-        shown = spmd.visualize_sharding("{devices=[2,2]0,1,2,3}", use_color=False)
+        shown = spmd.torch_xla.visualize_sharding("{devices=[2,2]0,1,2,3}", use_color=False)
         printed = capsys.readouterr().out
         assert printed == shown.text(min_width=9) + "\n" and "│    0    │    1    │" in printed
-        spmd.visualize_sharding("{replicated}", scale=2.0, min_width=10)
+        spmd.torch_xla.visualize_sharding("{replicated}", scale=2.0, min_width=10)
         assert "0-7" in (printed := capsys.readouterr().out) and "replicated on all 8 devices" in printed
         assert len(printed.split("\n")[2]) == 22
-        spmd.visualize_sharding("")
+        spmd.torch_xla.visualize_sharding("")
         assert "(no annotation)" in capsys.readouterr().out
 
     @pytest.mark.parametrize("rank", [1, 6])
     def test_ranks(self, rank: int, mesh8: spmd.Mesh, capsys: pytest.CaptureFixture[str]) -> None:
         """Those that PyTorch/XLA cannot draw."""
         x = spmd.mark_sharding(torch.zeros((8,) * rank).to("xla"), mesh8, ("fsdp", *[None] * (rank - 1)))
-        shown = spmd.visualize_tensor_sharding(x, use_color=False)
-        assert isinstance(shown, spmd.Picture) and "7" in capsys.readouterr().out
+        shown = spmd.torch_xla.visualize_tensor_sharding(x, use_color=False)
+        assert isinstance(shown, Picture) and "7" in capsys.readouterr().out
 
     def test_construct(self, mesh2x4: spmd.Mesh) -> None:
         x = spmd.mark_sharding(torch.zeros(8, 8).to("xla"), mesh2x4, ("fsdp", None))
-        assert spmd.construct_v1_sharding_str(x) == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
-        assert spmd.construct_v1_sharding_str(x * 2) == spmd.construct_v1_sharding_str(x)
-        assert spmd.construct_v1_sharding_str(torch.ones(2).to("xla")) == ""
+        assert spmd.torch_xla.construct_v1_sharding_str(x) == "{devices=[4,1,2]0,4,1,5,2,6,3,7 last_tile_dim_replicate}"
+        assert spmd.torch_xla.construct_v1_sharding_str(x * 2) == spmd.torch_xla.construct_v1_sharding_str(x)
+        assert spmd.torch_xla.construct_v1_sharding_str(torch.ones(2).to("xla")) == ""
 
     @pytest.mark.parametrize(
         ("text", "said"),
@@ -280,15 +278,15 @@ class TestWordsOfPytorchXla:
     )
     def test_bad_text(self, text: str, said: str) -> None:
         with pytest.raises(ValueError, match=f"visualize_sharding: .*{said}"):
-            spmd.visualize_sharding(text)
+            spmd.torch_xla.visualize_sharding(text)
 
     def test_errors(self, mesh8: spmd.Mesh) -> None:
         with pytest.raises(TypeError, match="visualize_sharding: expected GSPMD text, got Tensor; see show_sharding"):
-            spmd.visualize_sharding(torch.ones(2))  # type: ignore[arg-type]
+            spmd.torch_xla.visualize_sharding(torch.ones(2))  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="visualize_tensor_sharding: expected a tensor, got str"):
-            spmd.visualize_tensor_sharding("{replicated}")  # type: ignore[arg-type]
+            spmd.torch_xla.visualize_tensor_sharding("{replicated}")  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="construct_v1_sharding_str: expected a tensor, got int"):
-            spmd.construct_v1_sharding_str(3)  # type: ignore[arg-type]
+            spmd.torch_xla.construct_v1_sharding_str(3)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match=r"show_sharding: expected a tensor, a spmd\.Sharding or .*got str"):
             spmd.show_sharding("{replicated}")  # type: ignore[arg-type]
         sharding = mesh8.sharding(P(None, "fsdp"), 2)

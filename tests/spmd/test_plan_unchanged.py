@@ -14,6 +14,7 @@ import spmd
 from recipes.gpt import cross_entropy
 from spmd import AbstractError, Mesh
 from spmd.core.lazy.storage import LIVE, READ, pending
+from spmd.planning import saved_state
 from spmd.planning.reachable import Reachable
 
 
@@ -156,9 +157,8 @@ def step(x):
         names |= {name: nn.Linear(4, 4) for name in ("train", "zero_grad", "model", "outer", "optimizer")}
         found = Reachable(names["step"], ())
         assert {id(module) for module in found.modules} == {id(names["outer"]), id(names["optimizer"])}
-        state = found.state()
-        names["written"] = 3
-        state.put_back()
+        with saved_state.kept(found):
+            names["written"] = 3
         assert names["written"] == 0
 
     def test_where_the_step_raises(self, mesh8: Mesh) -> None:

@@ -132,7 +132,10 @@ class TestValues:
 
     def test_twice_differentiable(self, mesh8: Mesh) -> None:
         x = torch.arange(8.0).to("xla").requires_grad_()
-        for made in (spmd.reshard(x, ("fsdp",), mesh8), spmd.mark_sharding_with_gradients(x, mesh8, ("fsdp",))):
+        for made in (
+            spmd.reshard(x, ("fsdp",), mesh8),
+            spmd.torch_xla.mark_sharding_with_gradients(x, mesh8, ("fsdp",)),
+        ):
             (first,) = torch.autograd.grad(made.pow(3).sum(), x, create_graph=True)
             (second,) = torch.autograd.grad(first.sum(), x)
             check(second, 6 * torch.arange(8.0))

@@ -53,7 +53,7 @@ def mlp(x: Any, up: Any, down: Any, bias: Any) -> Any:
 
 
 def tensor_parallel(x: Any, up: Any, down: Any, bias: Any) -> Any:
-    return spmd.all_reduce(torch.tanh(x @ up) @ down, "sum", "model") + bias
+    return spmd.manual.all_reduce(torch.tanh(x @ up) @ down, "sum", "model") + bias
 
 
 class TestTensorParallel:
@@ -72,7 +72,7 @@ class TestTensorParallel:
 
         def shard(x: Any, up: Any, down: Any, bias: Any) -> Any:
             hidden = spmd.mark_sharding(torch.tanh(x @ up), mesh, P("data", None))
-            return spmd.all_reduce(hidden @ down, "sum", "model") + bias
+            return spmd.manual.all_reduce(hidden @ down, "sum", "model") + bias
 
         mapped = spmd.shard_map(
             shard, mesh, (P(), P(None, "model"), P("model"), P()), P(), axis_names={"model"}
@@ -115,7 +115,7 @@ class TestExamples:
                 scale = torch.exp(top - new)
                 out, total, top = out * scale + weights @ v, total * scale + weights.sum(-1, keepdim=True), new
                 if step < 3:
-                    k, v = (spmd.collective_permute(each, ring, "model") for each in (k, v))
+                    k, v = (spmd.manual.collective_permute(each, ring, "model") for each in (k, v))
             return out / total
 
         spec = P(None, "model")
@@ -128,9 +128,9 @@ class TestExamples:
         mesh = mesh_of(4)
 
         def shard(tokens: Any, weight: Any) -> Any:  # [1 group, experts, tokens, width], [1 expert, width, width]
-            there = spmd.all_to_all(tokens, 1, 0, "model")
+            there = spmd.manual.all_to_all(tokens, 1, 0, "model")
             done = torch.tanh(torch.einsum("getw,ewv->getv", there, weight))
-            return spmd.all_to_all(done, 0, 1, "model")
+            return spmd.manual.all_to_all(done, 0, 1, "model")
 
         mapped = spmd.shard_map(shard, mesh, P("model"), P("model"))
         dense = lambda tokens, weight: torch.tanh(torch.einsum("getw,ewv->getv", tokens, weight))  # noqa: E731
@@ -143,8 +143,8 @@ class TestExamples:
         down, up = [(i, i + 1) for i in range(3)], [(i + 1, i) for i in range(3)]
 
         def shard(x: Any, weight: Any) -> Any:
-            above = spmd.collective_permute(x[:, :, -1:], down, "model")
-            below = spmd.collective_permute(x[:, :, :1], up, "model")
+            above = spmd.manual.collective_permute(x[:, :, -1:], down, "model")
+            below = spmd.manual.collective_permute(x[:, :, :1], up, "model")
             return F.conv2d(torch.cat([above, x, below], 2), weight, padding=(0, 1))
 
         batch = None if axis_names else "data"
@@ -170,7 +170,7 @@ class Scale(torch.autograd.Function):
 
 def together(x: Any) -> Any:
     """A sum over the shards; on the CPU there is one."""
-    return spmd.all_reduce(x, "sum", "model") if x.device.type == "xla" else x
+    return spmd.manual.all_reduce(x, "sum", "model") if x.device.type == "xla" else x
 
 
 def written(x: Any, w: Any) -> Any:
@@ -410,7 +410,7 @@ class TestBodies:
         """Another order of the devices, and some of them."""
         mesh = spmd.Mesh(ids, (2, len(ids) // 2), ("data", "model"))
         mapped = spmd.shard_map(
-            lambda x: (spmd.all_gather(x, 0, "model"), spmd.axis_index(("data", "model")).reshape(1)),
+            lambda x: (spmd.manual.all_gather(x, 0, "model"), spmd.manual.axis_index(("data", "model")).reshape(1)),
             mesh, P(("data", "model")), (P("data"), P(("data", "model"))),
         )  # fmt: skip
         whole, places = mapped(spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh, (("data", "model"),)))
@@ -420,8 +420,8 @@ class TestBodies:
     def test_several_meshes_in_a_program(self, partitioner: str) -> None:
         one, other = mesh_of(2, 4), spmd.Mesh(range(8), (8,), ("all",))
         x = spmd.mark_sharding(torch.arange(16.0).reshape(8, 2).to("xla"), other, ("all", None)) * 1
-        y = spmd.shard_map(lambda x: spmd.all_gather(x, 0, "model"), one, P(("data", "model")), P("data"))(x)
-        z = spmd.shard_map(lambda x: spmd.all_reduce(x, "sum", "all"), other, P("all"), P())(y)
+        y = spmd.shard_map(lambda x: spmd.manual.all_gather(x, 0, "model"), one, P(("data", "model")), P("data"))(x)
+        z = spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", "all"), other, P("all"), P())(y)
         check(y, torch.arange(16.0).reshape(8, 2))
         check(z, torch.arange(16.0).reshape(8, 2).sum(0, keepdim=True))
 
@@ -439,7 +439,7 @@ class TestBodies:
 
     def test_an_axis_without_a_name(self) -> None:
         mesh = spmd.Mesh(range(4), (2, 2))
-        mapped = spmd.shard_map(lambda x: spmd.all_reduce(x, "sum", 1), mesh, P((0, 1)), P(0))
+        mapped = spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "sum", 1), mesh, P((0, 1)), P(0))
         assert mapped(torch.arange(4.0).to("xla")).tolist() == [1.0, 5.0]
 
     def test_is_compiled_once(self) -> None:

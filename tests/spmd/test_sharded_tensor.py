@@ -6,7 +6,8 @@ from torch import nn
 from torch.distributed.tensor import Replicate, Shard
 
 import spmd
-from spmd import Mesh, XLAShardedTensor
+from spmd import Mesh
+from spmd.torch_xla import XLAShardedTensor
 
 
 class TestInstance:
@@ -35,18 +36,18 @@ class TestInstance:
         x = spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",)).requires_grad_()
         y = x * 2
         for wrapped in (
-            spmd.wrap_if_sharded(y), spmd.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
-            spmd.unwrap_sharded_tensor(y), XLAShardedTensor(y), y.global_tensor,
+            spmd.torch_xla.wrap_if_sharded(y), spmd.torch_xla.wrap_as_sharded_tensor(y, mesh8.mesh_shape, ("fsdp",)),
+            spmd.torch_xla.unwrap_sharded_tensor(y), XLAShardedTensor(y), y.global_tensor,
         ):  # fmt: skip
             assert wrapped is y
-        assert spmd.wrap_if_sharded([1]) == [1]
+        assert spmd.torch_xla.wrap_if_sharded([1]) == [1]
         with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got one on cpu"):
-            spmd.wrap_as_sharded_tensor(torch.ones(2))
+            spmd.torch_xla.wrap_as_sharded_tensor(torch.ones(2))
         with pytest.raises(TypeError, match="XLAShardedTensor: expected a tensor on xla, got list"):
             XLAShardedTensor([1])
         x = torch.ones(2, device="xla")
         assert XLAShardedTensor(x, (8,), partition_spec=(None,)) is x
-        for make in (XLAShardedTensor, spmd.wrap_as_sharded_tensor):
+        for make in (XLAShardedTensor, spmd.torch_xla.wrap_as_sharded_tensor):
             with pytest.raises(TypeError, match="argument 'partition_spek'; did you mean 'partition_spec'"):
                 make(x, partition_spek=(0,))
             with pytest.raises(TypeError, match="argument 'device'; expected mesh_shape or partition_spec"):
@@ -63,14 +64,14 @@ class TestAttributes:
         x = spmd.mark_sharding(source.to("xla"), mesh2x4, (("fsdp", "data"), None))
         assert x.mesh_shape == (2, 4) and x.partition_spec == (("fsdp", "data"), None)
         assert x.sharding_spec == "{devices=[8,1]0,4,1,5,2,6,3,7}"
-        assert x.sharding_type is spmd.ShardingType.TILED
+        assert x.sharding_type is spmd.torch_xla.ShardingType.TILED
         shards = x.local_shards
         for shard in shards:
             shard.data = shard.data + 1
         assert x.load_local_shards_(shards) is x and torch.equal(x.cpu(), source + 1)
         assert x.reshard((None, "data")).partition_spec == (None, "data")
         moved = x.redistribute(placements=[Replicate(), Shard(1)])
-        assert moved.partition_spec == (None, "fsdp") and moved.sharding_type is spmd.ShardingType.PARTIAL
+        assert moved.partition_spec == (None, "fsdp") and moved.sharding_type is spmd.torch_xla.ShardingType.PARTIAL
         assert x.redistribute(spmd.Mesh(range(8), (4, 2), ("data", "fsdp"))).sharding_spec.startswith(
             "{devices=[8,1]0,2,4"
         )

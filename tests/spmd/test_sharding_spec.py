@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import spmd
-from spmd import P, ShardingSpec, ShardingType
+from spmd import P
+from spmd.torch_xla import ShardingSpec, ShardingType
 from spmd.torch_xla.sharding_spec import sharding_type
 
 

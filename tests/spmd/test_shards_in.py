@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import spmd
-from spmd import Mesh, Shard
+from spmd import Mesh
+from spmd.tensors.shards import Shard
 
 CASES = [
     ((8,), (1,), (0,)),
@@ -173,7 +174,7 @@ class TestShard:
     """A Shard under PyTorch/XLA's names."""
 
     def test_names(self, mesh8: Mesh) -> None:
-        assert spmd.XLAShard is Shard
+        assert spmd.torch_xla.XLAShard is Shard
         shard = spmd.local_shards(spmd.mark_sharding(torch.ones(8).to("xla"), mesh8, ("fsdp",)))[3]
         assert shard.shard_device == "CPU:3" and shard.unpadded_data.tolist() == [1.0]
         shard.unpadded_data = torch.tensor([5.0])

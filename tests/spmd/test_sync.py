@@ -7,6 +7,7 @@ import torch
 
 import spmd
 from spmd import Mesh
+from spmd.core.engine.syncs import Synced
 
 
 class TestResidence:
@@ -46,7 +47,7 @@ class TestOnSync:
 
     def test_what_ran(self) -> None:
         spmd.sync()
-        seen: list[spmd.Synced] = []
+        seen: list[Synced] = []
         handle = spmd.on_sync(seen.append)
         kept = torch.randn(3, 17).to("xla") * 3, torch.ones(2).to("xla") + 1
         spmd.sync()
@@ -69,7 +70,7 @@ class TestOnSync:
     def test_of_a_read_that_runs_what_it_needs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         spmd.sync()
         monkeypatch.setattr(spmd.config, "sync_on_read", "needed")
-        seen: list[spmd.Synced] = []
+        seen: list[Synced] = []
         with spmd.on_sync(seen.append):
             one, two = torch.ones(2).to("xla") + 1, torch.ones(2).to("xla") + 2
             assert one.tolist() == [2.0, 2.0] and spmd.residence(two) == "pending"
@@ -78,7 +79,7 @@ class TestOnSync:
     def test_what_it_raises(self) -> None:
         x = torch.ones(2).to("xla") + 1
 
-        def fail(done: spmd.Synced) -> None:
+        def fail(done: Synced) -> None:
             raise KeyError("in the hook")
 
         with spmd.on_sync(fail), pytest.raises(KeyError, match="in the hook"):
@@ -86,13 +87,13 @@ class TestOnSync:
         assert spmd.residence(x) == "devices"
 
     def test_a_plan_tells_nobody(self) -> None:
-        seen: list[spmd.Synced] = []
+        seen: list[Synced] = []
         with spmd.on_sync(seen.append):
             spmd.plan(lambda: torch.ones(2, device="xla") + 1)
         assert seen == []
 
     def test_no_function(self) -> None:
-        with pytest.raises(TypeError, match=r"on_sync: expected a function of a spmd\.Synced, got 5"):
+        with pytest.raises(TypeError, match="on_sync: expected a function of a Synced, got 5"):
             spmd.on_sync(5)
 
 
@@ -102,18 +103,20 @@ class TestStepClosures:
     def test_order(self) -> None:
         seen: list[object] = []
         loss = torch.ones(2).to("xla").sum()
-        spmd.add_step_closure(lambda value: seen.append((spmd.residence(value), value.item())), args=(loss,))
-        spmd.add_step_closure(lambda: seen.append("second"))
+        spmd.torch_xla.add_step_closure(lambda value: seen.append((spmd.residence(value), value.item())), args=(loss,))
+        spmd.torch_xla.add_step_closure(lambda: seen.append("second"))
         (torch.ones(2).to("xla") + 1).tolist()
         assert seen == []  # a read ends no step
-        spmd.mark_step()
+        spmd.torch_xla.mark_step()
         assert seen == [("devices", 2.0), "second"]
         spmd.sync()
         assert len(seen) == 2
 
     def test_one_that_adds_another(self) -> None:
         seen: list[int] = []
-        spmd.add_step_closure(lambda: (seen.append(1), spmd.add_step_closure(lambda: seen.append(2))))
+        spmd.torch_xla.add_step_closure(
+            lambda: (seen.append(1), spmd.torch_xla.add_step_closure(lambda: seen.append(2)))
+        )
         spmd.sync()
         assert seen == [1]
         spmd.sync()
@@ -121,8 +124,8 @@ class TestStepClosures:
 
     def test_a_fault_leaves_the_others(self) -> None:
         seen: list[int] = []
-        spmd.add_step_closure(lambda: 1 // 0)
-        spmd.add_step_closure(lambda: seen.append(1))
+        spmd.torch_xla.add_step_closure(lambda: 1 // 0)
+        spmd.torch_xla.add_step_closure(lambda: seen.append(1))
         with pytest.raises(ZeroDivisionError):
             spmd.sync()
         assert seen == []
@@ -137,7 +140,7 @@ class TestStepClosures:
             seen.append((value.item(), threading.current_thread() is threading.main_thread()))
             done.set()
 
-        spmd.add_step_closure(slow, (torch.ones(3).to("xla").sum(),), run_async=True)
+        spmd.torch_xla.add_step_closure(slow, (torch.ones(3).to("xla").sum(),), run_async=True)
         spmd.sync()
         assert seen == []  # the step did not wait for it
         go.set()
@@ -150,11 +153,11 @@ class TestStepClosures:
             done.set()
             raise KeyError("beside")
 
-        spmd.add_step_closure(fail, run_async=True)
+        spmd.torch_xla.add_step_closure(fail, run_async=True)
         spmd.sync()
         assert done.wait(30)
         last = threading.Event()
-        spmd.add_step_closure(last.set, run_async=True)
+        spmd.torch_xla.add_step_closure(last.set, run_async=True)
         with pytest.raises(KeyError, match="beside"):
             for _ in range(1000):
                 spmd.sync()
@@ -162,6 +165,6 @@ class TestStepClosures:
 
     def test_arguments(self) -> None:
         with pytest.raises(TypeError, match="add_step_closure: expected a function, got 'print'"):
-            spmd.add_step_closure("print")
+            spmd.torch_xla.add_step_closure("print")
         with pytest.raises(TypeError, match=r"expected args as a tuple, got XlaTensor; one is \(loss,\)"):
-            spmd.add_step_closure(print, torch.ones(2, device="xla"))
+            spmd.torch_xla.add_step_closure(print, torch.ones(2, device="xla"))

@@ -50,7 +50,7 @@ def by_hand(block: nn.Module) -> None:
     def resharded(x: torch.Tensor, spec: P) -> torch.Tensor:
         sharding = spmd.get_sharding(x)
         if sharding is None:
-            return spmd.mark_sharding_with_gradients(x, MESH, spec)
+            return spmd.torch_xla.mark_sharding_with_gradients(x, MESH, spec)
         return x if sharding is MESH.sharding(spec, x.dim()) else spmd.reshard(x, spec, MESH)
 
     for name in COLUMNS:

@@ -1,79 +1,49 @@
 """Kernels that torch calls on the device key itself: factories, which have no tensor among their arguments."""
 
-import sys
 from functools import partial
 from typing import Any
 
 import torch
 
-from ..base import seed
 from ..base.naming import only_device
 from ..debug.check import recorded
 from ..dispatch import fused, recurrent
 from ..dispatch.call import dispatch
 from ..dispatch.deterministic import fill_of
-from ..dispatch.infer import new_op
-from ..dispatch.resolve import plan_of
-from ..dispatch.specials import SPECIALS
-from ..lazy.record import graph_task, record_here
-from ..lazy.storage import LOCK
-from ..lazy.tensor import XlaTensor, tensors_of
-from ..lazy.threads import enter_thread
+from ..dispatch.specials import attention
+from ..lazy.tensor import XlaTensor
 
 aten = torch.ops.aten
 
 
-def _make(overload: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any = None) -> XlaTensor:
+def _make(overload: Any, *args: Any, device: Any, **kwargs: Any) -> XlaTensor:
     """Records a factory: an op without operands."""
-    enter_thread()
     only_device(device)
-    plan = plan_of(overload)
-    dtype = kwargs.get("dtype")
-    keywords = {"dtype": dtype} if dtype is not None else {}
-    numbers = [value for value, scalar_args in zip(args, plan.scalar_args, strict=False) if scalar_args]
-    key = (
-        "factory",
-        *(_hashable(value, scalar_args) for value, scalar_args in zip(args, plan.scalar_args, strict=False)),
-        dtype,
-    )
-    with LOCK:
-        op = plan.entries.get(key)
-        if op is None:
-            on_meta = {**keywords, "device": torch.device("meta")}
-            op = plan.table.of(key, lambda: new_op(plan, args, on_meta))
-        if plan.draws:
-            numbers.extend(seed.next_draw(kwargs.get("generator")))
-        (made,) = tensors_of(record_here(op, (), numbers, sys._getframe(1), graph_task()))
+    made = dispatch(overload, (), args, kwargs)
     recorded()
     return made
 
 
-def _hashable(value: Any, scalar_args: bool) -> Any:
-    if scalar_args:
-        return type(value)
-    return tuple(value) if isinstance(value, (list, tuple)) else (type(value), value)
+def _dtype(dtype: Any) -> torch.dtype:
+    return dtype or torch.get_default_dtype()
 
 
-def _empty(
-    size: Any,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-    memory_format: Any = None,
-):
+# The kernels take what is for other devices, a layout and pinned memory, as `placement`.
+
+
+def _zeros(size: Any, *, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    return _make(aten.empty.memory_format, list(size), dtype=_dtype(dtype), device=device)
+
+
+def _empty(size: Any, *, dtype: Any = None, device: Any = None, memory_format: Any = None, **placement: Any):
     if memory_format not in (None, torch.contiguous_format, torch.preserve_format):
         strides = torch.empty(size, dtype=dtype, device="meta", memory_format=memory_format).stride()
-        return _empty_strided(size, strides, dtype, device=device)
-    keywords = {"dtype": dtype or torch.get_default_dtype()}
-    return _fresh(_make(aten.empty.memory_format, (list(size),), keywords, device))
+        return _empty_strided(size, strides, dtype=dtype, device=device)
+    return _fresh(_zeros(size, dtype=dtype, device=device))
 
 
-def _empty_strided(
-    size: Any, stride: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-):
-    keywords = {"dtype": dtype or torch.get_default_dtype()}
-    return _fresh(_make(aten.empty_strided.default, (list(size), list(stride)), keywords, device))
+def _empty_strided(size: Any, stride: Any, *, dtype: Any = None, device: Any = None, **placement: Any):
+    return _fresh(_make(aten.empty_strided.default, list(size), list(stride), dtype=_dtype(dtype), device=device))
 
 
 def _fresh(made: XlaTensor) -> XlaTensor:
@@ -82,95 +52,45 @@ def _fresh(made: XlaTensor) -> XlaTensor:
     return made if value is None else dispatch(aten.fill_.Scalar, (), (made, value))
 
 
-def _empty_permuted(
-    size: Any, physical_layout: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-):
+def _empty_permuted(size: Any, physical_layout: Any, **keywords: Any):
     strides, step = [0] * len(size), 1
     for dim in reversed(physical_layout):
         strides[dim], step = step, step * size[dim]
-    return _empty_strided(size, strides, dtype, device=device)
+    return _empty_strided(size, strides, **keywords)
 
 
-def _arange_dtype(numbers: tuple[Any, ...], dtype: Any) -> Any:
-    if dtype is not None:
-        return dtype
-    return torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+def _arange(*numbers: Any, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    if dtype is None:
+        dtype = torch.get_default_dtype() if any(isinstance(number, float) for number in numbers) else torch.int64
+    start, end, step = (0, *numbers, 1) if len(numbers) == 1 else (*numbers, 1)[:3]
+    return _make(aten.arange.start_step, start, end, step, dtype=dtype, device=device)
 
 
-def _arange(end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None):
-    return _make(aten.arange.start_step, (0, end, 1), {"dtype": _arange_dtype((end,), dtype)}, device)
+def _randperm(n: int, *, generator: Any = None, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
+    return _make(aten.randperm.default, n, dtype=dtype or torch.int64, generator=generator, device=device)
 
 
-def _arange_start(
-    start: Any, end: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-):
-    return _make(aten.arange.start_step, (start, end, 1), {"dtype": _arange_dtype((start, end), dtype)}, device)
-
-
-def _arange_step(
-    start: Any,
-    end: Any,
-    step: Any = 1,
-    dtype: Any = None,
-    layout: Any = None,
-    device: Any = None,
-    pin_memory: Any = None,
-):
-    numbers = start, end, step
-    return _make(aten.arange.start_step, numbers, {"dtype": _arange_dtype(numbers, dtype)}, device)
-
-
-def _randperm(
-    n: int, generator: Any = None, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-):
-    return _make(aten.randperm.default, (n,), {"dtype": dtype or torch.int64, "generator": generator}, device)
-
-
-def _linspace(
-    start: Any, end: Any, steps: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None
-):
+def _linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, **placement: Any):
     if dtype is None:
         is_complex = isinstance(start, complex) or isinstance(end, complex)
         dtype = torch.get_default_dtype()
         dtype = torch.promote_types(dtype, torch.complex32) if is_complex else dtype
-    return _make(aten.linspace.default, (start, end, steps), {"dtype": dtype}, device)
-
-
-def _logspace(
-    start: Any, end: Any, steps: int, base: float = 10.0, dtype: Any = None, layout: Any = None, device: Any = None,
-    pin_memory: Any = None,
-):  # fmt: skip
-    return torch.logspace(start, end, steps, base, dtype=dtype, device="cpu").to(device or "xla")
-
-
-def _triangle(make: Any) -> Any:
-    """`tril_indices` or `triu_indices`: host data."""
-
-    def indices(
-        row: int, col: int, offset: int = 0, dtype: Any = None, layout: Any = None, device: Any = None,
-        pin_memory: Any = None,
-    ):  # fmt: skip
-        return make(row, col, offset, dtype=dtype or torch.int64, device="cpu").to(device or "xla")
-
-    return indices
+    return _make(aten.linspace.default, start, end, steps, dtype=dtype, device=device)
 
 
 def _host_made(overload: Any) -> Any:
     """A factory whose few numbers torch computes with kernels or views unknown to the device: host data."""
 
     def make(*args: Any, dtype: Any = None, device: Any = None, **placement: Any) -> torch.Tensor:
-        return overload(*args, dtype=dtype, device="cpu").to(device or "xla")
+        keywords = {} if dtype is None else {"dtype": dtype}
+        return overload(*args, **keywords, device="cpu").to(device or "xla")
 
     return make
 
 
-def _eye(*size: int, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
+def _eye(*size: int, dtype: Any = None, device: Any = None, **placement: Any) -> XlaTensor:
     overload = aten.eye.default if len(size) == 1 else aten.eye.m
-    return _make(overload, size, {"dtype": dtype or torch.get_default_dtype()}, device)
-
-
-def _zeros(size: Any, dtype: Any = None, layout: Any = None, device: Any = None, pin_memory: Any = None) -> XlaTensor:
-    return _make(aten.empty.memory_format, (list(size),), {"dtype": dtype or torch.get_default_dtype()}, device)
+    return _make(overload, *size, dtype=_dtype(dtype), device=device)
 
 
 def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
@@ -181,20 +101,6 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 def _dispatched(overload: Any, *args: Any) -> Any:
     """A call that torch makes with Python dispatch switched off."""
     return dispatch(overload, (), args)
-
-
-def _attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    **kwargs: Any,
-):
-    return SPECIALS[aten.scaled_dot_product_attention.default](
-        None, (query, key, value, attn_mask, dropout_p, is_causal), kwargs
-    )
 
 
 # Ops whose gradient torch composes of other ops unless the device has kernels of both; with them torch calls ours. The
@@ -224,7 +130,8 @@ def _composite_out(overload: Any, *args: Any, out: torch.Tensor, **kwargs: Any) 
 
 _HOST_MADE = (
     aten.fft_fftfreq.default, aten.fft_rfftfreq.default, aten.range.default, aten.range.step,
-    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta,
+    aten.kaiser_window.default, aten.kaiser_window.periodic, aten.kaiser_window.beta, aten.logspace.default,
+    aten.tril_indices.default, aten.triu_indices.default,
 )  # fmt: skip
 
 _libraries: list[torch.library.Library] = []
@@ -237,24 +144,21 @@ def register_factories() -> None:
         "empty_strided": _empty_strided,
         "empty_permuted": _empty_permuted,  # called by empty_like of a meta tensor
         "arange": _arange,
-        "arange.start": _arange_start,
-        "arange.start_step": _arange_step,
-        "randperm": partial(_randperm, generator=None),
+        "arange.start": _arange,
+        "arange.start_step": _arange,
+        "randperm": _randperm,
         "randperm.generator": _randperm,
         "eye": _eye,
         "eye.m": _eye,
         "_efficientzerotensor": _zeros,
         "linspace": _linspace,
-        "logspace": _logspace,
-        "tril_indices": _triangle(torch.tril_indices),
-        "triu_indices": _triangle(torch.triu_indices),
         "_copy_from": _copy_from,
         "_local_scalar_dense": partial(_dispatched, aten._local_scalar_dense.default),  # `torch.tensor([x, y])`
     }.items():
         library.impl(name, function, "PrivateUse1")
     for factory in _HOST_MADE:
         library.impl(factory.name().removeprefix("aten::"), _host_made(factory), "PrivateUse1")
-    library.impl("scaled_dot_product_attention", _attention, "AutogradPrivateUse1")
+    library.impl("scaled_dot_product_attention", attention, "AutogradPrivateUse1")
     for name, function in (recurrent.KERNELS | fused.KERNELS).items():
         library.impl(name, function, "AutogradPrivateUse1")
     for name in _WITH_GRADIENT:

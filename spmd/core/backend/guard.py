@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..base.interrupt import later
+from ..base.state import held
 from ..ir.graph import origin
 from ..ir.source import THREADS, Line, Ring, forward_ring
 from ..lazy.tensor import XlaTensor
@@ -74,17 +75,14 @@ def keep_errors_of_backward() -> None:
 
     def run_backward(roots: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         enter_thread()
-        around, THREADS.backward = THREADS.backward, _recorded_in(roots)
         try:
             # Ctrl-C raised within `_type_in_backward` would abort the process.
-            with later(), _guarded():
+            with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():
                 return engine(roots, *args, **kwargs)
         except SystemError:
             error, _interrupted.error = getattr(_interrupted, "error", None), None
             if error is None:
                 raise
             raise error from None
-        finally:
-            THREADS.backward = around
 
     torch.autograd._engine_run_backward = run_backward  # type: ignore[assignment]

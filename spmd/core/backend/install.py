@@ -20,6 +20,7 @@ from .autocast import NAME, register_autocast
 from .checkpoint_hooks import join_checkpointing
 from .compiled import join_control_flow
 from .device_module import join_accelerator, join_methods, make_module
+from .dynamic_marks import join_marks
 from .factories import register_factories
 from .generator import join_generators
 from .guard import GUARD, keep_errors_of_backward
@@ -157,6 +158,7 @@ AT_THE_FIRST_USE = (
     ),
     Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device argument", join_streams),
+    Patch("`torch._dynamo.mark_dynamic`", "padded data", "the type of a tensor", join_marks),
     Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
     Patch("torch's own `fully_shard`", "it names this library's", "the module's parameters", join_fully_shard),
 )

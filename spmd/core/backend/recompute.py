@@ -10,7 +10,7 @@ import sys
 import types
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import jax
@@ -26,7 +26,7 @@ from ..base.checkpoint_policies import Policy, as_policy, nothing_saveable
 from ..base.tables import Interned
 from ..ir.graph import Value, results
 from ..ir.meta import Meta, meta_of
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..ir.op import Arrays, Identity, Layouts, OpSpec
 from ..lazy.reads import operand
 from ..lazy.record import graph_task, record_here
 from ..lazy.storage import LOCK, Storage
@@ -37,6 +37,7 @@ from ..sharding.constrain import on_device, wait_for_all
 from .remat_saved import Keep, Kept, Recall
 
 
+@dataclass(eq=False)
 class Recomputation:
     """The checkpointed function: its first call is the forward pass, each later one a recomputation on held values.
 
@@ -45,21 +46,15 @@ class Recomputation:
     arguments, where it is called with their flat values.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        same_draws: bool,
-        policy: Policy = nothing_saveable,
-        form: TreeSpec | None = None,
-    ):
-        self.function = function
-        self.same_draws = same_draws
-        self.policy, self.form = policy, form
-        self.kept: list[Kept] = []  # of the forward pass
-        self.storage: Any = None  # the values that torch's own selective checkpointing saves of it
-        self.draws: list[seed.Draw] | None = None  # the draws of the forward pass
-        self.moment: tuple[int, int] | None = None  # the run of the engine and of the graph that made the gradients
-        self.gradients: dict[int, Value] = {}
+    function: Callable[..., Any]
+    same_draws: bool
+    policy: Policy = nothing_saveable
+    form: TreeSpec | None = None
+    kept: list[Kept] = field(default_factory=list)  # of the forward pass
+    storage: Any = None  # the values that torch's own selective checkpointing saves of it
+    draws: list[seed.Draw] | None = None  # the draws of the forward pass
+    moment: tuple[int, int] | None = None  # the run of the engine and of the graph that made the gradients
+    gradients: dict[int, Value] = field(default_factory=dict)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         keeps = bool(self.policy.rules)
@@ -70,13 +65,12 @@ class Recomputation:
                 return self._call(self.function, args, kwargs)
         captured = _captured(self.function)
         cached = [wrapper for wrapper in tree_flatten(self.storage)[0] if _is_cached(wrapper)]
-        kept = [kept.tensors for kept in self.kept]
-        args, kwargs, captured, kept, values = self._hold((args, kwargs, captured, kept, [w.val for w in cached]))
+        values = [wrapper.val for wrapper in cached]
+        args, kwargs, captured, kept, values = self._hold((args, kwargs, captured, self.kept, values))
         for wrapper, value in zip(cached, values, strict=True):
             wrapper.val, wrapper.version = value, value._version
         function = _with_captured(self.function, captured) if captured else self.function
-        recall = Recall(self.policy, self.kept, tree_flatten(kept)[0]) if keeps else contextlib.nullcontext()
-        with recall:
+        with Recall(self.policy, kept) if keeps else contextlib.nullcontext():
             if not self.same_draws:
                 return self._call(function, args, kwargs)
             with seed.fork(), seed.repeated(self.draws):
@@ -99,7 +93,7 @@ class Recomputation:
         this = weakref.ref(self)
         for index, output in enumerate(tree_flatten(outputs)[0]):
             if type(output) is XlaTensor and output.requires_grad:
-                output.register_hook(_Note(this, index))
+                output.register_hook(functools.partial(_note, this, index))
 
     def _hold(self, inputs: Any) -> Any:
         given = [value for value in tree_flatten(inputs)[0] if type(value) is XlaTensor]
@@ -143,22 +137,16 @@ def _with_captured(function: Any, captured: dict[int, XlaTensor]) -> types.Funct
     return made
 
 
-class _Note:
+def _note(recomputation: "weakref.ref[Recomputation]", index: int, gradient: torch.Tensor) -> None:
     """The hook on one output: keeps the value of its gradient, not the tensor, which would stay alive with it."""
-
-    def __init__(self, owner: "weakref.ref[Recomputation]", index: int):
-        self.owner = owner
-        self.index = index
-
-    def __call__(self, gradient: torch.Tensor) -> None:
-        owner = self.owner()
-        if owner is None or type(gradient) is not XlaTensor:
-            return
-        moment = (graph_task(), runs.stamp())
-        if owner.moment != moment:
-            owner.moment, owner.gradients = moment, {}
-        with LOCK:
-            owner.gradients[self.index] = read(gradient)
+    owner = recomputation()
+    if owner is None or type(gradient) is not XlaTensor:
+        return
+    moment = (graph_task(), runs.stamp())
+    if owner.moment != moment:
+        owner.moment, owner.gradients = moment, {}
+    with LOCK:
+        owner.gradients[index] = read(gradient)
 
 
 class _Through(torch.autograd.Function):
@@ -196,7 +184,7 @@ def _new_op(metas: tuple[Meta, ...], gradients: tuple[Meta, ...]) -> OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Hold(Lowering):
+class _Hold(Identity):
     """The first operands, one for each result, delayed until the other operands, the gradients, are computed."""
 
     @property
@@ -212,24 +200,22 @@ _OP_SPECS: Interned[tuple[tuple[Meta, ...], tuple[Meta, ...]], OpSpec] = Interne
 
 
 def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    disabled: list[Callable[..., Any]] = []  # the wrapper that torch itself would use, made when first needed
+    @functools.cache
+    def disabled() -> Callable[..., Any]:
+        """The wrapper that torch itself would use; made when first needed, as it imports all of torch.compile."""
+        return torch._dynamo.disable(original, wrapping=False)
 
     def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         tensors = [value for value in tree_flatten((args, kwargs))[0] if isinstance(value, torch.Tensor)]
         if tensors and not any(type(tensor) is XlaTensor for tensor in tensors):
-            if not disabled:
-                disabled.append(torch._dynamo.disable(original, wrapping=False))
-            return disabled[0](function, *args, **kwargs)
-        recomputation = (
-            function
-            if type(function) is Recomputation
-            else Recomputation(function, kwargs.get("preserve_rng_state", True))
-        )
+            return disabled()(function, *args, **kwargs)
+        if type(function) is not Recomputation:
+            function = Recomputation(function, kwargs.get("preserve_rng_state", True))
         if "context_fn" in kwargs:
-            kwargs["context_fn"] = functools.partial(recomputation.contexts, kwargs["context_fn"])
-        outputs = original(recomputation, *args, **kwargs)
+            kwargs["context_fn"] = functools.partial(function.contexts, kwargs["context_fn"])
+        outputs = original(function, *args, **kwargs)
         if torch.is_grad_enabled():
-            recomputation.watch(outputs)
+            function.watch(outputs)
         return outputs
 
     return checkpoint

@@ -1,13 +1,12 @@
 """The values that a checkpoint's policy saves of a forward pass, and their return in place of a recomputation."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import TreeSpec, tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_map_only
 from torch.utils.checkpoint import CheckpointError
 
 from ..base.checkpoint_policies import Decision, Policy
@@ -17,15 +16,7 @@ from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.views import read
 from ..ops.offload import CHECKPOINT_NAME, TO_HOST
 
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """The results of one op: its tensors, each as it was then, and the structure that it returned them in."""
-
-    op: OpOverload
-    tensors: list[torch.Tensor]
-    form: TreeSpec
-    is_offloaded: bool
+Kept = tuple[OpOverload, Any]  # an op and what it returned, each tensor as it was then
 
 
 class Keep(TorchDispatchMode):
@@ -40,33 +31,30 @@ class Keep(TorchDispatchMode):
         made = func(*args, **(kwargs or {}))
         decision = _decide(self.policy, func, args)
         if decision != "recompute":
-            tensors, form = tree_flatten(made)
-            is_offloaded = decision == "offload"
-            kept = [TO_HOST(tensor) if is_offloaded else same(tensor) for tensor in tensors]
-            self.kept.append(Kept(func, kept, form, is_offloaded))
+            keep = TO_HOST if decision == "offload" else same
+            self.kept.append((func, tree_map_only(torch.Tensor, keep, made)))
         return made
 
 
 class Recall(TorchDispatchMode):
-    """A recomputation, without the saved values. tensors: those of `kept`, in order, in the form to be read."""
+    """A recomputation, without the saved values. kept: those, in the form to be read."""
 
-    def __init__(self, policy: Policy, kept: Sequence[Kept], tensors: Sequence[torch.Tensor]):
+    def __init__(self, policy: Policy, kept: Sequence[Kept]):
         super().__init__()
         self.policy = policy
         self.kept = iter(kept)
-        self.tensors = iter(tensors)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if _decide(self.policy, func, args) == "recompute":
             return func(*args, **(kwargs or {}))
-        kept = next(self.kept, None)
-        if kept is None or kept.op is not func:
-            was = "nothing more" if kept is None else str(kept.op)
+        op, values = next(self.kept, (None, None))
+        if op is not func:
+            was = "nothing more" if op is None else str(op)
             raise CheckpointError(
                 f"a recomputation called {func} where the forward pass called {was}, among the ops that the policy "
                 "saves; a checkpointed function must call the same ops each time"
             )
-        return tree_unflatten([same(next(self.tensors)) for _ in kept.tensors], kept.form)
+        return tree_map_only(torch.Tensor, same, values)
 
 
 def _decide(policy: Policy, func: OpOverload, args: Sequence[Any]) -> Decision:

@@ -44,8 +44,9 @@ def _unpack(packed: _OnHost | _Held) -> torch.Tensor:
     return packed.tensor
 
 
-def _placing(init: Any) -> Any:
-    """`save_on_cpu.__init__` with hooks that let the program place tensors of the device."""
+def join_save_on_cpu() -> None:
+    """Has `save_on_cpu` place saved tensors of the device in the host's memory, and back: the program does it."""
+    init = save_on_cpu.__init__
 
     @functools.wraps(init)
     def placing(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -60,9 +61,4 @@ def _placing(init: Any) -> Any:
 
         saved_tensors_hooks.__init__(self, pack_ours, unpack_ours)
 
-    return placing
-
-
-def join_save_on_cpu() -> None:
-    """Has `save_on_cpu` place saved tensors of the device in the host's memory, and back."""
-    save_on_cpu.__init__ = _placing(save_on_cpu.__init__)  # type: ignore[method-assign]
+    save_on_cpu.__init__ = placing  # type: ignore[method-assign]

@@ -1,13 +1,13 @@
 """Policies for the values that a checkpointed block saves in its forward pass: everything, nothing, dots, names, some
 of them in the host's memory. The names and their meaning are those of `jax.checkpoint_policies`.
 
-Policies go to `spmd.checkpoint`, `spmd.scan` and `spmd.scan_layers`; the frequent ones have a short word: "everything",
+Policies go to `spmd.remat`, `spmd.scan` and `spmd.scan_layers`; the frequent ones have a short word: "everything",
 "nothing", "dots", "dots_with_no_batch_dims".
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 # A value is kept in the device's memory, recomputed, or kept in the host's memory.
 Decision = Literal["save", "recompute", "offload"]
@@ -18,8 +18,6 @@ _UNBATCHED = (
     "mm", "addmm", "linear", "mv", "addmv", "dot", "vdot", "_addmm_activation", "_int_mm", "_scaled_mm", "_scaled_mm_v2"
 )  # fmt: skip
 _BATCHED = ("bmm", "baddbmm", "addbmm", "_grouped_mm", "_trilinear", "convolution", "_convolution", "conv_tbc")
-
-NAME_OP = "spmd.checkpoint_name"  # the op that names a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +59,6 @@ class Policy:
         base = ".".join(op.split(".")[:2])
         found = {rule.decision for rule in self.rules if rule.covers(base, name)}
         return "save" if "save" in found else "offload" if "offload" in found else "recompute"
-
-    def decide_entry(self, op: Any) -> Decision:
-        """The decision for a recorded op (`ir.op.OpSpec`)."""
-        named = dict(op.lowering.arguments)["name"] if op.name == NAME_OP else None
-        return self.decide(op.name, named)
 
     @property
     def keeps_all(self) -> bool:

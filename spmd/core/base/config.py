@@ -125,6 +125,9 @@ FLAGS = (
         0,
         "take the devices for this many slices with a network between them (`HybridMesh`); 0: the slices that exist",
     ),
+    Flag(
+        "check_graphs", bool, False, "check after each pass that its graph is legal, to find an error of this library"
+    ),
     Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",

@@ -16,6 +16,7 @@ import jax
 
 from . import pace
 from .forking import survives_fork
+from .state import held
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class CompileRecord:
             count, per device, products in loops times their trip counts (0 where the backend gives none).
         collectives: kind -> number in the text of the optimized program. traffic: the same as a table, with mesh axes,
             bytes, counts and lines (see `Collective`); the most bytes come first. functions: the user's functions that
-            recorded its ops or needed it, each as "file:first line".
+            recorded its ops or needed it, each as "file:first line". passes: (name, what it changed or why it did not)
+            of the passes over its graph that had something to say.
     """
 
     name: str
@@ -94,6 +96,7 @@ class CompileRecord:
     traffic: tuple[Collective, ...] = ()
     loops: tuple[tuple[int, int], ...] = ()
     functions: tuple[str, ...] = ()
+    passes: tuple[tuple[str, str], ...] = ()
 
     def __str__(self) -> str:
         moved = ", ".join(f"{count} {kind}" for kind, count in sorted(self.collectives.items())) or "no collectives"
@@ -107,6 +110,11 @@ class CompileRecord:
         )
 
 
+class _Thread(threading.local):
+    is_silent = False  # this thread's programs are not counted
+
+
+_thread = _Thread()
 _forgotten_ops = 0  # recorded before the last `clear`
 
 _lock = survives_fork(threading.Lock())
@@ -118,14 +126,14 @@ _fallbacks: Counter[str] = Counter()
 
 def add(name: str, amount: int = 1) -> None:
     """Adds to a counter."""
-    if not _is_silent():
+    if not _thread.is_silent:
         with _lock:
             _counters[name] += amount
 
 
 def add_time(name: str, seconds: float) -> None:
     """Adds to a timer."""
-    if not _is_silent():
+    if not _thread.is_silent:
         with _lock:
             _timers[name] += seconds
 
@@ -150,7 +158,7 @@ def fallback_ops() -> dict[str, int]:
 
 def record_compile(record: CompileRecord) -> None:
     """Writes a line of the compile log."""
-    if not _is_silent():
+    if not _thread.is_silent:
         with _lock:
             _compile_log.append(record)
 
@@ -205,13 +213,14 @@ def clear() -> None:
         _fallbacks.clear()
 
 
-def explain(step: Callable[..., Any] | str | None = None) -> str:
+def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
     """Describes a program: its line of the compile log, then its collectives, a line each.
 
     Args:
         step: None: the program that was compiled last. A function (or method, module, partial): the last one that has
             ops recorded in it, or whose sync is called in it. A text: the last one whose name, cause or sync's line
             contains it.
+        passes: a line more for each pass over its graph that changed it, or says why it did not.
 
     Raises TypeError for another step.
 
@@ -235,7 +244,8 @@ def explain(step: Callable[..., Any] | str | None = None) -> str:
     if record is None:
         what = repr(step) if isinstance(step, str) else " or ".join(sorted(places))
         return f"none of the {len(records):,} programs in the compile log is of {what}"
-    return "\n".join([str(record), *(f"    {row}" for row in record.traffic)])
+    said = [f"    pass {name}: {what}" for name, what in record.passes] if passes else []
+    return "\n".join([str(record), *(f"    {row}" for row in record.traffic), *said])
 
 
 def place_of_code(code: CodeType) -> str:
@@ -285,21 +295,9 @@ def report() -> str:
     return "\n".join(lines)
 
 
-_thread = threading.local()  # .silent: this thread's programs are not counted
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[None]:
+def silent() -> contextlib.AbstractContextManager[None]:
     """Excludes programs that this thread compiles inside from the counters and the compile log."""
-    before, _thread.silent = _is_silent(), True
-    try:
-        yield
-    finally:
-        _thread.silent = before
-
-
-def _is_silent() -> bool:
-    return getattr(_thread, "silent", False)
+    return held(_thread, is_silent=True)
 
 
 def _on_duration(event: str, duration_secs: float, **_: object) -> None:

@@ -7,28 +7,16 @@ import ml_dtypes
 import numpy as np
 import torch
 
-# ml_dtypes holds the narrow floats that numpy lacks; jaxlib depends on it, so it is always installed.
+# Both call them by the same names. ml_dtypes adds the narrow floats that numpy lacks; jaxlib depends on it, so it is
+# always installed.
+_NAMES = (
+    "bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64", "float16", "bfloat16", "float32",
+    "float64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
+    "float8_e8m0fnu",
+)  # fmt: skip
+
 TORCH_TO_NUMPY: dict[torch.dtype, np.dtype] = {
-    torch.bool: np.dtype(np.bool_),
-    torch.uint8: np.dtype(np.uint8),
-    torch.int8: np.dtype(np.int8),
-    torch.int16: np.dtype(np.int16),
-    torch.int32: np.dtype(np.int32),
-    torch.int64: np.dtype(np.int64),
-    torch.uint16: np.dtype(np.uint16),
-    torch.uint32: np.dtype(np.uint32),
-    torch.uint64: np.dtype(np.uint64),
-    torch.float16: np.dtype(np.float16),
-    torch.bfloat16: np.dtype(ml_dtypes.bfloat16),
-    torch.float32: np.dtype(np.float32),
-    torch.float64: np.dtype(np.float64),
-    torch.complex64: np.dtype(np.complex64),
-    torch.complex128: np.dtype(np.complex128),
-    torch.float8_e4m3fn: np.dtype(ml_dtypes.float8_e4m3fn),
-    torch.float8_e5m2: np.dtype(ml_dtypes.float8_e5m2),
-    torch.float8_e4m3fnuz: np.dtype(ml_dtypes.float8_e4m3fnuz),
-    torch.float8_e5m2fnuz: np.dtype(ml_dtypes.float8_e5m2fnuz),
-    torch.float8_e8m0fnu: np.dtype(ml_dtypes.float8_e8m0fnu),
+    getattr(torch, name): np.dtype(getattr(ml_dtypes, name, name)) for name in _NAMES
 }
 
 NUMPY_TO_TORCH: dict[np.dtype, torch.dtype] = {numpy_dtype: dtype for dtype, numpy_dtype in TORCH_TO_NUMPY.items()}

@@ -55,7 +55,7 @@ class _Patient:
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         is_ours, due = _take(number)
-        if due and not _drops_errors(frame):
+        if due and not _must_wait(frame):
             _forget(due)
             self.handler(number, frame)
         elif not due and not is_ours:
@@ -108,16 +108,24 @@ def _take(number: int) -> tuple[bool, list[_Press]]:
 _WEAK_DICTIONARIES = frozenset({weakref.__file__, _weakrefset.__file__, weak.__file__})
 
 
-def _drops_errors(frame: FrameType | None) -> bool:
+def _must_wait(frame: FrameType | None) -> bool:
     """True where Python drops an exception: in a finalizer, or in a callback of the garbage collector (jax has one) or
-    of a weak reference."""
+    of a weak reference; and in jax called by this library.
+
+    jaxlib's caches keep an entry that an exception has cut short, and call each later use of it a recursion.
+    """
     callbacks = {getattr(called, "__code__", None) for called in gc.callbacks}
+    is_in_jax = False
     while frame is not None:
         code = frame.f_code
         if code in callbacks or code.co_name == "__del__":
             return True
         if code.co_name in ("remove", "_remove") and code.co_filename in _WEAK_DICTIONARIES:
             return True
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if is_in_jax and package == "spmd":
+            return True
+        is_in_jax = is_in_jax or package in ("jax", "jaxlib")
         frame = frame.f_back
     return False
 
@@ -215,7 +223,7 @@ def soon() -> Iterator[None]:
 
         def call(number: int, frame: FrameType | None) -> None:
             is_ours, due = _take(number)
-            if _drops_errors(frame) or (is_ours and not due):
+            if _must_wait(frame) or (is_ours and not due):
                 if not is_ours:
                     _hold(_Press(next(_names), number, plain))
                 return
@@ -242,3 +250,28 @@ def soon() -> Iterator[None]:
         _put_off.update(handlers)
         for number in handlers:
             signal.signal(number, _note)
+
+
+class _Left(BaseException):
+    """Carries an exception of a handler, its cause, out of a traced function past each `except Exception`."""
+
+
+@contextlib.contextmanager
+def between_ops() -> Iterator[None]:
+    """Delays signals until the end of the block, or until `poll`, whose exceptions leave the block as they were raised."""
+    try:
+        with later():
+            yield
+    except _Left as left:
+        assert left.__cause__ is not None
+        raise left.__cause__ from None
+
+
+def poll() -> None:
+    """Handles the signals that `between_ops` delays; called where an exception may leave what jax is tracing."""
+    if (_held or _noted) and _put_off:
+        try:
+            with soon():
+                pass
+        except BaseException as error:
+            raise _Left from error

@@ -3,10 +3,11 @@
 Plain numbers of this module: the recorder adds to them under its own lock.
 """
 
-import contextlib
-from collections.abc import Iterator
+import sys
+from contextlib import AbstractContextManager
 
 from .config import config
+from .state import held
 
 recorded_ops = 0  # since the start
 synced_ops = 0  # their number at the last sync
@@ -36,12 +37,7 @@ def rest(num_ops: int, *, had_loop: bool) -> None:
     look_after(early or max(config.loop_search_ops, 3 * longest))
 
 
-@contextlib.contextmanager
-def unchanged() -> Iterator[None]:
+def unchanged() -> AbstractContextManager[None]:
     """Restores the counts at the end."""
     names = ("recorded_ops", "synced_ops", "look_at", "wait", "longest", "early", "has_cut")
-    before = {name: globals()[name] for name in names}
-    try:
-        yield
-    finally:
-        globals().update(before)
+    return held(sys.modules[__name__], **{name: globals()[name] for name in names})

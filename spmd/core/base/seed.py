@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from . import forking
+from .state import held
 
 Draw = tuple[int, int]
 
@@ -113,11 +114,10 @@ def fork() -> Iterator[None]:
 def noted() -> Iterator[list[Draw]]:
     """Collects this thread's draws, for `repeated`."""
     outer, inner = _thread.noted, list[Draw]()
-    _thread.noted = inner
     try:
-        yield inner
+        with held(_thread, noted=inner):
+            yield inner
     finally:
-        _thread.noted = outer
         if outer is not None:
             outer.extend(inner)
 
@@ -147,25 +147,18 @@ class Iteration:
 def iteration() -> Iterator[Iteration]:
     """Notes this thread's draws inside, for the iterations of a loop that are not recorded."""
     outer, inner = _thread.body, Iteration()
-    _thread.body = inner
     try:
-        yield inner
+        with held(_thread, body=inner):
+            yield inner
     finally:
-        _thread.body = outer
         if outer is not None and outer.source is inner.source and outer.num_forks == inner.num_forks:
             outer.draws.extend(inner.draws)
             outer.generators.extend(inner.generators)
 
 
-@contextlib.contextmanager
-def repeated(draws: Iterable[Draw]) -> Iterator[None]:
+def repeated(draws: Iterable[Draw]) -> contextlib.AbstractContextManager[None]:
     """Has this thread draw these numbers again, whatever other threads have drawn in between."""
-    outer = _thread.repeated
-    _thread.repeated = iter(draws)
-    try:
-        yield
-    finally:
-        _thread.repeated = outer
+    return held(_thread, repeated=iter(draws))
 
 
 def _signed(seed: int) -> int:

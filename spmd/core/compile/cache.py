@@ -33,12 +33,10 @@ class _Known:
     trained model are, those of its average, which runs the same graph, are not.
 
     programs: by the places of the inputs that are in no other stack group, and by the stores among these; some may have
-    been compiled for a plan and not be needed by a run yet. is_given_up: XLA would copy the stacks of one of them, so
-    that no further one is scanned.
+    been compiled for a plan and not be needed by a run yet.
     """
 
     programs: dict[tuple[int, ...], dict[tuple[StackGroup, ...], Program]] = field(default_factory=dict)
-    is_given_up: bool = False
 
     def program_of(self, graph: Graph) -> Program | None:
         """Returns the program for the stores that the inputs of a graph are in now; None where there is none."""
@@ -48,13 +46,16 @@ class _Known:
                 return found
         return None
 
-    def all_programs(self) -> list[Program]:
-        """Returns the programs that a run has needed."""
-        found = [program for programs in self.programs.values() for program in programs.values()]
-        return [program for program in found if not program.is_planned]
+    def __iter__(self) -> Iterator[Program]:
+        return (program for programs in self.programs.values() for program in programs.values())
+
+    def is_run(self) -> bool:
+        """True if a run has needed one of them."""
+        return not all(program.is_planned for program in self)
 
 
 _MOVED = "the same ops, on data in other stores"
+_NONE = _Known()
 _programs: "OrderedDict[Hashable, _Known]" = OrderedDict()
 _count = itertools.count(1)
 _MAPS_COUNTED_EVERY = 8  # programs between two counts of the memory maps: some 30 ms if there are many
@@ -68,15 +69,12 @@ def find(graph: Graph) -> Program | None:
     started = counters.now()
     key = graph.key()
     with _lock:
-        known = _programs.get(key)
-        found = None if known is None else known.program_of(graph)
-        if found is not None and found.is_planned:
-            found = None
-        if found is not None:
+        found = _programs.get(key, _NONE).program_of(graph)
+        if found is not None and not found.is_planned:
             _programs.move_to_end(key)
             _last = found
     counters.add_time("key", counters.now() - started)
-    return found
+    return None if found is None or found.is_planned else found
 
 
 @collected_later()
@@ -90,13 +88,12 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
     found = find(graph)
     if found is not None:
         return found
-    known = _programs.get(graph.key())
-    is_known = known is not None and bool(known.all_programs())
-    cause, is_first = (_MOVED, False) if is_known else _cause(graph, name, line)
+    known = _programs.get(graph.key(), _NONE)
+    cause, is_first = (_MOVED, False) if known.is_run() else _cause(graph, name, line)
     if why_not:
         cause = f"{cause}; the length is no operand because {why_not}"
     recompile.refuse(graph, name, line, cause, is_first=is_first)
-    program = None if known is None else known.program_of(graph)  # a plan's: `find` returns those that a run has needed
+    program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
         with slow_compiles.while_compiling(graph.nodes, line, cause):
             program = _formed_and_made(graph, name, line, form, cause)
@@ -118,8 +115,7 @@ def planned_for(graph: Graph, line: Line, form: Form = stack_groups.none) -> Pro
     Raises the errors of a run: `torch.OutOfMemoryError`, LoweringError.
     """
     with _lock:
-        known = _programs.get(graph.key())
-        found = None if known is None else known.program_of(graph)
+        found = _programs.get(graph.key(), _NONE).program_of(graph)
     if found is None:
         with counters.silent():
             found = _formed_and_made(graph, "plan", line, form, "it is planned", is_planned=True)
@@ -135,7 +131,8 @@ def _formed_and_made(
 ) -> Program:
     """Compiles or loads a program that the cache does not have, its layers scanned unless that costs copies."""
     key = graph.key()
-    is_given_up = _programs[key].is_given_up if key in _programs else _is_scanned_in_vain(graph, line)
+    is_given_up = any(program.is_unrolled for program in _programs.get(key, _NONE))
+    is_given_up = is_given_up or (key not in _programs and _is_scanned_in_vain(graph, line))
     formed, single, stores = stack_groups.formed(graph, form, may_scan=not is_given_up)
     program = _made(formed, name, line, cause + stack_groups.summary(formed), is_planned=is_planned)
     if config.scan_layers == "auto" and loop_copies.costs_more(program.executable, formed):
@@ -146,10 +143,8 @@ def _formed_and_made(
         program = _made(formed, name, line, cause, is_planned=is_planned)
     program.is_planned, program.is_unrolled = is_planned, is_given_up
     with _lock:
-        known = _programs.setdefault(key, _Known())
-        known.is_given_up = is_given_up
-        known.programs.setdefault(tuple(single), {})[stores] = program
-        planned = [key for key, known in _programs.items() if not known.all_programs()]
+        _programs.setdefault(key, _Known()).programs.setdefault(tuple(single), {})[stores] = program
+        planned = [key for key, known in _programs.items() if not known.is_run()]
         for key in planned[:-_PLANNED]:
             del _programs[key]
         _drop(len(_programs) - config.program_cache_size)
@@ -181,13 +176,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
 def _is_scanned_in_vain(graph: Graph, line: Line) -> bool:
     """True if XLA would copy the stacks of the most similar program of this sync, provided that the two have at least
     half of their ops in common: a layer more or less changes nothing about the copies."""
-    here = [(known, program) for known in _programs.values() for program in known.all_programs() if program.is_at(line)]
-    before = _nearest(graph, [program for _, program in here]) if here else None
-    return (
-        before is not None
-        and any(known.is_given_up for known, program in here if program is before)
-        and 2 * _common(before, _ops(graph)) >= max(len(before.entries), len(graph.nodes))
-    )
+    before = most_similar(graph, line)
+    return before is not None and before.is_unrolled and _has_most(before, graph)
 
 
 def cause(graph: Graph, line: Line) -> str:
@@ -197,16 +187,16 @@ def cause(graph: Graph, line: Line) -> str:
 
 def _all_programs() -> Iterator[Program]:
     """Yields the programs that a run has needed."""
-    return (program for known in _programs.values() for program in known.all_programs())
+    return (program for known in _programs.values() for program in known if not program.is_planned)
 
 
 def _cause(graph: Graph, name: str, line: Line) -> tuple[str, bool]:
     """Returns why a graph has no program, and whether its sync has run no program before."""
     earlier = [p for p in _all_programs() if p.name == name and p.requested.run != recompile.num_runs]
     here = [program for program in earlier if program.is_at(line)]
-    if not here:
-        return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
     before, count = _nearest(graph, here), sum(_has_names(program, graph) for program in here)
+    if before is None:
+        return f"first program of this sync{_elsewhere(graph, earlier[-_LATEST:])}", True
     if count == MANY:
         _hint(line, graph, before)
     return difference(before.requested, graph, num_equal=count), False
@@ -218,20 +208,27 @@ _LATEST = 32  # the newest programs of other syncs that are compared
 def _elsewhere(graph: Graph, programs: Sequence[Program]) -> str:
     """Returns the difference from the most similar of the programs of other syncs, if the two have most of the ops in
     common; else ""."""
-    before = _nearest(graph, programs) if programs else None
-    if before is None or 2 * _common(before, _ops(graph)) < max(len(before.entries), len(graph.nodes)):
+    before = _nearest(graph, programs)
+    if before is None or not _has_most(before, graph):
         return ""
     return f"; compared with the nearest program, of {before.line}: {difference(before.requested, graph)}"
 
 
-def _nearest(graph: Graph, programs: Sequence[Program]) -> Program:
+def _nearest(graph: Graph, programs: Sequence[Program]) -> Program | None:
     """Returns the program that shares most ops with a graph; of equals the newest."""
     ops = _ops(graph)
-    return max(reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)))
+    return max(
+        reversed(programs), key=lambda program: (_has_names(program, graph), _common(program, ops)), default=None
+    )
 
 
 def _ops(graph: Graph) -> Counter[OpSpec]:
     return Counter(node.op for node in graph.nodes)
+
+
+def _has_most(program: Program, graph: Graph) -> bool:
+    """True if a program and a graph have at least half of their ops in common."""
+    return 2 * _common(program, _ops(graph)) >= max(len(program.entries), len(graph.nodes))
 
 
 def _common(program: Program, ops: Counter[OpSpec]) -> int:
@@ -260,8 +257,7 @@ def _hint(line: Line, graph: Graph, before: Program) -> None:
 def most_similar(graph: Graph, line: Line) -> Program | None:
     """Returns the program of this sync that shares most ops with a graph, of equals the newest; None if there is
     none."""
-    here = [program for program in _all_programs() if program.is_at(line)]
-    return _nearest(graph, here) if here else None
+    return _nearest(graph, [program for program in _all_programs() if program.is_at(line)])
 
 
 def num_equal(graph: Graph, line: Line) -> int:

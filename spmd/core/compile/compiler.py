@@ -1,10 +1,8 @@
 """Lowers and compiles a graph, and adds its line to the compile log."""
 
-import contextlib
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,11 +15,10 @@ from ..explain import failing
 from ..explain.compile_log import record
 from ..explain.sharding_check import chosen_shardings, compare
 from ..hlo.program import Program
-from ..ir.graph import Graph, Node
+from ..ir.graph import Graph, Node, pack_numbers
 from ..ir.source import Line, describe
+from ..lower.build import argument_struct, build
 from ..lower.constants import hide_complex_constants
-from ..lower.lower import argument_struct, build
-from ..lower.numbers import pack_numbers
 from ..pjrt import agreement, processes
 from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
@@ -38,7 +35,7 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
     function = build(graph, describe, chosen)
     function.__name__ = "spmd"
     several = len(graph.meshes()) > 1
-    with program_devices(graph.mesh.device_ids if several else None), compiler_context(), _first_lowering():
+    with program_devices(graph.mesh.device_ids if several else None), compiler_context():
         inputs = graph.arguments()
         jitted = jax.jit(
             function,
@@ -57,19 +54,6 @@ def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> A
         return lowered
 
 
-_has_lowered = False
-
-
-@contextlib.contextmanager
-def _first_lowering() -> Iterator[None]:
-    """Defers Ctrl-C during the first lowering of the process: jax loads its dialects in it, and dialects that an
-    interrupt leaves half loaded never load again."""
-    global _has_lowered
-    with contextlib.nullcontext() if _has_lowered else interrupt.later():
-        yield
-    _has_lowered = True
-
-
 def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool = False) -> Program:
     """Lowers and compiles a graph, for the reason `cause`; adds its line to the compile log.
 
@@ -80,7 +64,7 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     chosen: list[tuple[Node, Any]] = []
     # For devices that are not on this machine only the CPU's compiler reports how it sharded a value.
     is_checked = config.check_shardings and (is_here(graph) or platform_of(graph) == "cpu")
-    with interrupt.soon():
+    with interrupt.between_ops():
         lowered = lower_graph(graph, chosen if is_checked else None)
     counters.add_time("lower", counters.now() - started)
     calls_host = bool(lowered._lowering.compile_args["host_callbacks"])
@@ -92,13 +76,13 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
     if not is_planned:
         agree_on(graph, name, line, cause, mark)
     try:
-        with interrupt.soon(), compiler_context():
-            options = options_of(graph)
+        with interrupt.later(), compiler_context():
+            options = options_of(graph.recorded or graph)
             executable = lowered.compile(compiler_options=options)
             if platform_of(graph) == "cpu" and has_filled_product(executable):
                 executable = lowered.compile(compiler_options={**options, **WITHOUT_FUSIONS})
     except jax.errors.JaxRuntimeError as error:
-        raise failing.not_compiled(Program(name, line, graph, None, []), graph, error) from error
+        raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
     except ValueError as error:
         if type(error).__name__ != "IndivisibleError":
             raise

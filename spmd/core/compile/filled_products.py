@@ -5,34 +5,31 @@ product with its reader, its packing reads beyond that number: the results are a
 0.10.2; `jnp.matmul(x, jnp.full((64, 64), 0.5)).max(-1)` alone shows it). Without these fusions the results are right.
 """
 
-import re
 from typing import Any
+
+from ..hlo.hlo import Module
 
 # Turns off all fusions by YNNPACK; every XLA that makes them knows the option.
 WITHOUT_FUSIONS = {"xla_cpu_experimental_ynn_fusion_type": ""}
 
-_FUSIONS = re.compile(r"calls=%([\w.-]+),.*__ynn_fusion")
-_OP = re.compile(r"^\s*(?:ROOT )?%(?P<name>[\w.-]+) = \S+ (?P<op>[\w-]+)\((?P<operands>[^)]*)\)(?P<rest>.*)$")
+_FUSION = "__ynn_fusion"
 _SAME_VALUES = ("bitcast", "convert", "copy", "reshape", "transpose")
 
 
 def has_filled_product(executable: Any) -> bool:
     """True for an executable in which a fusion by YNNPACK has a product with an operand that one number fills."""
     text = executable.as_text()
-    fusions = set(_FUSIONS.findall(text))
-    if not fusions:
+    if _FUSION not in text:
         return False
-    is_inside, filled = False, set[str]()
-    for line in text.splitlines():
-        if line.startswith("%"):
-            is_inside, filled = line[1:].split(" ", 1)[0] in fusions, set()
-        op = _OP.match(line) if is_inside else None
-        if op is None:
-            continue
-        operands = re.findall(r"%([\w.-]+)", op["operands"])
-        is_broadcast = op["op"] == "broadcast" and "dimensions={}" in op["rest"]
-        if is_broadcast or (op["op"] in _SAME_VALUES and operands[0] in filled):
-            filled.add(op["name"])
-        elif op["op"] == "dot" and not filled.isdisjoint(operands):
-            return True
+    module = Module(text)
+    lines = [line for computation in module.computations.values() for line in computation.lines]
+    fused = {name for line in lines if _FUSION in line.rest for _, name in line.called}
+    for name in fused:
+        filled: set[str] = set()
+        for line in module.computations[name].lines:
+            is_broadcast = line.opcode == "broadcast" and "dimensions={}" in line.rest
+            if is_broadcast or (line.opcode in _SAME_VALUES and line.operands[0] in filled):
+                filled.add(line.name)
+            elif line.opcode == "dot" and not filled.isdisjoint(line.operands):
+                return True
     return False

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..hlo.hlo import Computation, Module, arrays
 from ..ir.graph import Graph
+from ..lower.loop_op import Loop
 from .options import platform_of
 
 _FILLS = ("broadcast", "constant")
@@ -13,11 +14,12 @@ _FILLS = ("broadcast", "constant")
 
 def costs_more(executable: Any, graph: Graph) -> bool:
     """True if a program over CPU devices copies more of its loops' stacks than one row of each stack group."""
-    if not graph.loops or platform_of(graph) != "cpu":
+    loops = [node.op.lowering for node in graph.nodes if isinstance(node.op.lowering, Loop)]
+    if not loops or graph.recorded is None or platform_of(graph) != "cpu":
         return False
     stacks = {(len(group), *graph.inputs[group[0]].meta.shape) for group in graph.stack_groups}
-    for loop in graph.loops:
-        shapes = [loop.node(0, place).op.metas[index].shape for place, index in loop.ys]
+    for loop in loops:
+        shapes = [root.meta.shape for root in loop.body.roots[len(loop.body.roots) - len(loop.ys) :]]
         stacks.update((loop.iterations + extra, *shape) for shape in shapes for extra in (0, 1))
     module = Module(executable.as_text())
     outer = [each for each in module.computations.values() if each.count and not each.is_inner]
@@ -30,12 +32,11 @@ def costs_more(executable: Any, graph: Graph) -> bool:
 
 def _copied(computation: Computation, stacks: set[tuple[int, ...]]) -> int:
     """The bytes of stacks, of these unsharded shapes, that a computation copies and does not fill."""
-    by_name = {line.name: line for line in computation.lines}
     copied = 0
     for line in computation.lines:
         if line.opcode != "copy" and not (line.opcode == "fusion" and line.name.startswith("wrapped_copy")):
             continue
-        made_by = by_name.get(line.operands[0])
+        made_by = computation.by_name.get(line.operands[0])
         is_fill = made_by is not None and any(word in made_by.name for word in _FILLS)
         for _, dims, size in arrays(line.shape):
             if not is_fill and any(_is_part(dims, stack) for stack in stacks):

@@ -13,7 +13,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from ..base import counters
-from ..base.jax_private import dump_executable
+from ..base.jax_private import dump_executable, initialize_lapack
 from ..explain import slow_compiles
 from ..explain.compile_log import taken
 from ..hlo.program import Program
@@ -91,6 +91,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     plain, _, pickled = body.partition(b"\n")
     facts = json.loads(plain)
     num_inputs = len(graph.arguments()) + 2  # the vectors of scalar arguments
+    if b"lapack_" in pickled:
+        initialize_lapack()
     with compiler_context():
         executable = serialize_executable.deserialize_and_load(
             pickled,
@@ -102,7 +104,8 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     program.exchanges = tuple(
         (counters.Collective(**row | {"axes": tuple(row["axes"])}), node) for row, node in facts["exchanges"]
     )
-    program.record = counters.CompileRecord(**facts["record"])
+    passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
+    program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]
     return program
 

@@ -1,10 +1,10 @@
 """A function is recorded once, on stand-ins, as the body of an op: its results, closed-over tensors, writes and draws.
 
-Not here: the use of it (`saved`, `loop`, `scan`).
+Not here: where its graph of autograd ends (`closed_over`); the use of it (`saved`, `loop`, `scan`).
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,10 @@ from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, UNDO, Storage, UndoLog
 from ..lazy.tensor import XlaTensor, wrap
 from ..lazy.threads import enter_thread
 from ..sharding.value import Sharding
+from .closed_over import ClosedOver, aliasing
 
 _NEVER = 1 << 60  # so many ops are never recorded: no pass looks at a graph while a body is recorded
 _SAME = frozenset({"spmd.renew", "mark_sharding", "spmd.unmarked"})
-_next_sequence = torch._C._autograd._get_sequence_nr
 
 
 _innermost: list["Capture"] = []  # the captures under way; a thread that records one has SYNC_LOCK
@@ -51,11 +51,12 @@ class Capture:
     def __init__(self, name: str):
         self.name = name
         self.given: list[Value] = []
-        self.start = self.first_sequence = 0
+        self.start = 0
         self.draws: seed.Iteration
         self.outer_values: dict[Node, Value] = {}  # by the stand-in that takes its place in the body
         self._own: set[Storage] = set()
         self._seen: dict[int, XlaTensor] = {}
+        self._closed_over = ClosedOver(name, self._is_from_outside)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> "Capture":
@@ -71,8 +72,9 @@ class Capture:
             self._outer = _innermost[-1] if _innermost else None
             _innermost.append(self)
             self.draws = stack.enter_context(seed.iteration())
+            stack.enter_context(self._closed_over.recording())
             self._stack = stack.pop_all()
-        self.start, self.first_sequence = next_serial(), _next_sequence()
+        self.start = next_serial()
         next_generation()  # values gathered outside are gathered again in the body
         return self
 
@@ -86,6 +88,11 @@ class Capture:
         storage = Storage(node, meta.layout, sharding)
         self._own.add(storage)
         return wrap(meta.layout, storage).requires_grad_(requires_grad)  # type: ignore[return-value]
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Calls the user's function as the body, or as a part of it."""
+        with aliasing():
+            return function(*args)
 
     def own(self, stand_in: XlaTensor) -> XlaTensor:
         """Returns a tensor with a stand-in's value and gradient that the body may write in place."""
@@ -124,7 +131,8 @@ class Capture:
         for value in values:
             if type(value) is XlaTensor:
                 if value._storage not in self._own and self.is_outside(value._storage.value):
-                    self._seen[id(value)] = value
+                    original = self._closed_over.original(value)
+                    self._seen[id(original)] = original
             elif type(value) in (list, tuple):
                 self.note(value)
 
@@ -136,10 +144,10 @@ class Capture:
             self._outer.note(self._seen.values())
         self._log.undo()
         next_generation()
-        known: dict[Node, bool] = {}
-        for ref in LIVE[self._num_live :]:
-            storage = ref()
-            if storage is not None and body.is_inside(storage.value, known, since=self.start):
+        storages = [storage for ref in LIVE[self._num_live :] if (storage := ref()) is not None]
+        inside = body.on_stand_ins([storage.value for storage in storages], since=self.start)
+        for storage in storages:
+            if origin(storage.value) in inside:
                 lost = DeviceData(storage.meta)
                 lost.give_up(
                     f"it was made inside the body of {self.name}, where it stands for every iteration (or shard); "
@@ -149,6 +157,7 @@ class Capture:
 
     def written(self) -> dict[Storage, tuple[Value, Value]]:
         """Returns the storages from outside that the body has written, with their value outside and the new one."""
+        self._closed_over.refuse_writes()
         before = self._log.values()
         return {
             storage: (value, storage.value)
@@ -200,34 +209,20 @@ class Capture:
         node = origin(value)
         return node is None or node.serial < self.start
 
-    # --- the tensors that gradients reach -----------------------------------------------------------------------------
+    def _is_from_outside(self, storage: Storage) -> bool:
+        return self.is_outside(storage.value) or storage.ref in self._log.storages
 
-    def reached(self, output: torch.Tensor) -> dict[XlaTensor, None]:
+    # --- gradients ----------------------------------------------------------------------------------------------------
+
+    def reached(self, output: Any) -> dict[XlaTensor, None]:
         """The tensors from outside, and the stand-ins, that a gradient of an output reaches."""
-        found: dict[Any, None] = {}
-        if output.grad_fn is None:
-            return dict.fromkeys([output]) if output.requires_grad else found  # type: ignore[list-item]
-        edges = {(tensor.grad_fn, tensor.output_nr): tensor for tensor in self._seen.values()}
-        seen = set()
-        stack: list[tuple[Any, int]] = [(output.grad_fn, output.output_nr)]
-        while stack:
-            edge = stack.pop()
-            if edge in seen:
-                continue
-            seen.add(edge)
-            node, _ = edge
-            if node.name() == "torch::autograd::AccumulateGrad":
-                found[node.variable] = None
-            elif node._sequence_nr() >= self.first_sequence:
-                stack += [(other, number) for other, number in node.next_functions if other is not None]
-            elif edge in edges:
-                found[edges[edge]] = None
-            else:
-                raise NotImplementedError(
-                    f"{self.name}: the body reads a tensor from outside that has a gradient, by an op that does not "
-                    f"show it ({node.name()}); pass it to the body as an argument"
-                )
-        return found
+        return self._closed_over.reached(output, self._seen.values())
+
+    def grad(
+        self, outputs: Sequence[XlaTensor], sources: Sequence[XlaTensor], arriving: Sequence[XlaTensor]
+    ) -> list[Any]:
+        """The gradients of such tensors, from those that arrive at the outputs."""
+        return self._closed_over.grad(outputs, sources, arriving)
 
 
 class _Own(torch.autograd.Function):

@@ -1,6 +1,5 @@
 """`spmd.cond`: one of two functions, chosen by a value on the device."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,18 +7,16 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..debug.check import recorded
-from ..ir.graph import Region, Value, results, value_name
+from ..ir.graph import Region, Value, value_name
 from ..ir.meta import dense_meta
 from ..lazy.reads import next_generation, operand, shard_gradient
-from ..lazy.record import graph_task, record_here
-from ..lazy.storage import LOCK, SYNC_LOCK, Storage
-from ..lazy.tensor import XlaTensor, wrap
-from ..lower.region import Branches, region_op
+from ..lazy.storage import LOCK, SYNC_LOCK
+from ..lazy.tensor import XlaTensor
+from ..lower.region import Branches, body_numbers, region_op
 from .capture import Capture
-from .scan import expect_functions, on_device
+from .gradient import Tensors, record, refuse_second, tensors, with_gradient
+from .scan import expect_functions, on_device, refilled, tensors_of
 from .varying import as_own
-
-Tensors = list[XlaTensor]
 
 
 def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], operands: Sequence[Any] = ()) -> Any:
@@ -51,182 +48,118 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     if type(pred) is not XlaTensor or pred.dtype is not torch.bool or pred.numel() != 1:
         shown = f"{pred.dtype} of shape {list(pred.shape)}" if isinstance(pred, torch.Tensor) else repr(pred)
         raise TypeError(f"spmd.cond: pred must be a bool tensor of one element, got {shown}")
-    flat, tree = tree_flatten(tuple(operands))
-    given = as_own([value for value in flat if type(value) is XlaTensor])
+    given = as_own(tensors_of(operands))
     with SYNC_LOCK, LOCK:
-        branches = [_Branch(function, flat, tree) for function in (true_fn, false_fn)]
-        choice = _Choice(branches, given)
-        made = choice.run(pred)
+        branches = [_Branch(function, operands, given) for function in (true_fn, false_fn)]
+        choice = _Choice(pred, branches, given)
+        made = with_gradient(choice.inputs, choice.forward, choice.backward)
     recorded()
     return tree_unflatten(made, branches[0].tree)
 
 
-class _Branch:
-    """One function on stand-ins: its results and gradients, and the operands of both."""
+Source = int | XlaTensor  # of a gradient: the place of an operand, or a tensor from outside
 
-    def __init__(self, function: Callable[..., Any], flat: Sequence[Any], tree: Any):
+
+class _Branch:
+    """One function on stand-ins: its results and gradients, and the values from outside that these need."""
+
+    def __init__(self, function: Callable[..., Any], operands: Sequence[Any], given: Tensors):
+        is_on = torch.is_grad_enabled()
         with Capture("spmd.cond") as capture:
-            given = [
-                capture.stand_in(
-                    dense_meta(value.shape, value.dtype), requires_grad=value.requires_grad and torch.is_grad_enabled()
-                )
-                if type(value) is XlaTensor
-                else value
-                for value in flat
+            own = [
+                capture.stand_in(dense_meta(each.shape, each.dtype), requires_grad=is_on and each.requires_grad)
+                for each in given
             ]
-            own = [value for value in given if type(value) is XlaTensor]
-            flat_made, self.tree = tree_flatten(function(*tree_unflatten(given, tree)))
+            self.given = list(capture.given)
+            made, self.tree = tree_flatten(capture.run(function, *refilled(operands, own)))
             if not all(map(capture.is_unwritten, own)):
                 raise NotImplementedError("spmd.cond: a branch writes in place into its operands; make new tensors")
-            for value in flat_made:
+            for value in made:
                 if type(value) is not XlaTensor:
                     raise TypeError(f"spmd.cond: a branch must return tensors on xla, got {value!r}")
-            self.made: Tensors = flat_made
-            self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in flat_made]
-            self.roots = [operand(tensor) for tensor in flat_made]
-            self.written = capture.written()
-            self.given = list(capture.given)
-            self.has_gradient = [bool(capture.reached(tensor)) for tensor in flat_made]
-            self.gradients: dict[Any, Value] = {}
+            self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in made]
+            self.roots = list(map(operand, made))
+            self.written = {storage: after for storage, (_, after) in capture.written().items()}
+            self.gradients: dict[Source, Value] = {}
             self.arriving: dict[int, Value] = {}
-            self.closed_over: Tensors = []
-            if any(self.has_gradient):
-                self._differentiate(capture, own)
-            wanted = [*self.roots, *(new for _, new in self.written.values())]
-            self.constants = capture.outside(wanted, self.given)
-            every = [*self.given, *self.arriving.values()]
-            self.backward_constants = capture.outside(list(self.gradients.values()), every)
-            self.tensors = dict(
-                zip(map(value_name, self.backward_constants), capture.tensors(self.backward_constants), strict=True)
-            )
-        del self.made
+            self._differentiate(capture, made, own)
+            self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
+            kept = capture.outside(list(self.gradients.values()), [*self.given, *self.arriving.values()])
+            self.kept = list(zip(kept, capture.tensors(kept), strict=True))
 
-    def _differentiate(self, capture: Capture, own: Tensors) -> None:
-        """Records the gradients, by the place of an operand, or by a tensor from outside."""
-        next_generation()
-        chosen = [i for i, has in enumerate(self.has_gradient) if has]
-        met = {tensor: None for i in chosen for tensor in capture.reached(self.made[i])}
-        wanted: dict[Any, XlaTensor] = {place: tensor for place, tensor in enumerate(own) if tensor in met}
-        inside = set(own)
-        self.closed_over = [tensor for tensor in met if tensor not in inside]
-        if any(tensor._storage in self.written for tensor in self.closed_over):
+    def _differentiate(self, capture: Capture, made: Tensors, own: Tensors) -> None:
+        """Records the gradients of the operands and of the tensors from outside that results reach."""
+        reached = {i: each for i, tensor in enumerate(made) if (each := capture.reached(tensor))}
+        met = list(dict.fromkeys(tensor for each in reached.values() for tensor in each))
+        place: dict[XlaTensor, Source] = {tensor: i for i, tensor in enumerate(own)}
+        self.sources = [place.get(tensor, tensor) for tensor in met]
+        if any(tensor._storage in self.written for tensor in met):
             raise NotImplementedError("spmd.cond: a branch writes in place into a tensor that requires a gradient")
-        wanted |= {tensor: tensor for tensor in self.closed_over}
-        tensors = [capture.stand_in(self.metas[i]) for i in chosen]
-        self.arriving = {i: tensor._storage.value for i, tensor in zip(chosen, tensors, strict=True)}
-        found: Any = torch.autograd.grad(
-            [self.made[i] for i in chosen], list(wanted.values()), tensors, allow_unused=True
-        )
+        if not reached:
+            return
+        next_generation()
+        arriving = [capture.stand_in(self.metas[i]) for i in reached]
+        self.arriving = {i: tensor._storage.value for i, tensor in zip(reached, arriving, strict=True)}
+        found = capture.grad([made[i] for i in reached], met, arriving)
         with torch.no_grad():
-            for (key, tensor), gradient in zip(wanted.items(), found, strict=True):
+            for source, tensor, gradient in zip(self.sources, met, found, strict=True):
                 if gradient is not None:
-                    shard_gradient(tensor._storage, gradient)
-                    self.gradients[key] = operand(gradient)
+                    if tensor._view is None:
+                        shard_gradient(tensor._storage, gradient)
+                    self.gradients[source] = operand(gradient)
 
 
 class _Choice:
     """Both branches as one op, and their gradients as another one."""
 
-    def __init__(self, branches: Sequence[_Branch], given: Tensors):
-        self.branches, self.given = branches, given
+    def __init__(self, pred: XlaTensor, branches: Sequence[_Branch], given: Tensors):
+        self.pred, self.branches, self.given = pred, branches, given
         one, other = branches
         if one.tree != other.tree or one.metas != other.metas:
             raise ValueError(
                 f"spmd.cond: the branches must return the same: one returns {one.tree} of {one.metas}, the other "
                 f"{other.tree} of {other.metas}"
             )
-        self.written = list({storage: None for branch in branches for storage in branch.written})
-        self.has_gradient = [a or b for a, b in zip(one.has_gradient, other.has_gradient, strict=True)]
-        self.closed_over = list(dict.fromkeys(tensor for branch in branches for tensor in branch.closed_over))
-        self.wanted = [
-            key for key in (*range(len(given)), *self.closed_over) if any(key in b.gradients for b in branches)
-        ]
+        self.written = list(one.written | other.written)
+        self.chosen = sorted(one.arriving | other.arriving)
+        self.sources = list(dict.fromkeys([*one.sources, *other.sources]))
+        self.inputs = [given[source] if isinstance(source, int) else source for source in self.sources]
+        self.kept = {value_name(value): (value, tensor) for value, tensor in (*one.kept, *other.kept)}
 
-    def run(self, pred: XlaTensor) -> Tensors:
-        if any(self.has_gradient):
-            return list(_Apply.apply(self, pred, *self.given, *self.closed_over))
-        return self.forward(pred)
-
-    def forward(self, pred: XlaTensor) -> Tensors:
-        constants = _union(branch.constants for branch in self.branches)
-        kept = _union([storage.value for storage in self.written] for _ in (0,))
-        constants = _union((constants, kept))
+    def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
+        outside = [*(value for branch in self.branches for value in branch.constants), *(s.value for s in self.written)]
+        constants = list({value_name(value): value for value in outside}.values())
         regions = []
         for branch in self.branches:
-            new = [
-                branch.written[storage][1] if storage in branch.written else storage.value for storage in self.written
-            ]
+            new = [branch.written.get(storage, storage.value) for storage in self.written]
             regions.append(Region.of([*branch.roots, *new], [*constants, *branch.given]))
-        made = self._record("spmd.cond", regions, [operand(pred), *constants, *map(operand, self.given)])
+        made = self._record("spmd.cond", regions, [operand(self.pred), *constants, *map(operand, self.given)])
         count = len(made) - len(self.written)
         for storage, value in zip(self.written, made[count:], strict=True):
             storage.write(value)
-        return [wrap(value.meta, Storage(value, value.meta)) for value in made[:count]]
+        kept = [self.pred, *(tensor for _, tensor in self.kept.values()), *self.given]
+        return tensors(made[:count]), kept, [i in self.chosen for i in range(count)]
 
-    def backward(self, pred: Any, given: Sequence[Any], constants: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-        names = self._constants()
-        chosen = [i for i, has in enumerate(self.has_gradient) if has]
-        regions = []
+    def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+        refuse_second("spmd.cond")
+        constants = [value for value, _ in self.kept.values()]
         with torch.no_grad(), LOCK:
-            zeros = {key: operand(self._zeros(key)) for key in self.wanted}
+            zeros = {source: operand(_zeros(like)) for source, like in zip(self.sources, self.inputs, strict=True)}
+            regions = []
             for branch in self.branches:
-                roots = [branch.gradients.get(key, zeros[key]) for key in self.wanted]
-                stand_ins = [branch.arriving.get(i, operand(arriving[i])) for i in chosen]
-                fixed = [*zeros.values(), *names.values(), *branch.given, *stand_ins]
-                regions.append(Region.of(roots, fixed))
-            operands = [operand(pred), *zeros.values(), *map(operand, constants), *map(operand, given)]
-            operands += [operand(arriving[i]) for i in chosen]
-            made = dict(zip(self.wanted, self._record("spmd.cond.backward", regions, operands), strict=True))
-        found = []
-        for key in (*range(len(self.given)), *self.closed_over):
-            value = made.get(key)
-            found.append(None if value is None else wrap(value.meta, Storage(value, value.meta)))
+                stand_ins = [branch.arriving.get(i, operand(arriving[i])) for i in self.chosen]
+                gradients = zeros | branch.gradients
+                regions.append(Region.of(list(gradients.values()), [*constants, *branch.given, *stand_ins]))
+            operands = list(map(operand, [*kept, *(arriving[i] for i in self.chosen)]))
+            made = tensors(self._record("spmd.cond.backward", regions, operands))
         recorded()
-        return found
+        return made
 
-    def kept(self) -> Tensors:
-        """Returns a tensor for each of `_constants`."""
-        tensors = {name: tensor for branch in self.branches for name, tensor in branch.tensors.items()}
-        return [tensors[name] for name in self._constants()]
-
-    def _constants(self) -> dict[Any, Value]:
-        return {value_name(value): value for branch in self.branches for value in branch.backward_constants}
-
-    def _zeros(self, key: Any) -> Any:
-        like = self.given[key] if isinstance(key, int) else key
-        return torch.zeros(like.shape, dtype=like.dtype, device="xla")
-
-    def _record(self, name: str, regions: Sequence[Region], operands: Sequence[Value]) -> Sequence[Value]:
-        numbers = [number for region in regions for node in region.nodes for number in node.numbers]
+    def _record(self, name: str, regions: Sequence[Region], operands: Sequence[Value]) -> list[Value]:
+        numbers = [number for region in regions for number in body_numbers(region)]
         op = region_op(name, Branches(*regions), [value.meta for value in operands], regions[0].roots)
-        return results(record_here(op, operands, numbers, sys._getframe(1), graph_task()))
+        return record(op, operands, numbers)
 
 
-def _union(lists: Any) -> list[Value]:
-    found: dict[Any, Value] = {}
-    for values in lists:
-        for value in values:
-            found.setdefault(value_name(value), value)
-    return list(found.values())
-
-
-class _Apply(torch.autograd.Function):
-    """A choice and its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, choice: _Choice, pred: Any, *inputs: Any) -> tuple[torch.Tensor, ...]:
-        made = choice.forward(pred)
-        ctx.choice = choice
-        ctx.save_for_backward(pred, *choice.given, *choice.kept())
-        without = (tensor for tensor, has in zip(made, choice.has_gradient, strict=True) if not has)
-        ctx.mark_non_differentiable(*without)
-        return tuple(made)
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        choice: _Choice = ctx.choice
-        if torch.is_grad_enabled():
-            raise NotImplementedError("spmd.cond: its gradient has no gradient (create_graph=True)")
-        pred, *kept = ctx.saved_tensors
-        count = len(choice.given)
-        return None, None, *choice.backward(pred, kept[:count], kept[count:], arriving)
+def _zeros(like: XlaTensor) -> Any:
+    return torch.zeros(like.shape, dtype=like.dtype, device="xla")

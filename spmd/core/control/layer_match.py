@@ -47,20 +47,16 @@ class Numbered:
             f"{', ...' if len(self.numbers) > 4 else ''}, and their forward depends on it"
         )
 
-    def _refuse(self, *_: Any) -> Any:
+    def refuse(self, *_: Any) -> Any:
         self.is_read = True
         raise self.error()
-
-
-def _refuse(self: Numbered, *_: Any) -> Any:
-    return self._refuse()
 
 
 for _name in (
     "index", "int", "float", "bool", "eq", "ne", "lt", "le", "gt", "ge", "hash", "add", "radd", "sub", "rsub", "mul",
     "rmul", "floordiv", "truediv", "mod", "rmod", "pow", "neg", "abs", "format", "str", "getitem", "len", "iter",
 ):  # fmt: skip
-    setattr(Numbered, f"__{_name}__", _refuse)
+    setattr(Numbered, f"__{_name}__", Numbered.refuse)
 
 
 def check_same_in_all(layers: Sequence[nn.Module]) -> tuple[list[Tensors], list[tuple[nn.Module, str, Numbered]]]:
@@ -80,97 +76,90 @@ def _tensors(paths: Sequence[Mapping[str, nn.Module]]) -> Iterator[Tensors]:
     """Yields every parameter and buffer once, but for tensors that all layers share."""
     seen: set[int] = set()
     for path, module in paths[0].items():
-        for kind, is_buffer in (("_parameters", False), ("_buffers", True)):
-            for name, tensor in vars(module)[kind].items():
-                if tensor is None or id(tensor) in seen:
-                    continue
-                seen.add(id(tensor))
-                all_of_them = [vars(modules[path])[kind][name] for modules in paths]
-                if len(paths) == 1 or any(other is not tensor for other in all_of_them):
-                    yield Tensors(_join(path, name), path, name, all_of_them, is_buffer)
+        for name, tensor in _state(module).items():
+            if tensor is None or id(tensor) in seen:
+                continue
+            seen.add(id(tensor))
+            all_of_them = [_state(modules[path])[name] for modules in paths]
+            if len(paths) == 1 or any(other is not tensor for other in all_of_them):
+                yield Tensors(_join(path, name), path, name, all_of_them, name in module._buffers)
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """A module's own parameters and buffers; None for those that it goes without."""
+    return {**module._parameters, **module._buffers}
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """The attributes that a user has given a module."""
+    return {name: value for name, value in vars(module).items() if name not in _OWN}
 
 
 def _join(path: str, name: str) -> str:
     return f"{path}.{name}" if path else name
 
 
+def _outline(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Yields the path of each part of a layer, with the words for it, and those for a layer that goes without it."""
+    for path, module in modules.items():
+        yield path, (f"is a {type(module).__module__}.{type(module).__qualname__}", "is not there")
+        yield _join(path, "training"), (f"is {module.training}", "is not there")
+        for name, tensor in _state(module).items():
+            yield _join(path, name), (f"is {_shown(tensor)}", "is None")
+        for kind in _HOOKS:
+            yield _join(path, kind), (f"has {len(vars(module)[kind])} hooks", "is not there")
+        for name in _settings(module):
+            yield _join(path, name), ("is set", "is not set")
+
+
 class _Pair:
-    """The comparison of the first layer with another."""
+    """The comparison of the first layer with another: first the outlines, then part by part."""
 
     def __init__(self, first: Mapping[str, nn.Module], other: Mapping[str, nn.Module], k: int):
         self.first, self.other, self.k = first, other, k
         self.twins: dict[int, Any] = {}  # the other layer's object by the id of the first layer's
-        for path, module in first.items():
-            twin = other.get(path)
-            if twin is not None:
-                self.twins[id(module)] = twin
-                for kind in ("_parameters", "_buffers"):
-                    for name, tensor in vars(module)[kind].items():
-                        self.twins.setdefault(id(tensor), vars(twin)[kind].get(name))
         self.compared: set[tuple[int, int]] = set()
 
-    def _differ(self, path: str, one: Any, other: Any) -> LayersDifferError:
+    def _differ(self, path: str, one: str, other: str) -> LayersDifferError:
         where = f".{path}" if path else ""
         return LayersDifferError(
             f"spmd.scan_layers: the layers differ: layers[0]{where} {one}, layers[{self.k}]{where} {other}"
         )
 
     def check(self, numbers: dict[tuple[str, str], list[int]]) -> None:
-        for path, module in self.first.items():
-            twin = self.other.get(path)
-            if twin is None:
-                raise self._differ(path, f"is a {type(module).__name__}", "is not there")
-            if type(module) is not type(twin):
-                raise self._differ(path, f"is a {_class(module)}", f"is a {_class(twin)}")
-            if module.training is not twin.training:
-                raise self._differ(_join(path, "training"), f"is {module.training}", f"is {twin.training}")
-            self._check_tensors(path, module, twin)
+        one, other = dict(_outline(self.first)), dict(_outline(self.other))
+        for path in one | other:
+            a = one[path][0] if path in one else other[path][1]
+            b = other[path][0] if path in other else one[path][1]
+            if a != b:
+                raise self._differ(path, a, b)
+        pairs = [(path, module, self.other[path]) for path, module in self.first.items()]
+        for _, module, twin in pairs:
+            self.twins[id(module)] = twin
+            for name, tensor in _state(module).items():
+                self.twins.setdefault(id(tensor), _state(twin).get(name))
+        for path, module, twin in pairs:
+            for name, tensor in _state(module).items():
+                if tensor is not None and self.twins[id(tensor)] is not _state(twin)[name]:
+                    raise self._differ(_join(path, name), "is tied to another tensor of its layer", "is not")
             self._check_hooks(path, module, twin)
-            self._check_attributes(path, module, twin, numbers)
-        for path, module in self.other.items():
-            if path not in self.first:
-                raise self._differ(path, "is not there", f"is a {type(module).__name__}")
-
-    def _check_tensors(self, path: str, module: nn.Module, twin: nn.Module) -> None:
-        for kind in ("_parameters", "_buffers"):
-            one, other = vars(module)[kind], vars(twin)[kind]
-            for name in [*one, *(name for name in other if name not in one)]:
-                here = _join(path, name)
-                a, b = one.get(name), other.get(name)
-                if _shown(a) != _shown(b):
-                    raise self._differ(here, f"is {_shown(a)}", f"is {_shown(b)}")
-                if a is not None and self.twins[id(a)] is not b:
-                    raise self._differ(here, "is tied to another tensor of its layer", "is not")
+            for name, a in _settings(module).items():
+                b = vars(twin)[name]
+                if type(a) is int and type(b) is int:
+                    if a != b or (path, name) in numbers:
+                        numbers.setdefault((path, name), [a] * (self.k - 1)).append(b)
+                elif not self.same(a, b):
+                    raise self._differ(_join(path, name), f"is {_short(a)}", f"is {_short(b)}")
 
     def _check_hooks(self, path: str, module: nn.Module, twin: nn.Module) -> None:
         for kind in _HOOKS:
-            one, other = list(vars(module)[kind].values()), list(vars(twin)[kind].values())
-            if len(one) != len(other):
-                raise self._differ(_join(path, kind), f"has {len(one)} hooks", f"has {len(other)}")
-            for a, b in zip(one, other, strict=True):
+            for a, b in zip(vars(module)[kind].values(), vars(twin)[kind].values(), strict=True):
                 if not self.same(a, b):
                     raise self._differ(
                         _join(path, kind), f"has the hook {_hook(a)}",
                         f"has {_hook(b)}, with other data: one hook stands for all layers and cannot know which "
                         "of them runs; use the same function for all, or remove it",
                     )  # fmt: skip
-
-    def _check_attributes(
-        self, path: str, module: nn.Module, twin: nn.Module, numbers: dict[tuple[str, str], list[int]]
-    ) -> None:
-        one, other = vars(module), vars(twin)
-        for name in [*one, *(name for name in other if name not in one)]:
-            if name in _OWN:
-                continue
-            here = _join(path, name)
-            if (name in one) is not (name in other):
-                raise self._differ(here, *(("is set", "is not") if name in one else ("is not set", "is")))
-            a, b = one[name], other[name]
-            if type(a) is int and type(b) is int:
-                if a != b or (path, name) in numbers:
-                    numbers.setdefault((path, name), [a] * (self.k - 1)).append(b)
-            elif not self.same(a, b):
-                raise self._differ(here, f"is {_short(a)}", f"is {_short(b)}")
 
     def same(self, a: Any, b: Any) -> bool:
         """True if two objects do the same, each in its layer."""
@@ -205,10 +194,6 @@ def _around(function: types.FunctionType) -> tuple[Any, ...]:
 def _public(value: Any) -> dict[str, Any]:
     """An object's attributes without an underscore."""
     return {name: part for name, part in getattr(value, "__dict__", {}).items() if not name.startswith("_")}
-
-
-def _class(module: nn.Module) -> str:
-    return f"{type(module).__module__}.{type(module).__qualname__}"
 
 
 def _shown(tensor: torch.Tensor | None) -> str:

@@ -1,19 +1,20 @@
 """`spmd.scan_layers`: isomorphic layers in sequence as one loop whose iterations read each layer's own weights."""
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import read, write
+from .gradient import Tensors
 from .layer_match import LayersDifferError, Numbered, check_same_in_all
 from .layer_match import Tensors as Own
-from .loop import ScanInput, Tensors, run_loop
-from .scan import Policy, carried, on_device, with_policy
+from .loop import ScanInput, run_loop
+from .scan import Policy, carried, on_device, refilled, tensors_of, with_policy
 
 
 def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy = None, **kwargs: Any) -> Any:
@@ -63,32 +64,23 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
                 raise TypeError(
                     f"spmd.scan_layers: layers[{k}].{each.path} is {what}; expected a tensor of its own on xla"
                 )
-    flat, tree = tree_flatten(x)
-    places = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
     replaced: list[Own] = []
 
     def body(carry: Tensors, _: Tensors) -> tuple[Tensors, Tensors]:
-        given = list(flat)
-        for place, tensor in zip(places, carry, strict=True):
-            given[place] = tensor
-        made = with_policy(chosen[0], policy, "scan_layers")(tree_unflatten(given, tree), *args, **kwargs)
+        made = with_policy(chosen[0], policy, "scan_layers")(refilled(x, carry), *args, **kwargs)
         replaced[:] = [each for each in own if each.is_buffer and _now(chosen[0], each) is not each.tensors[0]]
         return carried("spmd.scan_layers", x, made), [_now(chosen[0], each) for each in replaced]
 
     xs = [ScanInput(each.tensors, is_stack=False) for each in own]  # type: ignore[arg-type]  # checked above
-    init = [flat[i] for i in places]
-    with _Settings(numbered):
-        last, stacks, written = run_loop("spmd.scan_layers", body, init, xs, len(chosen))
-    for each, new in zip(own, written, strict=True):
-        for old, tensor in zip(each.tensors, new or (), strict=False):
+    with _unread(numbered):
+        last, stacks, written = run_loop("spmd.scan_layers", body, tensors_of(x), xs, len(chosen))
+    for i, new in written.items():
+        for old, tensor in zip(own[i].tensors, new, strict=True):
             _write(old, tensor)
     for each, stack in zip(replaced, stacks, strict=True):
         for layer, tensor in zip(chosen, stack.detach(), strict=True):
             _owner(layer, each)._buffers[each.name] = tensor.clone()
-    final = list(flat)
-    for place, tensor in zip(places, last, strict=True):
-        final[place] = tensor
-    return tree_unflatten(final, tree)
+    return refilled(x, last)
 
 
 def _owner(layer: nn.Module, each: Own) -> nn.Module:
@@ -105,21 +97,19 @@ def _write(target: Any, new: XlaTensor) -> None:
     torch._C._increment_version([target])
 
 
-class _Settings:
+@contextlib.contextmanager
+def _unread(numbered: Sequence[tuple[nn.Module, str, Numbered]]) -> Iterator[None]:
     """While the body is recorded, replaces numbers that differ between layers by objects that raise when read."""
-
-    def __init__(self, numbered: Sequence[tuple[nn.Module, str, Numbered]]):
-        self.numbered = numbered
-
-    def __enter__(self) -> None:
-        self.before = [vars(module)[name] for module, name, _ in self.numbered]
-        for module, name, stand_in in self.numbered:
-            vars(module)[name] = stand_in
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        for (module, name, _), value in zip(self.numbered, self.before, strict=True):
+    before = [vars(module)[name] for module, name, _ in numbered]
+    for module, name, stand_in in numbered:
+        vars(module)[name] = stand_in
+    try:
+        yield
+    except Exception as error:
+        read = [stand_in for _, _, stand_in in numbered if stand_in.is_read]
+        if not read or isinstance(error, LayersDifferError):
+            raise
+        raise read[0].error() from error  # torch has raised an error of its own in place of this one
+    finally:
+        for (module, name, _), value in zip(numbered, before, strict=True):
             vars(module)[name] = value
-        if error is not None and not isinstance(error, LayersDifferError):
-            for _, _, stand_in in self.numbered:
-                if stand_in.is_read:  # torch has raised an error of its own in place of this one
-                    raise stand_in.error() from error

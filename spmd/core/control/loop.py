@@ -4,8 +4,8 @@ Not here: what users call (`scan`, `layers`).
 """
 
 import dataclasses
-import sys
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,24 +13,21 @@ import torch
 
 from ..base.seed import Draw
 from ..debug.check import recorded
-from ..ir.graph import Region, Value, next_serial, results, value_name
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import OpSpec
+from ..ir.graph import Region, Value, next_serial, value_name
+from ..ir.meta import dense_meta
 from ..lazy.annotations import annotate
 from ..lazy.reads import next_generation, operand, shard_gradient
-from ..lazy.record import graph_task, record_here
-from ..lazy.storage import LOCK, SYNC_LOCK, Storage
-from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.storage import LOCK, SYNC_LOCK
+from ..lazy.tensor import XlaTensor
 from ..lazy.views import read
-from ..lower.region import Scan, Step, scan_op
+from ..lower.loop_op import ROWS, STACK, Loop, Y, loop_op
+from ..lower.numbers import EACH, Step
 from ..sharding.spec import UNSHARDED, Spec
 from ..sharding.value import Sharding
 from .capture import Capture
+from .gradient import Backward, Tensors, record, refuse_second, tensors, with_gradient
 from .saved import saved
-from .series import by_iteration
 from .varying import as_own
-
-Tensors = list[XlaTensor]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,27 +40,26 @@ class ScanInput:
     tensors: Tensors
     is_stack: bool
 
-    @property
-    def meta(self) -> Meta:
-        """The meta of one iteration's value."""
-        meta = self.tensors[0]._meta
-        return dense_meta(meta.shape[1:], meta.dtype) if self.is_stack else meta
-
-    @property
-    def sharding(self) -> Sharding | None:
-        """The sharding of one iteration's value, where it is known."""
-        sharding = self.tensors[0]._storage.sharding if self.tensors[0]._view is None else None
-        if sharding is None or not self.is_stack:
-            return sharding
-        first, *rest = sharding.spec.dims or (UNSHARDED,)
-        return sharding.with_spec(Spec(tuple(rest))) if first == UNSHARDED else None
-
-    def needs_grad(self) -> bool:
-        return any(tensor.requires_grad for tensor in self.tensors)
+    def stand_in(self, capture: Capture) -> XlaTensor:
+        """Returns the tensor that stands for one iteration's value in the body."""
+        tensor = self.tensors[0]
+        needs = torch.is_grad_enabled() and any(each.requires_grad for each in self.tensors)
+        if not self.is_stack:
+            return capture.swapped(tensor, requires_grad=needs)
+        sharding = _sharding(tensor)
+        if sharding is not None:
+            first, *rest = sharding.spec.dims or (UNSHARDED,)
+            sharding = sharding.with_spec(Spec(tuple(rest))) if first == UNSHARDED else None
+        return capture.stand_in(dense_meta(tensor.shape[1:], tensor.dtype), sharding, requires_grad=needs)
 
     def values(self) -> list[Value]:
-        """The operands of the loop: in their stored sharding, where an iteration may gather them."""
-        return [operand(tensor) if self.is_stack else read(tensor) for tensor in self.tensors]
+        """The operands of the loop."""
+        return [_x(self.is_stack, tensor) for tensor in self.tensors]
+
+
+def _x(is_stack: bool, tensor: XlaTensor) -> Value:
+    """Returns the operand for an x; for a row its stored sharding, where an iteration may gather it."""
+    return operand(tensor) if is_stack else read(tensor)
 
 
 # Records the body: (the carry of an iteration, its xs) -> (the carry of the next iteration, its ys).
@@ -72,327 +68,261 @@ Body = Callable[[Tensors, Tensors], tuple[Tensors, Tensors]]
 
 def run_loop(
     name: str, body: Body, init: Tensors, xs: Sequence[ScanInput], iterations: int, *, reverse: bool = False
-) -> tuple[Tensors, Tensors, list[Tensors | None]]:
-    """Records a loop: (the last carry, the ys, for each of `xs` the tensors that the body wrote, one per iteration)."""
+) -> tuple[Tensors, Tensors, dict[int, Tensors]]:
+    """Records a loop: (the last carry, the ys, by the place in `xs` the tensors that the body wrote, one per
+    iteration)."""
     init = as_own(init)
     xs = [dataclasses.replace(x, tensors=as_own(x.tensors)) if x.is_stack else x for x in xs]
     with SYNC_LOCK, LOCK:
         with Capture(name) as capture:
             loop = _Loop(capture, body, init, xs, iterations, reverse)
         loop.draw(capture.draws.further(iterations))
-        made = list(_Apply.apply(loop, *loop.inputs)) if loop.is_differentiable else loop.forward()
+        made = with_gradient(loop.inputs, loop.forward, loop.backward)
     recorded()
-    return loop.unpacked(made)
+    queue = iter(made)
+    carry, ys = (list(itertools.islice(queue, count)) for count in (len(init), loop.num_stacked))
+    return carry, ys, {i: list(itertools.islice(queue, iterations)) for i in loop.rewritten}
 
 
 class _Loop:
-    """One call: the forward op and the backward op with their operands."""
+    """One call: the body and the gradient of one iteration, of which the forward op and the backward op are made.
+
+    The body takes the carry, the storages from outside that it writes (a part of the carry), and the xs; it returns the
+    same carry, the ys, the values saved for backward, and the xs that it wrote.
+    """
 
     def __init__(
         self, capture: Capture, body: Body, init: Tensors, xs: Sequence[ScanInput], iterations: int, reverse: bool
     ) -> None:
-        self.name, self.iterations, self.reverse = capture.name, iterations, reverse
-        self.init, self.xs = init, xs
+        self.capture, self.init, self.xs = capture, init, xs
+        self.iterations, self.reverse = iterations, reverse
+        self.draws: dict[Draw, list[Draw]] = {}
         is_on = torch.is_grad_enabled()
-        carry = [
+        self.carry = [
             capture.stand_in(
-                dense_meta(tensor.shape, tensor.dtype), _sharding(tensor), requires_grad=is_on and _is_float(tensor)
+                dense_meta(tensor.shape, tensor.dtype), _sharding(tensor),
+                requires_grad=is_on and (tensor.is_floating_point() or tensor.is_complex()),
             )
             for tensor in init
-        ]
-        self.carry_given = list(capture.given)
-        stand_ins = []
-        for x in xs:
-            needs = is_on and x.needs_grad()
-            if x.is_stack:
-                stand_ins.append(capture.stand_in(x.meta, x.sharding, requires_grad=needs))
-            else:
-                stand_ins.append(capture.swapped(x.tensors[0], requires_grad=needs))
-        self.xs_given = capture.given[len(carry) :]
-        fresh = [tensor for tensor, x in zip(stand_ins, xs, strict=True) if x.is_stack]
-        in_place = f"{self.name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
+        ]  # fmt: skip
+        self.stand_ins = [x.stand_in(capture) for x in xs]
+        self.carry_given, self.xs_given = capture.given[: len(init)], capture.given[len(init) :]
+        self.carried, self.stacked = self._run(body)
+        self.num_stacked = len(self.stacked)
+        self._note_writes()
+        self._find_needs()
+        middle = next_serial()
+        gradients = self._differentiate() if any(self.has_gradient) else []
+        self._make_forward(gradients, middle)
+        self.inputs, self.kept_before, self.kept_after = Tensors(), Tensors(), Tensors()
+        self.backward = self._backward(gradients) if gradients else None
+        del self.carry, self.carried, self.stand_ins, self.stacked  # tensors of the body, which end with it
+
+    # --- recording ----------------------------------------------------------------------------------------------------
+
+    def _run(self, body: Body) -> tuple[Tensors, Tensors]:
+        in_place = (
+            f"{self.capture.name}: the body writes in place into a slice of xs; make a new tensor instead (x = x + 1)"
+        )
         try:
-            self.carried, self.stacked = body([capture.own(tensor) for tensor in carry], stand_ins)
+            made = self.capture.run(body, list(map(self.capture.own, self.carry)), self.stand_ins)
         except RuntimeError as error:
             if str(error).startswith("a leaf Variable that requires grad is being used in an in-place"):
                 raise NotImplementedError(in_place) from error
             raise
-        if not all(map(capture.is_unwritten, fresh)):
+        rows = [tensor for tensor, x in zip(self.stand_ins, self.xs, strict=True) if x.is_stack]
+        if not all(map(self.capture.is_unwritten, rows)):
             raise NotImplementedError(in_place)
-        self._note_writes(capture, stand_ins)
-        self._find_needs(capture, carry, stand_ins)
-        middle = next_serial()
-        gradients = self._differentiate(capture, carry, stand_ins) if self.is_differentiable else []
-        self._make_forward(capture, gradients, middle)
-        if self.is_differentiable:
-            self._make_backward(capture, gradients)
-        self.num_carried, self.num_stacked, self.num_saved = len(carry), len(self.stacked), len(self.saved_values)
-        del self.carried, self.stacked
+        return made
 
-    # --- recording ----------------------------------------------------------------------------------------------------
-
-    def _note_writes(self, capture: Capture, stand_ins: Tensors) -> None:
+    def _note_writes(self) -> None:
         """Notes in-place writes: storages from outside become part of the carry, written xs become results."""
-        self.written = capture.written()
-        capture.given += [before for before, _ in self.written.values()]
+        written = self.capture.written()
+        self.written, self.after = list(written), [after for _, after in written.values()]
+        self.before = [before for before, _ in written.values()]
+        self.capture.given += self.before
         self.rewritten = [
             i
-            for i, (tensor, given) in enumerate(zip(stand_ins, self.xs_given, strict=True))
-            if not self.xs[i].is_stack and not capture.passes_on(tensor._storage.value, given)
+            for i, (tensor, given) in enumerate(zip(self.stand_ins, self.xs_given, strict=True))
+            if not self.xs[i].is_stack and not self.capture.passes_on(tensor._storage.value, given)
         ]
-        self.new_xs = [stand_ins[i]._storage.value for i in self.rewritten]
+        self.new_xs = [self.stand_ins[i]._storage.value for i in self.rewritten]
 
-    def _find_needs(self, capture: Capture, carry: Tensors, stand_ins: Tensors) -> None:
+    def _find_needs(self) -> None:
         """Finds the values of the carry, the xs and the tensors from outside that have a gradient."""
-        reached = [capture.reached(tensor) for tensor in (*self.carried, *self.stacked)]
-        place = {tensor: i for i, tensor in enumerate(carry)}
+        reached = [self.capture.reached(tensor) for tensor in (*self.carried, *self.stacked)]
         needs = [tensor.requires_grad and torch.is_grad_enabled() for tensor in self.init]
-        has_gradient = [False] * len(reached)
-        while True:
-            before = [*needs, *has_gradient]
-            for i, found in enumerate(reached):
-                has_gradient[i] |= any(needs[place[each]] if each in place else True for each in found)
-                if i < len(needs):
-                    needs[i] |= has_gradient[i]
-            if [*needs, *has_gradient] == before:
+        while True:  # a gradient that reaches a result of the carry reaches the same place of every iteration
+            without = {tensor for tensor, need in zip(self.carry, needs, strict=True) if not need}
+            self.has_gradient = [not found.keys() <= without for found in reached]
+            before, needs = needs, [need or has for need, has in zip(needs, self.has_gradient, strict=False)]
+            if needs == before:
                 break
         self.carry_needs = [i for i, need in enumerate(needs) if need]
-        self.has_gradient = has_gradient
-        met = {tensor: None for i, found in enumerate(reached) if has_gradient[i] for tensor in found}
-        self.xs_needs = [i for i, tensor in enumerate(stand_ins) if tensor in met]
-        known = {*carry, *stand_ins}
-        self.closed_over = [tensor for tensor in met if tensor not in known]
-        self.is_differentiable = any(has_gradient)
+        met = {tensor: None for found, has in zip(reached, self.has_gradient, strict=True) if has for tensor in found}
+        self.xs_needs = [i for i, tensor in enumerate(self.stand_ins) if tensor in met]
+        self.closed_over = [tensor for tensor in met if tensor not in {*self.carry, *self.stand_ins}]
         for tensor in self.closed_over:
             if tensor._storage in self.written:
                 raise NotImplementedError(
-                    f"{self.name}: the body writes in place into a tensor from outside that requires a gradient "
-                    f"({tensor._meta!r}); make it part of the carry instead"
+                    f"{self.capture.name}: the body writes in place into a tensor from outside that requires a "
+                    f"gradient ({tensor._meta!r}); make it part of the carry instead"
                 )
 
-    def _differentiate(self, capture: Capture, carry: Tensors, stand_ins: Tensors) -> list[Value]:
+    def _differentiate(self) -> list[Value]:
         """The gradients of one iteration: of the carry, of closed-over tensors (summed so far), of the xs."""
+        capture, outputs = self.capture, [*self.carried, *self.stacked]
         next_generation()  # values gathered in forward are gathered again in backward
-        outputs = [*self.carried, *self.stacked]
         chosen = [i for i, has in enumerate(self.has_gradient) if has]
-        self.stack_chosen = [i for i in chosen if i >= len(carry)]
+        self.stack_chosen = [i for i in chosen if i >= len(self.carry)]
         arriving = {
             i: capture.stand_in(dense_meta(outputs[i].shape, outputs[i].dtype))
             for i in (*self.carry_needs, *self.stack_chosen)
         }
-        self.carry_arriving = [_value(arriving[i]) for i in self.carry_needs]
-        self.stack_arriving = [_value(arriving[i]) for i in self.stack_chosen]
-        wanted = [carry[i] for i in self.carry_needs], self.closed_over, [stand_ins[i] for i in self.xs_needs]
-        found: Any = torch.autograd.grad(
-            [outputs[i] for i in chosen],
-            [tensor for tensors in wanted for tensor in tensors],
-            [arriving[i] for i in chosen],
-            allow_unused=True,
-        )
-        queue: Iterator[Any] = iter(found)
-        gradients: list[Value] = []
+        self.carry_arriving = [arriving[i]._storage.value for i in self.carry_needs]
+        self.stack_arriving = [arriving[i]._storage.value for i in self.stack_chosen]
+        sources = [
+            *(self.carry[i] for i in self.carry_needs), *self.closed_over, *(self.stand_ins[i] for i in self.xs_needs)
+        ]  # fmt: skip
+        found = capture.grad([outputs[i] for i in chosen], sources, [arriving[i] for i in chosen])
+        sums = {tensor: capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in self.closed_over}
+        self.sums_given = [so_far._storage.value for so_far in sums.values()]
+        carry, gradients = {*self.carry}, []
         with torch.no_grad():
-            for each in wanted[0]:
-                gradient = next(queue)
-                gradients.append(operand(_zeros_like(each) if gradient is None else gradient))
-            self.sums = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in self.closed_over]
-            for tensor, so_far in zip(self.closed_over, self.sums, strict=True):
-                gradient = next(queue)
-                if gradient is not None:
-                    shard_gradient(tensor._storage, gradient)
-                    gradient = so_far + gradient
-                gradients.append(operand(so_far if gradient is None else gradient))
-            self.sums_given = capture.given[len(capture.given) - len(self.sums) :]
-            for tensor in wanted[2]:
-                gradient = next(queue)
-                gradient = _zeros_like(tensor) if gradient is None else gradient
-                shard_gradient(tensor._storage, gradient)
+            for source, gradient in zip(sources, found, strict=True):
+                so_far = sums.get(source)
+                if gradient is None and so_far is None:
+                    gradient = torch.zeros_like(source)
+                if gradient is not None and source not in carry and source._view is None:
+                    shard_gradient(source._storage, gradient)
+                if so_far is not None:
+                    gradient = so_far if gradient is None else so_far + gradient
                 gradients.append(operand(gradient))
         return gradients
 
-    def _make_forward(self, capture: Capture, gradients: list[Value], middle: int) -> None:
-        befores = [before for before, _ in self.written.values()]
-        self.saved_values: list[Value] = []
+    def _make_forward(self, gradients: list[Value], middle: int) -> None:
+        self.saved: list[Value] = []
         if gradients:
             rewritten = {value_name(self.xs_given[i]) for i in self.rewritten}
             xs = [given for given in self.xs_given if value_name(given) not in rewritten]
             arriving = [*self.carry_arriving, *self.sums_given, *self.stack_arriving]
-            self.saved_values = saved(capture, gradients, [*xs, *arriving], middle)
-        carried = [operand(tensor) for tensor in self.carried] + [after for _, after in self.written.values()]
-        stacked = [operand(tensor) for tensor in self.stacked]
-        roots = [*carried, *stacked, *self.saved_values, *self.new_xs]
-        given = [*self.carry_given, *befores, *self.xs_given]
-        constants = capture.outside(roots, given)
-        self.forward_constants = constants
-        are_stacks = (*[True] * (len(stacked) + len(self.saved_values)), *[False] * len(self.new_xs))
-        body = Region.of(roots, [*constants, *given])
-        self.forward_scan = Scan(
-            body, self.iterations, len(constants), len(carried), tuple(x.is_stack for x in self.xs), are_stacks,
-            reverse=self.reverse,
+            self.saved = saved(self.capture, gradients, [*xs, *arriving], middle)
+        carried = [*map(operand, self.carried), *self.after]
+        roots = [*carried, *map(operand, self.stacked), *self.saved, *self.new_xs]
+        ys = [*[STACK] * (self.num_stacked + len(self.saved)), *[ROWS] * len(self.new_xs)]
+        rows = zip((x.is_stack for x in self.xs), self.xs_given, strict=True)
+        self.constants, self.loop = self._loop(roots, [*self.carry_given, *self.before], [*rows], ys, self.reverse)
+
+    def _loop(
+        self, roots: list[Value], carry: list[Value], rows: list[tuple[bool, Value]], ys: list[Y], reverse: bool
+    ) -> tuple[list[Value], Loop]:
+        """Returns a loop over ops of the body, behind the constants that it needs."""
+        given = [*carry, *(value for _, value in rows)]
+        constants = self.capture.outside(roots, given)
+        body, are_stacks = Region.of(roots, [*constants, *given]), tuple(is_stack for is_stack, _ in rows)
+        return constants, Loop(
+            body, self.iterations, len(constants), len(carry), are_stacks, tuple(ys), reverse=reverse
         )  # fmt: skip
 
-    def _make_backward(self, capture: Capture, gradients: list[Value]) -> None:
+    def _backward(self, gradients: list[Value]) -> Backward:
+        """Returns the function that records the backward loop; it holds no more of the recording than it reads."""
         fixed = [*self.carry_arriving, *self.sums_given]
-        saved_names = {value_name(value) for value in self.saved_values}
-        every = [*fixed, *self.saved_values, *self.xs_given, *self.stack_arriving]
-        constants = capture.outside(gradients, every)
-        read = {value_name(v) for node in capture.nodes(gradients, every) for v in node.operands}
-        read |= {value_name(value) for value in gradients}
-        self.xs_read = [
-            i
-            for i, given in enumerate(self.xs_given)
-            if value_name(given) in read and value_name(given) not in saved_names
-        ]
-        xs = [self.xs_given[i] for i in self.xs_read]
-        given = [*constants, *fixed, *self.saved_values, *xs, *self.stack_arriving]
-        self.constants = capture.tensors(constants)
-        are_stacks = [self.xs[i].is_stack for i in self.xs_read]
-        self.backward_scan = Scan(
-            Region.of(gradients, given), self.iterations, len(constants), len(fixed),
-            (*[True] * len(self.saved_values), *are_stacks, *[True] * len(self.stack_arriving)),
-            tuple(self.xs[i].is_stack for i in self.xs_needs), reverse=not self.reverse,
-        )  # fmt: skip
+        every = [*fixed, *self.saved, *self.xs_given, *self.stack_arriving]
+        read = {value_name(value) for node in self.capture.nodes(gradients, every) for value in node.operands}
+        read = (read | set(map(value_name, gradients))) - set(map(value_name, self.saved))
+        xs_read = [i for i, given in enumerate(self.xs_given) if value_name(given) in read]
+        rows = [
+            *((True, value) for value in self.saved), *((self.xs[i].is_stack, self.xs_given[i]) for i in xs_read),
+            *((True, value) for value in self.stack_arriving),
+        ]  # fmt: skip
+        xs_needs = [self.xs[i] for i in self.xs_needs]
+        ys = [STACK if x.is_stack else ROWS for x in xs_needs]
+        constants, loop = self._loop(gradients, fixed, rows, ys, not self.reverse)
+        self.kept_before = self.capture.tensors(constants)
+        self.kept_after = [tensor for i in xs_read for tensor in self.xs[i].tensors]
+        needs = [self.init[i] for i in self.carry_needs]
+        self.inputs = [*needs, *self.closed_over, *(tensor for x in xs_needs for tensor in x.tensors)]
+        # The gradient of a carry and of a stack has the sharding that the body gave it.
+        layer_tensors = [None if x.is_stack else tensor for x in xs_needs for tensor in x.tensors]
+        sharded_like = [*[None] * len(needs), *self.closed_over, *layer_tensors]
+        are_stacks = [*[True] * len(self.saved), *(self.xs[i].is_stack for i in xs_read for _ in self.xs[i].tensors)]
+        name, count, draws = self.capture.name, len(constants), self.draws
+        closed_over, carry_needs, stack_chosen = self.closed_over, self.carry_needs, self.stack_chosen
+
+        def backward(kept: Sequence[Any], arriving: Sequence[Any]) -> Tensors:
+            refuse_second(name)
+            sums = list(map(_zeros, closed_over))
+            with LOCK:
+                operands = list(map(operand, [*kept[:count], *(arriving[i] for i in carry_needs), *sums]))
+                operands += map(_x, are_stacks, kept[count:])
+                operands += [operand(arriving[i]) for i in stack_chosen]
+                made = tensors(_record(f"{name}.backward", loop, operands, draws))
+            for gradient, like in zip(made, sharded_like, strict=True):
+                gradient._storage.sharding = None if like is None else _sharding(like)
+            recorded()
+            return made
+
+        return backward
+
+    # --- running ------------------------------------------------------------------------------------------------------
 
     def draw(self, iterations: list[list[Draw]]) -> None:
         """Notes the draws of each iteration, by those of the first one, which the body was recorded with."""
         by_place = iterations[::-1] if self.reverse else iterations
         first = reversed(list(enumerate(iterations[0])))
-        self.draws = {draw: [each[place] for each in by_place] for place, draw in first}
+        self.draws |= {draw: [each[place] for each in by_place] for place, draw in first}
 
-    # --- running ------------------------------------------------------------------------------------------------------
-
-    @property
-    def inputs(self) -> Tensors:
-        """The tensors that may have a gradient, and the rest of the carry and the xs."""
-        return [*self.init, *self.closed_over, *(tensor for x in self.xs for tensor in x.tensors)]
-
-    def forward(self) -> Tensors:
-        """Records the loop: the carry, the ys, the rewritten xs one by one, then the saved values."""
-        befores = [before for before, _ in self.written.values()]
-        operands = [*self.forward_constants, *(operand(tensor) for tensor in self.init), *befores]
+    def forward(self) -> tuple[Tensors, Tensors, list[bool]]:
+        """Records the loop: the carry, the ys, the rewritten xs one by one; the tensors that backward reads."""
+        operands = [*self.constants, *map(operand, self.init), *self.before]
         operands += [value for x in self.xs for value in x.values()]
-        made = self._record(self.name, self.forward_scan, operands)
-        count = self.num_carried
-        for storage, value in zip(self.written, made[count : count + len(self.written)], strict=True):
+        queue = iter(_record(self.capture.name, self.loop, operands, self.draws))
+        carried = list(itertools.islice(queue, len(self.init)))
+        for storage, value in zip(self.written, queue, strict=False):
             storage.write(value)
-        made = made[:count] + made[count + len(self.written) :]
-        start, end = count + self.num_stacked, count + self.num_stacked + self.num_saved
-        for name in _FORWARD_ONLY:
-            vars(self).pop(name, None)  # until backward only the part of the recording that it reads is held
-        return _tensors([*made[:start], *made[end:], *made[start:end]])
+        stacked, kept = (list(itertools.islice(queue, count)) for count in (self.num_stacked, len(self.saved)))
+        made = tensors([*carried, *stacked, *queue])
+        has_gradient = [*self.has_gradient, *[False] * (len(made) - len(self.has_gradient))]
+        return made, [*self.kept_before, *tensors(kept), *self.kept_after], has_gradient
 
-    def backward(self, kept: Sequence[Any], arriving: Sequence[Any]) -> list[Any]:
-        """Records the backward loop; returns a gradient for each of `inputs`."""
-        queue = iter(kept)
-        constants = [next(queue) for _ in self.constants]
-        stacks = [next(queue) for _ in range(self.num_saved)]
-        xs = [[next(queue) for _ in self.xs[i].tensors] for i in self.xs_read]
-        sums = []
-        for tensor in self.closed_over:
-            zeros: Any = torch.zeros(tensor.shape, dtype=tensor.dtype, device="xla")
-            if tensor._storage.sharding is not None and tensor._view is None:
-                annotate(zeros, tensor._storage.sharding)
-            sums.append(zeros)
-        with LOCK:
-            operands = [operand(tensor) for tensor in (*constants, *(arriving[i] for i in self.carry_needs), *sums)]
-            operands += [operand(tensor) for tensor in stacks]
-            for i, tensors in zip(self.xs_read, xs, strict=True):
-                operands += [operand(each) if self.xs[i].is_stack else read(each) for each in tensors]
-            operands += [operand(arriving[i]) for i in self.stack_chosen]
-            made = iter(_tensors(self._record(f"{self.name}.backward", self.backward_scan, operands)))
-        gradients: list[Any] = [None] * self.num_carried
-        for i in self.carry_needs:
-            gradients[i] = next(made)
-        for tensor in self.closed_over:
-            gradient = next(made)
-            gradient._storage.sharding = _sharding(tensor)
-            gradients.append(gradient)
-        for i, x in enumerate(self.xs):
-            for tensor in x.tensors:
-                if i not in self.xs_needs:
-                    gradients.append(None)
-                    continue
-                gradient = next(made)
-                # The gradient of a stack has the sharding that the body gave it.
-                gradient._storage.sharding = None if x.is_stack else _sharding(tensor)
-                gradients.append(gradient)
-        recorded()
-        return gradients
 
-    def kept(self) -> Tensors:
-        """The caller's tensors that backward reads."""
-        return [*self.constants, *(tensor for i in self.xs_read for tensor in self.xs[i].tensors)]
-
-    def unpacked(self, made: Tensors) -> tuple[Tensors, Tensors, list[Tensors | None]]:
-        """Returns the results by kind: see `run_loop`."""
-        count, end = self.num_carried, self.num_carried + self.num_stacked
-        queue = iter(made[end:])
-        new: list[Tensors | None] = [None] * len(self.xs)
-        for i in self.rewritten:
-            new[i] = [next(queue) for _ in range(self.iterations)]
-        return made[:count], made[count:end], new
-
-    def _record(self, name: str, scan: Scan, operands: list[Value]) -> list[Value]:
-        op, numbers = self._op(name, scan, operands)
-        return list(results(record_here(op, operands, numbers, sys._getframe(1), graph_task())))
-
-    def _op(self, name: str, scan: Scan, operands: Sequence[Value]) -> tuple[OpSpec, list[float | int]]:
-        steps: list[Step] = []
-        numbers: list[float | int] = []
-        for step, own in by_iteration(scan.body.nodes, self.draws, name):
+def _record(name: str, loop: Loop, operands: list[Value], draws: dict[Draw, list[Draw]]) -> list[Value]:
+    """Records a loop whose body makes these draws, each with those of all iterations in its place."""
+    steps: list[Step] = []
+    numbers: list[float | int] = []
+    for node in loop.body.nodes:
+        series: dict[int, list[int]] = {}
+        for places in node.op.lowering.draws(node.op):
+            seed, count = (int(node.numbers[place]) for place in places)
+            found = draws.get((seed, count))
+            if found is None:
+                raise NotImplementedError(
+                    f"{name}: the body draws random numbers apart from the stream (torch.random.fork_rng, or a seed of "
+                    "its own); draw them outside and pass them in"
+                )
+            series |= zip(places, map(list, zip(*found, strict=True)), strict=True)
+        for place, number in enumerate(node.numbers):
+            step, own = _progression(series[place]) if place in series else (0, [number])
             steps.append(step)
             numbers += own
-        return scan_op(name, scan.with_steps(tuple(steps)), [value.meta for value in operands]), numbers
+    return record(loop_op(name, loop.with_steps(tuple(steps)), [value.meta for value in operands]), operands, numbers)
 
 
-# The attributes of a `_Loop` that its backward does not need.
-_FORWARD_ONLY = (
-    "init", "written", "new_xs", "saved_values", "carry_given", "xs_given", "forward_constants", "forward_scan",
-    "carry_arriving", "stack_arriving", "sums", "sums_given",
-)  # fmt: skip
+def _progression(numbers: list[int]) -> tuple[Step, list[int]]:
+    """Returns a scalar argument's step and its number, or its numbers of all iterations."""
+    step = numbers[1] - numbers[0] if len(numbers) > 1 else 0
+    if all(later - earlier == step for earlier, later in itertools.pairwise(numbers)):
+        return step, numbers[:1]
+    return EACH, numbers
 
 
-class _Apply(torch.autograd.Function):
-    """A loop and its gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, loop: _Loop, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = loop.forward()
-        count = len(made) - loop.num_saved
-        outputs, stacks = made[:count], made[count:]
-        ctx.loop = loop
-        num_constants = len(loop.constants)
-        kept = loop.kept()
-        ctx.save_for_backward(*kept[:num_constants], *stacks, *kept[num_constants:])
-        has_gradient = [*loop.has_gradient, *[False] * len(outputs)]
-        ctx.mark_non_differentiable(*(tensor for tensor, has in zip(outputs, has_gradient, strict=False) if not has))
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        loop: _Loop = ctx.loop
-        if torch.is_grad_enabled():
-            raise NotImplementedError(
-                f"{loop.name}: its gradient has no gradient (create_graph=True); write the loop in Python for that"
-            )
-        return None, *loop.backward(ctx.saved_tensors, arriving)
-
-
-def _tensors(values: Sequence[Value]) -> Tensors:
-    return [wrap(value.meta, Storage(value, value.meta)) for value in values]
-
-
-def _zeros_like(tensor: XlaTensor) -> Any:
-    return torch.zeros_like(tensor)
-
-
-def _value(tensor: XlaTensor) -> Value:
-    return tensor._storage.value
+def _zeros(like: XlaTensor) -> Any:
+    """Returns the first sum of a tensor's gradients, sharded like the tensor."""
+    zeros: Any = torch.zeros(like.shape, dtype=like.dtype, device="xla")
+    if (sharding := _sharding(like)) is not None:
+        annotate(zeros, sharding)
+    return zeros
 
 
 def _sharding(tensor: XlaTensor) -> Sharding | None:
     return tensor._storage.sharding if tensor._view is None else None
-
-
-def _is_float(tensor: torch.Tensor) -> bool:
-    return tensor.is_floating_point() or tensor.is_complex()

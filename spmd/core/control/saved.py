@@ -27,69 +27,49 @@ def saved(capture: Capture, roots: Sequence[Value], at_hand: Sequence[Value], mi
     roots: the results of backward. at_hand: values of the body that backward receives in any case. middle: the serial
     at which backward begins.
     """
-    return _Split(capture, at_hand, middle).of(roots)
+    given, received = set(map(value_name, capture.given)), set(map(value_name, at_hand))
+    wanted = {value_name(value): value for value in roots}
+    for node in between(roots, at_hand, since=middle):
+        for value in node.operands:
+            wanted.setdefault(value_name(value), value)
+    forward = []
+    for name, value in wanted.items():
+        maker = origin(value)
+        if name in given or (maker is not None and capture.start <= maker.serial < middle):
+            forward.append(value)
+    fixed: set[Node | None] = set()  # with the same result in each iteration, as a mask has
+    free: set[Node | None] = set()  # recomputed by cheap ops from values at hand
 
-
-class _Split:
-    def __init__(self, capture: Capture, at_hand: Sequence[Value], middle: int):
-        self.capture = capture
-        self.middle = middle
-        self.at_hand: dict[Any, Value] = {value_name(value): value for value in at_hand}
-        self.saved: dict[Any, Value] = {}
-        self.free: dict[Node, bool] = {}
-        self.fixed: dict[Node, bool] = {}
-        self.given = {value_name(value) for value in capture.given}
-
-    def of(self, roots: Sequence[Value]) -> list[Value]:
-        wanted: dict[Any, Value] = {}
-        for node in between(roots, self.at_hand.values(), since=self.middle):
-            for operand in node.operands:
-                wanted.setdefault(value_name(operand), operand)
-        for value in (*roots, *wanted.values()):
-            if self._is_forward(value):
-                self._need(value)
-        return list(self.saved.values())
-
-    def _is_forward(self, value: Value) -> bool:
-        node = origin(value)
-        is_own = node is not None and self.capture.start <= node.serial < self.middle
-        return is_own or value_name(value) in self.given
-
-    def _need(self, value: Value) -> None:
-        """Saves a value for backward, or a value that it is cheaply recomputed from."""
-        name = value_name(value)
-        if name in self.saved or self._is_free(value):
-            return
-        node = origin(value)
-        if node is not None and name not in self.given and _is_cheap(node) and len(node.operands) == 1:
-            (base,) = node.operands
-            if base.meta.nbytes <= value.meta.nbytes or value_name(base) in self.saved:
-                return self._need(base)
-        self.saved[name] = value
-
-    def _is_free(self, value: Value) -> bool:
-        """True if a value is at hand, or is recomputed by cheap ops from values that are."""
-        name = value_name(value)
-        if name in self.at_hand or name in self.given:
-            return name in self.at_hand
-        node = origin(value)
-        if node is None or self.capture.is_outside(value):
-            return True
-        if node not in self.free:
-            self.free[node] = (_is_cheap(node) or self._is_fixed(node)) and all(map(self._is_free, node.operands))
-        return self.free[node]
-
-    def _is_fixed(self, node: Node) -> bool:
-        """True if an op has the same result in each iteration, as a mask does: cheaper recomputed than saved."""
-        if node not in self.fixed:
-            self.fixed[node] = not node.op.lowering.draws(node.op) and all(map(self._is_the_same, node.operands))
-        return self.fixed[node]
-
-    def _is_the_same(self, value: Value) -> bool:
-        if value_name(value) in self.given or value_name(value) in self.at_hand:
+    def is_fixed(value: Value) -> bool:
+        if value_name(value) in given or value_name(value) in received:
             return False
-        node = origin(value)
-        return node is None or self.capture.is_outside(value) or self._is_fixed(node)
+        return capture.is_outside(value) or origin(value) in fixed
+
+    def is_free(value: Value) -> bool:
+        if value_name(value) in given or value_name(value) in received:
+            return value_name(value) in received
+        return capture.is_outside(value) or origin(value) in free
+
+    for node in between(forward, [*capture.given, *at_hand], since=capture.start):
+        if not node.op.lowering.draws(node.op) and all(map(is_fixed, node.operands)):
+            fixed.add(node)  # cheaper recomputed than saved
+        if (node in fixed or _is_cheap(node)) and all(map(is_free, node.operands)):
+            free.add(node)
+    found: dict[Any, Value] = {}
+    for value in forward:
+        while value_name(value) not in found and not is_free(value):
+            base = None if value_name(value) in given else _base(value)
+            if base is None or (base.meta.nbytes > value.meta.nbytes and value_name(base) not in found):
+                found[value_name(value)] = value
+            else:
+                value = base
+    return list(found.values())
+
+
+def _base(value: Value) -> Value | None:
+    """Returns the value from which a cheap op computes this one, or None."""
+    node = origin(value)
+    return node.operands[0] if node is not None and len(node.operands) == 1 and _is_cheap(node) else None
 
 
 def _is_cheap(node: Node) -> bool:

@@ -1,17 +1,18 @@
 """`spmd.scan`: a function applied to slices of tensors in sequence, recorded once."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_map, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_leaves, tree_map, tree_unflatten
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 from ..backend.recompute import remat
 from ..base import checkpoint_policies
 from ..lazy.tensor import XlaTensor
-from .loop import ScanInput, Tensors, run_loop
+from .gradient import Tensors
+from .loop import ScanInput, run_loop
 
 
 def scan(
@@ -69,35 +70,22 @@ def scan(
     fn = with_policy(fn, policy, "scan")
     if not on_device("scan", (init, xs)):
         return _plain(fn, init, xs, dim, reverse, iterations)
-    flat_init, tree = tree_flatten(init)
-    flat_xs, xs_tree = tree_flatten(xs)
-    places = [i for i, value in enumerate(flat_init) if type(value) is XlaTensor]
-    inputs = [_scan_input(value, dim) for value in flat_xs if type(value) is XlaTensor]
-    ys_tree: Any = None
-    tensor_places: list[int] = []
-    flat_ys: list[Any] = []
+    y: Any = None
 
-    def body(carry: Tensors, xs: Tensors) -> tuple[Tensors, Tensors]:
-        nonlocal ys_tree, tensor_places, flat_ys
-        given, queue = list(flat_init), iter(xs)
-        for place, tensor in zip(places, carry, strict=True):
-            given[place] = tensor
-        x = [next(queue) if type(value) is XlaTensor else value for value in flat_xs]
-        made = fn(tree_unflatten(given, tree), tree_unflatten(x, xs_tree))
+    def body(carry: Tensors, rows: Tensors) -> tuple[Tensors, Tensors]:
+        nonlocal y
+        made = fn(refilled(init, carry), refilled(xs, rows))
         if not isinstance(made, tuple) or len(made) != 2:
             raise TypeError(f"spmd.scan: fn must return a pair (carry, y), got {type(made).__name__}")
-        flat_ys, ys_tree = tree_flatten(made[1])
-        tensor_places = [i for i, value in enumerate(flat_ys) if value is not None]
-        return carried("spmd.scan", init, made[0]), [_tensor_of(flat_ys[i]) for i in tensor_places]
+        y = made[1]
+        for value in tree_leaves(y):
+            if value is not None and type(value) is not XlaTensor:
+                raise TypeError(f"spmd.scan: y must hold tensors on xla (or None), got {value!r}")
+        return carried("spmd.scan", init, made[0]), tensors_of(y)
 
-    last, stacks, _ = run_loop("spmd.scan", body, [flat_init[i] for i in places], inputs, iterations, reverse=reverse)
-    final = list(flat_init)
-    for place, tensor in zip(places, last, strict=True):
-        final[place] = tensor
-    ys = list(flat_ys)
-    for place, stack in zip(tensor_places, stacks, strict=True):
-        ys[place] = stack.movedim(0, dim)
-    return tree_unflatten(final, tree), tree_unflatten(ys, ys_tree)
+    inputs = [_scan_input(tensor, dim) for tensor in tensors_of(xs)]
+    last, stacks, _ = run_loop("spmd.scan", body, tensors_of(init), inputs, iterations, reverse=reverse)
+    return refilled(init, last), refilled(y, [stack.movedim(0, dim) for stack in stacks])
 
 
 # The values of an iteration that are saved for its backward.
@@ -122,14 +110,25 @@ def expect_functions(caller: str, **functions: Any) -> None:
             raise TypeError(f"spmd.{caller}: {name} must be a function, got {function!r}")
 
 
+def tensors_of(tree: Any) -> list[Any]:
+    """Returns the tensors of a pytree."""
+    return [value for value in tree_leaves(tree) if isinstance(value, torch.Tensor)]
+
+
+def refilled(tree: Any, tensors: Iterable[Any]) -> Any:
+    """Returns a pytree with other tensors in place of its own."""
+    queue = iter(tensors)
+    return tree_map(lambda value: next(queue) if isinstance(value, torch.Tensor) else value, tree)
+
+
 def own_tensors(tree: Any) -> Any:
     """Returns a pytree with copies of its tensors, which a body may write in place."""
-    return tree_map(lambda value: value.clone() if isinstance(value, torch.Tensor) else value, tree)
+    return refilled(tree, [tensor.clone() for tensor in tensors_of(tree)])
 
 
 def on_device(name: str, given: Any) -> bool:
     """True if tensors among these are on xla; TypeError where only some are."""
-    tensors = [value for value in tree_flatten(given)[0] if isinstance(value, torch.Tensor)]
+    tensors = tensors_of(given)
     ours = [tensor for tensor in tensors if type(tensor) is XlaTensor]
     if ours and len(ours) < len(tensors):
         other = next(tensor for tensor in tensors if type(tensor) is not XlaTensor)
@@ -170,12 +169,6 @@ def _scan_input(tensor: Any, dim: int) -> ScanInput:
     return ScanInput([tensor if dim in (0, -tensor.dim()) else tensor.movedim(dim, 0)], is_stack=True)
 
 
-def _tensor_of(value: Any) -> XlaTensor:
-    if type(value) is not XlaTensor:
-        raise TypeError(f"spmd.scan: y must hold tensors on xla (or None), got {value!r}")
-    return value
-
-
 def _num_iterations(xs: Any, dim: int, length: int | None) -> int:
     found = {} if length is None else {length: "length"}
     for path, value in tree_flatten_with_path(xs)[0]:
@@ -191,11 +184,10 @@ def _num_iterations(xs: Any, dim: int, length: int | None) -> int:
 
 def _plain(fn: Any, init: Any, xs: Any, dim: int, reverse: bool, iterations: int) -> tuple[Any, Any]:
     """The same as a loop in Python."""
-    flat_xs, tree = tree_flatten(xs)
     carry, found = init, []
     for iteration in reversed(range(iterations)) if reverse else range(iterations):
-        x = [value.select(dim, iteration) if isinstance(value, torch.Tensor) else value for value in flat_xs]
-        carry, y = fn(own_tensors(carry), tree_unflatten(x, tree))
+        x = refilled(xs, [tensor.select(dim, iteration) for tensor in tensors_of(xs)])
+        carry, y = fn(own_tensors(carry), x)
         found.append(tree_flatten(y))
     if not found:
         raise ValueError("spmd.scan: xs are empty, and without an iteration on the CPU the shape of y is not known")

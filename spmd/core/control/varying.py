@@ -5,18 +5,20 @@ So an invariant value has one gradient along an axis, and a varying value has it
 `jax.lax.pvary` has it; torch's functions are watched on their way in, above autograd).
 """
 
-import contextlib
 import dataclasses
+import math
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..base.state import held
 from ..base.tables import Interned
-from ..ir.graph import Node, Value, between, next_serial, origin, value_name
+from ..ir.graph import Node, between, next_serial
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Lowering, OpSpec
 from ..ir.source import user_line
@@ -29,6 +31,7 @@ from ..lower import manual_lowering
 from ..lower.manual_lowering import Axes, Collective, Index, Over, Rules, Varying
 from ..sharding.value import Sharding
 from . import capture
+from .closed_over import WHEN_APPLIED
 
 # --- recording --------------------------------------------------------------------------------------------------------
 
@@ -49,10 +52,17 @@ def record_op(name: str, lowering: Lowering, tensor: XlaTensor | None, meta: Met
         return wrap(meta, Storage(node, meta))
 
 
-def collective(kind: str, tensor: XlaTensor, axes: Axes, shape: Sequence[int], *statics: Any) -> XlaTensor:
-    """Records a collective, without its gradient."""
-    meta = dense_meta(shape, tensor.dtype)
-    return record_op(f"spmd.{kind}", Collective(kind, axes, tuple(statics)), tensor, meta)
+def collective(
+    kind: str, tensor: XlaTensor, axes: Axes, *statics: Any, shape: Sequence[int] | None = None
+) -> XlaTensor:
+    """Records a collective, without its gradient. shape: that of the result, where it is another."""
+    meta = dense_meta(tensor.shape if shape is None else shape, tensor.dtype)
+    return record_op(f"spmd.{kind}", Collective(kind, axes, statics), tensor, meta)
+
+
+def summed(tensor: XlaTensor, axes: Axes) -> XlaTensor:
+    """Records the sum over axes, without its gradient; of none, the tensor itself."""
+    return collective("all_reduce", tensor, axes, "sum") if axes else tensor
 
 
 def index(axes: Axes) -> XlaTensor:
@@ -66,65 +76,53 @@ def _text(lowering: Lowering) -> str:
 
 
 class Vary(torch.autograd.Function):
-    """The identity; its gradient is summed over `more` and divided among the shards along `less`."""
+    """The identity; its gradient is summed over `more` and divided among the `count` shards along `less`.
+
+    in_place: for a value that is about to be written in place.
+    """
 
     @staticmethod
-    def forward(tensor: Any, more: Axes, less: Axes, count: int) -> Any:
-        return record_op("spmd.vary", manual_lowering.Vary(more, less), tensor, dense_meta(tensor.shape, tensor.dtype))
+    def forward(tensor: Any, more: Axes, less: Axes, count: int, in_place: bool) -> Any:
+        lowering = manual_lowering.Vary(more, less)
+        made = record_op("spmd.vary", lowering, tensor, dense_meta(tensor.shape, tensor.dtype))
+        return tensor.copy_(made) if in_place else made
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        _, ctx.more, _, ctx.count = inputs
+        tensor, ctx.more, _, ctx.count, in_place = inputs
+        if in_place:
+            ctx.mark_dirty(tensor)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, tensor: Any, more: Axes, less: Axes, count: int) -> Any:
-        return Vary.apply(tensor, more, less, count), in_dims[0]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Any) -> Any:
-        found = gradient / ctx.count if ctx.count > 1 else gradient
-        if ctx.more:
-            found = collective("all_reduce", found, ctx.more, found.shape, "sum")
-        return found, None, None, None
-
-
-class _VaryInPlace(torch.autograd.Function):
-    """`Vary` of a value that is about to be written in place."""
-
-    @staticmethod
-    def forward(ctx: Any, tensor: Any, more: Axes) -> Any:
-        ctx.more = more
-        tensor.copy_(
-            record_op("spmd.vary", manual_lowering.Vary(more, ()), tensor, dense_meta(tensor.shape, tensor.dtype))
-        )
-        ctx.mark_dirty(tensor)
-        return tensor
+    def vmap(info: Any, in_dims: Any, tensor: Any, *how: Any) -> Any:
+        return Vary.apply(tensor, *how), in_dims[0]
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:
-        return collective("all_reduce", gradient, ctx.more, gradient.shape, "sum"), None
+        return summed(gradient / ctx.count if ctx.count > 1 else gradient, ctx.more), None, None, None, None
 
 
 # --- the computation that is recorded ---------------------------------------------------------------------------------
 
 
-class _Recorded(Rules):
-    """The rules for a body under recording: values from before `start` are equal on all shards."""
+class Tracker(Rules):
+    """The rules for a manual computation while it is recorded: values from before `start` are equal on all shards.
 
-    start = 0
+    mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
+    """
 
-    def _is_found(self, value: Value) -> bool:
-        node = origin(value)
-        return node is None or node.serial < self.start or super()._is_found(value)
+    def __init__(self, mesh: Sharding, axes: Axes, start: int = 0):
+        super().__init__(axes, {}, start=start)
+        self.mesh = mesh
+        self.sizes: Mapping[str, int] = mesh.mesh_axes()
+        self.axes = axes
 
-    def _get(self, value: Value) -> Varying:
-        node = origin(value)
-        if value_name(value) not in self.known and (node is None or node.serial < self.start):
-            return Varying()
-        return super()._get(value)
+    def size(self, axes: Iterable[str]) -> int:
+        """The number of shards along axes."""
+        return math.prod(self.sizes[axis] for axis in axes)
 
-    def of(self, value: Value) -> Varying:
-        return self._get(value) if self._is_found(value) else super().of(value)
+    def in_order(self, over: Over) -> Axes:
+        return tuple(axis for axis in self.axes if axis in over)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
         if node.op.name != "spmd.stand_in":
@@ -132,45 +130,19 @@ class _Recorded(Rules):
         like = capture.stands_for(node)  # of the body of a loop in it
         return (Varying(self.every, self.every) if like is None else self.of(like),)
 
-
-class Tracker:
-    """One manual computation while it is recorded: its manual axes and the varying axes of its values.
-
-    mesh: all of its axes with their sizes; axes: the manual ones, in the mesh's order.
-    """
-
-    def __init__(self, mesh: Sharding, axes: Axes, start: int):
-        self.mesh = mesh
-        self.sizes: Mapping[str, int] = mesh.mesh_axes()
-        self.axes = axes
-        self.known: dict[Any, Varying] = {}
-        self.own_draws: dict[Node, Over] = {}
-        self.rules = _Recorded(axes, self.known, self.own_draws)
-        self.rules.start = start
-
-    def size(self, axes: Sequence[str]) -> int:
-        """The number of shards along axes."""
-        found = 1
-        for axis in axes:
-            found *= self.sizes[axis]
-        return found
-
-    def in_order(self, over: Over) -> Axes:
-        return tuple(axis for axis in self.axes if axis in over)
-
-    def of(self, tensor: XlaTensor) -> Varying:
-        """The varying axes of a tensor."""
-        return self.rules.of(tensor._storage.value)
+    def of_tensor(self, tensor: Any) -> Varying:
+        """The varying axes of a tensor, also as `torch.func` wraps it."""
+        return self.of(_inner(tensor)._storage.value)
 
     def varied(self, tensor: Any, over: Over) -> Any:
         """Returns the tensor as varying along these axes, as far as its gradient is concerned."""
-        more = self.in_order(over - self.of(_inner(tensor)).varying)
-        return Vary.apply(tensor, more, (), 1) if more else tensor
+        more = self.in_order(over - self.of_tensor(tensor).varying)
+        return Vary.apply(tensor, more, (), 1, False) if more else tensor
 
     def reduced(self, tensor: Any, over: Over) -> Any:
         """Returns the tensor, equal on all shards along these axes, as invariant along them."""
         less = self.in_order(over)
-        return Vary.apply(tensor, (), less, self.size(less)) if less else tensor
+        return Vary.apply(tensor, (), less, self.size(less), False) if less else tensor
 
     def again(self, tensor: Any, axes: Axes) -> Any:
         """Returns the result of a collective that is equal along axes, unchanged."""
@@ -181,7 +153,7 @@ class Tracker:
         tensors = list(_tensors(values))
         if len(tensors) < 2 or not any(tensor.requires_grad for tensor in tensors):
             return values
-        found = [self.of(_inner(tensor)).varying for tensor in tensors]
+        found = [self.of_tensor(tensor).varying for tensor in tensors]
         union: Over = frozenset().union(*found)
         is_one = any(one != union and t.requires_grad for t, one in zip(tensors, found, strict=True))
         return self._replaced(values, union, written) if is_one else values
@@ -191,8 +163,8 @@ class Tracker:
         for value in values:
             if _is_ours(value) and value.requires_grad:
                 if value is written:
-                    more = self.in_order(union - self.of(value).varying)
-                    made.append(_VaryInPlace.apply(value, more) if more else value)
+                    more = self.in_order(union - self.of_tensor(value).varying)
+                    made.append(Vary.apply(value, more, (), 1, True) if more else value)
                 else:
                     made.append(self.varied(value, union))
             elif type(value) in (list, tuple):
@@ -225,23 +197,21 @@ def _tensors(values: Any) -> Iterator[Any]:
             yield from _tensors(value)
 
 
-_thread = threading.local()  # .tracker
+class _Thread(threading.local):
+    tracker: Tracker | None = None
+
+
+_thread = _Thread()
 
 
 def tracker() -> Tracker | None:
     """The tracker of the manual computation that the calling thread records, or None."""
-    return getattr(_thread, "tracker", None)
+    return _thread.tracker
 
 
-@contextlib.contextmanager
-def tracking(new: Tracker) -> Iterator[None]:
+def tracking(new: Tracker) -> AbstractContextManager[None]:
     """Has the calling thread record a manual computation."""
-    _watch_functions()
-    before, _thread.tracker = tracker(), new
-    try:
-        yield
-    finally:
-        _thread.tracker = before
+    return held(_thread, tracker=new)
 
 
 def as_own(tensors: Sequence[Any]) -> list[Any]:
@@ -250,7 +220,7 @@ def as_own(tensors: Sequence[Any]) -> list[Any]:
     now = tracker()
     if now is None or not torch.is_grad_enabled():
         return list(tensors)
-    return [now.varied(tensor, now.rules.every) if tensor.requires_grad else tensor for tensor in tensors]
+    return [now.varied(tensor, now.every) if tensor.requires_grad else tensor for tensor in tensors]
 
 
 # --- torch's functions ------------------------------------------------------------------------------------------------
@@ -299,7 +269,7 @@ class Watching(TorchFunctionMode):
     def _dropped(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Runs a dropout function; the mask of a value that is the same on all shards is the same on all of them."""
         given = next(_tensors([*args, *kwargs.values()]), None)
-        over: Over = frozenset() if given is None else self.tracker.of(_inner(given)).may_diverge
+        over: Over = frozenset() if given is None else self.tracker.of_tensor(given).may_diverge
         start = next_serial()
         made = func(*args, **kwargs)
         if given is not None:
@@ -314,21 +284,10 @@ def _writes(name: str) -> bool:
     return (name.endswith("_") and not name.endswith("__")) or name.startswith(("__i", "__setitem__"))
 
 
-_apply: Any = None
+def _unify(cls: Any, args: Sequence[Any]) -> Sequence[Any]:
+    """Gives a user's `torch.autograd.Function` arguments of equal varying axes, too."""
+    now = tracker()
+    return args if now is None or cls.__module__.startswith("spmd.") else now.unified(args)
 
 
-def _watch_functions() -> None:
-    """Gives a user's `torch.autograd.Function` arguments of equal varying axes, too: no mode of torch sees `apply`."""
-    global _apply
-    if _apply is not None:
-        return
-    _apply = torch.autograd.Function.__dict__["apply"]  # a class method; a C++ one from torch 2.15 on
-
-    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        now = tracker()
-        if now is not None and torch.is_grad_enabled() and not cls.__module__.startswith("spmd."):
-            args = tuple(now.unified(args))
-        return _apply.__get__(None, cls)(*args, **kwargs)
-
-    apply.__doc__ = _apply.__doc__
-    torch.autograd.Function.apply = classmethod(apply)  # type: ignore[assignment, method-assign]
+WHEN_APPLIED.append(_unify)

@@ -1,23 +1,21 @@
 """`spmd.while_loop`: a loop whose trip count follows from its data."""
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..base import seed
 from ..debug.check import recorded
-from ..ir.graph import Node, Region, results
+from ..ir.graph import Node, Region
 from ..ir.meta import dense_meta
 from ..lazy.reads import operand
-from ..lazy.record import graph_task, record_here
-from ..lazy.storage import LOCK, SYNC_LOCK, Storage
-from ..lazy.tensor import XlaTensor, wrap
+from ..lazy.storage import LOCK, SYNC_LOCK
+from ..lazy.tensor import XlaTensor
 from ..lower.region import While, region_op
 from .capture import Capture
-from .scan import carried, expect_functions, on_device, own_tensors
+from .gradient import Tensors, record, tensors, with_gradient
+from .scan import carried, expect_functions, on_device, own_tensors, refilled, tensors_of
 
 
 def while_loop(
@@ -60,64 +58,48 @@ def while_loop(
         while cond_fn(*before):
             before = tuple(body_fn(*own_tensors(before)))
         return before
-    flat, tree = tree_flatten(before)
-    places = [i for i, value in enumerate(flat) if type(value) is XlaTensor]
-    name = "spmd.while_loop"
+    name, start = "spmd.while_loop", tensors_of(before)
     with SYNC_LOCK, LOCK:
         with Capture(name) as capture:
-            given = list(flat)
-            for i in places:
-                given[i] = capture.stand_in(dense_meta(flat[i].shape, flat[i].dtype))
-            goes_on = cond_fn(*tree_unflatten(given, tree))
+            given = [capture.stand_in(dense_meta(tensor.shape, tensor.dtype)) for tensor in start]
+            goes_on = capture.run(cond_fn, *refilled(before, given))
             if type(goes_on) is not XlaTensor or goes_on.dtype is not torch.bool or goes_on.numel() != 1:
                 shown = list(goes_on.shape) if isinstance(goes_on, torch.Tensor) else goes_on
                 raise TypeError(f"{name}: cond_fn must return a bool tensor of one element on xla, got {shown!r}")
-            if capture.written() or not all(capture.is_unwritten(given[i]) for i in places):
+            if capture.written() or not all(map(capture.is_unwritten, given)):
                 raise NotImplementedError(f"{name}: cond_fn writes in place; do so in body_fn")
             condition = operand(goes_on)
-            own = [capture.own(value) if type(value) is XlaTensor else value for value in given]
-            made = body_fn(*tree_unflatten(own, tree))
+            made = capture.run(body_fn, *refilled(before, map(capture.own, given)))
             after = carried(name, before, tuple(made) if isinstance(made, (tuple, list)) else made)
-            sources = [flat[i] for i in places if flat[i].requires_grad]
+            sources = [tensor for tensor in start if tensor.requires_grad]
             sources += [tensor for each in after for tensor in capture.reached(each)]
             written = capture.written()
-            carry = [*capture.given, *(old for old, _ in written.values())]
-            roots = [*(operand(tensor) for tensor in after), *(new for _, new in written.values())]
+            outside = [old for old, _ in written.values()]
+            carry = [*capture.given, *outside]
+            roots = [*map(operand, after), *(new for _, new in written.values())]
             constants = capture.outside([condition, *roots], carry)
             regions = [Region.of(wanted, [*constants, *carry]) for wanted in ([condition], roots)]
-        starts = [*(operand(flat[i]) for i in places), *(old for old, _ in written.values())]
-        steps, numbers = _numbers([node for region in regions for node in region.nodes])
-        loop = While(regions[0], regions[1], len(constants), steps)
-        operands = [*constants, *starts]
-        op = region_op(name, loop, [value.meta for value in operands], roots)
-        last = list(results(record_here(op, operands, numbers, sys._getframe(1), graph_task())))
-        for storage, value in zip(written, last[len(places) :], strict=True):
-            storage.write(value)
-        for i, value in zip(places, last, strict=False):
-            flat[i] = wrap(value.meta, Storage(value, value.meta))
-    if sources and torch.is_grad_enabled():
-        made = _WithoutGradient.apply(len(places), *(flat[i] for i in places), *sources)
-        for i, tensor in zip(places, made, strict=True):
-            flat[i] = tensor
+
+        def forward() -> tuple[Tensors, Tensors, list[bool]]:
+            steps, numbers = _numbers([node for region in regions for node in region.nodes])
+            operands = [*constants, *map(operand, start), *outside]
+            loop = While(regions[0], regions[1], len(constants), steps)
+            values = record(region_op(name, loop, [value.meta for value in operands], roots), operands, numbers)
+            for storage, value in zip(written, values[len(start) :], strict=True):
+                storage.write(value)
+            last = tensors(values[: len(start)])
+            return last, [], [tensor.is_floating_point() or tensor.is_complex() for tensor in last]
+
+        made = with_gradient(sources if torch.is_grad_enabled() else [], forward, _refuse_gradient)
     recorded()
-    return tuple(tree_unflatten(flat, tree))
+    return tuple(refilled(before, made))
 
 
-class _WithoutGradient(torch.autograd.Function):
-    """The results of a loop whose inputs have a gradient: a backward through them raises."""
-
-    @staticmethod
-    def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = tuple(tensor.detach() for tensor in tensors[:count])
-        ctx.mark_non_differentiable(*(tensor for tensor in made if not tensor.is_floating_point()))
-        return made
-
-    @staticmethod
-    def backward(ctx: Any, *arriving: torch.Tensor) -> Any:
-        raise NotImplementedError(
-            "spmd.while_loop has no gradient, as its trip count is not known before it runs: call it under "
-            "torch.no_grad(), or use spmd.scan with the largest trip count"
-        )
+def _refuse_gradient(kept: Sequence[Any], arriving: Sequence[Any]) -> Any:
+    raise NotImplementedError(
+        "spmd.while_loop has no gradient, as its trip count is not known before it runs: call it under "
+        "torch.no_grad(), or use spmd.scan with the largest trip count"
+    )
 
 
 def _numbers(nodes: Sequence[Node]) -> tuple[tuple[int, ...], list[float | int]]:

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from ..ops.registry import present
+from .overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -21,12 +22,11 @@ def _factor(matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return packed, pivots
 
 
-def _solve_ex(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    matrix, right = args[0], args[1]
+def _solve_ex(matrix: torch.Tensor, right: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and right.shape == matrix.shape[:-1])
     packed, pivots, info = aten.linalg_lu_factor_ex(matrix)
     right = right.unsqueeze(-1) if is_vector else right
-    made = aten.linalg_lu_solve(packed, pivots, right, left=kwargs.get("left", True))
+    made = aten.linalg_lu_solve(packed, pivots, right, left=left)
     return made.squeeze(-1) if is_vector else made, packed, pivots, info
 
 
@@ -35,101 +35,72 @@ def _parity(pivots: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return 1 - 2 * ((pivots != steps).sum(-1) % 2).to(dtype)
 
 
-def _det(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    packed, pivots = _factor(args[0])
+def _det(matrix: torch.Tensor) -> Any:
+    packed, pivots = _factor(matrix)
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     return diagonal.prod(-1) * _parity(pivots, packed.dtype), packed, pivots
 
 
-def _slogdet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    packed, pivots = _factor(args[0])
+def _slogdet(matrix: torch.Tensor) -> Any:
+    packed, pivots = _factor(matrix)
     diagonal = packed.diagonal(dim1=-2, dim2=-1)
     sign = diagonal.sgn().prod(-1) * _parity(pivots, packed.dtype)
     return sign, diagonal.abs().log().sum(-1), packed, pivots
 
 
-def _check_errors(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_errors(info: torch.Tensor, *args: Any, **kwargs: Any) -> None:
     """Reads `info`, which is a sync, and raises torch's own errors; `torch.linalg.*_ex` does not check."""
-    func(args[0].cpu(), *args[1:], **kwargs)
+    aten._linalg_check_errors(info.cpu(), *args, **kwargs)
 
 
-def _cholesky(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    upper = args[1] if len(args) > 1 else kwargs.get("upper", False)
-    factor, info = aten.linalg_cholesky_ex(args[0], upper=upper)
-    aten._linalg_check_errors(info, "cholesky", is_matrix=args[0].dim() == 2)
+def _cholesky(matrix: torch.Tensor, upper: bool = False) -> torch.Tensor:
+    factor, info = aten.linalg_cholesky_ex(matrix, upper=upper)
+    aten._linalg_check_errors(info, "cholesky", is_matrix=matrix.dim() == 2)
     return factor
 
 
-# --- predicates, and zeros for tangents -------------------------------------------------------------------------------
+# --- checks, draws, and zeros for tangents ----------------------------------------------------------------------------
 
 
-def _is_all_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """The check that `torch.distributions` makes of its parameters, and anomaly mode of gradients."""
-    return args[0].all()
-
-
-def _is_any_true(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    return args[0].any()
-
-
-def _assert_async(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _assert_async(
+    condition: torch.Tensor, message: str = "_assert_async: expected a tensor that is true, got one that is not"
+) -> None:
     """Reads the condition at once, which is a sync: a device of XLA cannot raise by itself."""
-    if not args[0].item():
-        raise RuntimeError(
-            args[1] if len(args) > 1 else "_assert_async: expected a tensor that is true, got one that is not"
-        )
+    if not condition.item():
+        raise RuntimeError(message)
 
 
-def _sample_dirichlet(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _sample_dirichlet(*args: Any, **kwargs: Any) -> torch.Tensor:
     drawn = aten._standard_gamma(*args, **kwargs)
     return drawn / drawn.sum(-1, keepdim=True)
 
 
-def _drawn(name: str, scale_name: str, draw: Any, refusal: type[Exception]) -> tuple[Any, Any]:
-    """The in-place and the functional form of a draw with a location and a scale: torch's take no generator."""
-
-    def in_place(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        tensor, *given = args
-        generator = kwargs.get("generator")
-        names = tuple(argument.name for argument in func._schema.arguments[1:3])
-        bound = {argument.name: argument.default_value for argument in func._schema.arguments[1:3]}
-        bound |= dict(zip(names, given, strict=False)) | {key: kwargs[key] for key in names if key in kwargs}
-        place, scale = bound.values()
-        if not tensor.is_floating_point():
-            raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
-        if not scale > 0:
-            raise RuntimeError(f"{name} expects {scale_name} > 0.0, but found {scale_name}={scale}")
-        return draw(tensor, place, scale, generator)
-
-    def functional(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-        return in_place(func, (torch.empty_like(args[0]), *args[1:]), kwargs)
-
-    return in_place, functional
+def _check_draw(name: str, tensor: torch.Tensor, refusal: type[Exception], **scale: float) -> None:
+    if not tensor.is_floating_point():
+        raise refusal(f"{name}: expected a floating-point tensor, got {tensor.dtype}")
+    ((scale_name, value),) = scale.items()
+    if not value > 0:
+        raise RuntimeError(f"{name} expects {scale_name} > 0.0, but found {scale_name}={value}")
 
 
-def _draw_log_normal(tensor: Any, mean: float, std: float, generator: torch.Generator | None) -> torch.Tensor:
-    return tensor.normal_(mean, std, generator=generator).exp_()
+# torch's take no generator.
+def _log_normal_(self: torch.Tensor, mean: float = 1.0, std: float = 2.0, *, generator: Any = None) -> torch.Tensor:
+    _check_draw("log_normal_", self, NotImplementedError, std=std)
+    return self.normal_(mean, std, generator=generator).exp_()
 
 
-def _draw_cauchy(tensor: Any, median: float, sigma: float, generator: torch.Generator | None) -> torch.Tensor:
-    uniform = tensor.uniform_(generator=generator)
-    return uniform.sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
+def _cauchy_(self: torch.Tensor, median: float = 0.0, sigma: float = 1.0, *, generator: Any = None) -> torch.Tensor:
+    _check_draw("cauchy_", self, RuntimeError, sigma=sigma)
+    return self.uniform_(generator=generator).sub_(0.5).mul_(math.pi).tan_().mul_(sigma).add_(median)
 
 
-_log_normal_, _log_normal = _drawn("log_normal_", "std", _draw_log_normal, NotImplementedError)
-_cauchy_, _cauchy = _drawn("cauchy_", "sigma", _draw_cauchy, RuntimeError)
-
-
-def _new_zeros_with_same_feature(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _new_zeros_with_same_feature(tangent: Any, other: Any, *, self_num_batch_dims: int = 0) -> torch.Tensor:
     """The tangent of `other`, with the batch dims of the tangent `self` in front."""
-    tangent, other = args
-    batch = tangent.shape[: kwargs.get("self_num_batch_dims", 0)]
-    return tangent.new_zeros((*batch, *other.shape))
+    return tangent.new_zeros((*tangent.shape[:self_num_batch_dims], *other.shape))
 
 
-def _embedding_renorm_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _embedding_renorm_(weight: Any, indices: Any, max_norm: float, norm_type: float) -> torch.Tensor:
     """`max_norm` of an embedding: scales down the looked-up rows whose norm is too large."""
-    weight, indices, max_norm, norm_type = args
     norm = weight.norm(norm_type, dim=1, keepdim=True)
     looked_up = weight.new_zeros(weight.shape[0], 1, dtype=torch.bool).index_fill_(0, indices.reshape(-1), True)
     return weight.copy_(torch.where(looked_up & (norm > max_norm), weight * (max_norm / (norm + 1e-7)), weight))
@@ -173,10 +144,6 @@ def _attention_block(
     return output, weights.mean(1) if average_attn_weights else weights
 
 
-def _native_attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _attention_block(*args, **kwargs)
-
-
 def _encoder_block(
     src: Any, embed_dim: int, num_heads: int, qkv_weight: Any, qkv_bias: Any, proj_weight: Any, proj_bias: Any,
     use_gelu: bool, norm_first: bool, eps: float, norm_weight_1: Any, norm_bias_1: Any, norm_weight_2: Any,
@@ -197,34 +164,29 @@ def _encoder_block(
     return x if norm_first else norm(x, norm_weight_2, norm_bias_2)
 
 
-def _encoder_layer(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    return _encoder_block(*args, **kwargs)
-
-
-def _is_left_aligned(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_left_aligned(*args: Any) -> bool:
     """True if an encoder may pack its batch into a nested tensor: never on this device."""
     return False
 
 
-COMPOSED: dict[Any, Any] = {
+_FUNCTIONS: dict[Any, Any] = {
     aten._linalg_solve_ex.default: _solve_ex,
     aten._linalg_det.default: _det,
     aten._linalg_slogdet.default: _slogdet,
     aten._linalg_check_errors.default: _check_errors,
-    aten._is_all_true.default: _is_all_true,
-    aten._is_any_true.default: _is_any_true,
     aten._assert_async.default: _assert_async,
     aten._assert_async.msg: _assert_async,
     aten._sample_dirichlet.default: _sample_dirichlet,
     aten.log_normal_.default: _log_normal_,
-    aten.log_normal.default: _log_normal,
+    aten.log_normal.default: lambda like, *args, **kwargs: _log_normal_(torch.empty_like(like), *args, **kwargs),
     aten.cauchy_.default: _cauchy_,
-    aten.cauchy.default: _cauchy,
+    aten.cauchy.default: lambda like, *args, **kwargs: _cauchy_(torch.empty_like(like), *args, **kwargs),
     aten._new_zeros_with_same_feature_meta.default: _new_zeros_with_same_feature,
     aten.embedding_renorm_.default: _embedding_renorm_,
-    aten._native_multi_head_attention.default: _native_attention,
-    aten._transformer_encoder_layer_fwd.default: _encoder_layer,
+    aten._native_multi_head_attention.default: _attention_block,
+    aten._transformer_encoder_layer_fwd.default: _encoder_block,
     aten._nested_tensor_from_mask_left_aligned.default: _is_left_aligned,
 }
 # torch 2.15 has no such op: there `torch.cholesky` raises an error that names `torch.linalg.cholesky`.
-COMPOSED |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)
+_FUNCTIONS |= dict.fromkeys(present("aten.cholesky.default"), _cholesky)
+HANDLERS = {overload: by_arguments(function) for overload, function in _FUNCTIONS.items()}

@@ -7,6 +7,7 @@ from torch.utils._pytree import tree_map_only
 
 from ..base import counters
 from ..base.naming import only_device
+from ..engine.dynamic_dims import mark
 from ..engine.host_reads import host_value
 from ..ir.graph import DeviceData
 from ..ir.source import user_frame
@@ -78,7 +79,21 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
     with LOCK:
         write(target, DeviceData(_dense(target), host=host_array(snapshot), source=user_frame()))
+    if source.__dict__ and target._view is None:
+        _keep_marks(target, source)
     return target
+
+
+def _keep_marks(target: XlaTensor, source: torch.Tensor) -> None:
+    """Marks the dims that `torch._dynamo.mark_dynamic` has marked of a CPU tensor."""
+    dims = {
+        *getattr(source, "_dynamo_dynamic_indices", ()),
+        *getattr(source, "_dynamo_weak_dynamic_indices", ()),
+    }
+    # torch 2.15 has a range only for the dims that were given one.
+    bounds = {bound.dim: (bound.min, bound.max) for bound in getattr(source, "_dynamo_dynamic_range", None) or ()}
+    for dim in sorted(dims):
+        mark(target, [dim % target.dim()], *bounds.get(dim, (None, None)))
 
 
 def _copy_on_device(target: XlaTensor, source: XlaTensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

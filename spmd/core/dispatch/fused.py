@@ -14,6 +14,7 @@ from ..base.config import config
 from ..lazy.tensor import XlaTensor
 from ..ops.linear_cross_entropy import CHUNKS, LINEAR_CROSS_ENTROPY, LINEAR_CROSS_ENTROPY_BACKWARD
 from ..ops.loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
+from .overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -206,6 +207,6 @@ def ctc_loss(
 KERNELS: dict[str, Any] = {"linear": linear, "cross_entropy_loss": cross_entropy, "ctc_loss.Tensor": ctc_loss}
 # The same for calls that arrive undecomposed (in inference mode); `linear` has a rule.
 HANDLERS: dict[Any, Any] = {
-    aten.cross_entropy_loss.default: lambda func, args, kwargs: cross_entropy(*args, **kwargs),
-    aten.ctc_loss.Tensor: lambda func, args, kwargs: ctc_loss(*args, **kwargs),
+    aten.cross_entropy_loss.default: by_arguments(cross_entropy),
+    aten.ctc_loss.Tensor: by_arguments(ctc_loss),
 }

@@ -46,8 +46,14 @@ class _Binding:
     metas: list[Meta]
     numbers: list[float | int]
 
+    @property
+    def kinds(self) -> str:
+        """The kinds of the scalar arguments (see `OpSpec.numbers`)."""
+        return "".join("f" if type(number) is float else "i" for number in self.numbers)
 
-def _bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+
+def bind(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _Binding:
+    """Binds the arguments of a call to their names in the schema."""
     binding = _Binding({}, [], [])
     for argument, value in zip(plan.overload._schema.arguments, args, strict=False):
         if type(value) is torch._C.Generator:
@@ -103,8 +109,7 @@ def run_on_meta(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     except AssertionError as error:  # some of torch's meta kernels in Python assert; its other kernels raise
         raise RuntimeError(f"{plan.name}: {error}") from error
     if plan.kind is MUTATION:
-        targets = [arguments[w] if isinstance(w, int) else keywords[w] for w in plan.mutated]
-        return [tensor for target in targets for tensor in (target if isinstance(target, list) else [target])]
+        return plan.written(arguments, keywords)
     return made
 
 
@@ -122,19 +127,19 @@ def new_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if scalar_args and isinstance(value, (int, float, complex)):
                 check_fits(plan.name, value, kwargs.get("dtype") or args[0].dtype)
     made = run_on_meta(plan, args, kwargs)
-    binding = _bind(plan, args, kwargs)
+    binding = bind(plan, args, kwargs)
     if plan.kind is VIEW:
         return _view_rule(plan, args[0], binding, meta_of(made))
     flat = list(made) if isinstance(made, (tuple, list)) else [made]
     metas = tuple(meta_of(item).layout for item in flat if isinstance(item, torch.Tensor))
     if plan.kind is MUTATION:
-        for where in plan.mutated:
-            check_targets(plan.name, base_name(plan.overload), args[where] if isinstance(where, int) else kwargs[where])
-        _check_unchanged(plan, args, kwargs, metas)
+        targets = plan.written(args, kwargs)
+        check_targets(plan.name, base_name(plan.overload), targets)
+        _check_unchanged(plan, targets, metas)
         check_complex(plan, args)
     plain = all(isinstance(item, torch.Tensor) for item in flat)
     layout = None if plain else tuple(Slot if isinstance(item, torch.Tensor) else item for item in flat)
-    kinds = "".join("f" if type(number) is float else "i" for number in binding.numbers) + ("ii" if plan.draws else "")
+    kinds = binding.kinds + ("ii" if plan.draws else "")
     constant = constant_of(plan)
     if constant == "lifted" and not binding.numbers:  # a bool or complex number is static
         constant = next(binding.arguments[name] for name in binding.arguments if name in plan.scalar_argument_names)
@@ -196,11 +201,7 @@ def check_complex(plan: Plan, args: tuple[Any, ...]) -> None:
             )
 
 
-def _check_unchanged(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], metas: tuple[Meta, ...]) -> None:
-    targets: list[Any] = []
-    for where in plan.mutated:
-        value = args[where] if isinstance(where, int) else kwargs[where]
-        targets.extend(value) if isinstance(value, (list, tuple)) else targets.append(value)
+def _check_unchanged(plan: Plan, targets: list[Any], metas: tuple[Meta, ...]) -> None:
     for target, meta in zip(targets, metas, strict=True):
         if isinstance(target, XlaTensor) and (target._meta.shape, target._meta.dtype) != (meta.shape, meta.dtype):
             raise NotImplementedError(

@@ -4,11 +4,11 @@ The op of a fused optimizer, over many parameters, becomes one op for each of th
 """
 
 import dataclasses
-from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch.utils._pytree import tree_iter
 
 from ..base.dtypes import is_exact
 from ..ir.meta import Meta, dense_meta, meta_of
@@ -16,10 +16,9 @@ from ..ir.op import OpSpec, Part, Slot
 from ..lazy.overlap import check_targets
 from ..lazy.tensor import XlaTensor
 from ..ops import base_name
-from ..ops.scalar_arguments import LARGEST, is_one_number
 from .elements import Each, Norms
-from .infer import check_complex, new_op, run_on_meta
-from .lowerings import Call, Number, Operand, fill
+from .infer import bind, check_complex, new_op, run_on_meta
+from .lowerings import Call, Large, Number, Operand, fill
 from .overloads import MUTATION, Plan, is_foreach
 from .resolve import plan_of
 
@@ -68,24 +67,25 @@ def _by_parameter(op: OpSpec) -> OpSpec:
 
 def _list_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpec:
     """The op spec of a `_foreach_*` op: the element's own rule for each element."""
-    given = [*args, *(value for name, value in kwargs.items() if name not in plan.ignored)]
-    names = [a.name for a in plan.overload._schema.arguments][: len(args)] + [
-        n for n in kwargs if n not in plan.ignored
-    ]
-    count = next(len(value) for value in given if _is_tensors(value))
-    if any(len(value) != count for value in given if isinstance(value, (list, tuple))):
+    names = [argument.name for argument in plan.overload._schema.arguments]
+    given = dict(zip(names, args, strict=False))
+    given |= {name: value for name, value in kwargs.items() if name not in plan.ignored}
+    count = next(len(value) for value in given.values() if _is_tensors(value))
+    if any(len(value) != count for value in given.values() if isinstance(value, (list, tuple))):
         run_on_meta(plan, args, kwargs)  # raises torch's own error
-    operand_places, number_places, numbers = _flat_places(plan, given, names, count)
+    bound = bind(plan, args, kwargs)
+    for value in tree_iter([*bound.arguments.values()]):
+        if type(value) is Large:
+            raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
     is_mutation = plan.kind is MUTATION
     parts: list[Part] = []
     metas: list[Meta] = []
     for i in range(count):
-        elements = {name: _element(value, i) for name, value in zip(names, given, strict=True)}
+        elements = {name: _element(value, i) for name, value in given.items()}
         if is_mutation:
             check_complex(plan, tuple(elements.values()))
         op = _element_op(plan, elements)
-        operand_index = [places[i] for places in operand_places]
-        number_index = [place for places in number_places if (place := places[i]) is not None]
+        places = [_element(value, i) for value in bound.arguments.values()]
         target = meta_of_target(args[0][i]) if is_mutation else op.metas[0]
         if not torch.can_cast(op.metas[0].dtype, target.dtype):
             raise RuntimeError(
@@ -96,26 +96,18 @@ def _list_op(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OpSpe
                 f"{plan.name}: output with shape {list(target.shape)} doesn't match the broadcast shape "
                 f"{list(op.metas[0].shape)}"
             )
-        parts.append(Part(op, tuple(operand_index), tuple(number_index), (i,)))
+        operands = tuple(int(place) for place in places if type(place) is Operand)
+        parts.append(Part(op, operands, tuple(int(place) for place in places if type(place) is Number), (i,)))
         metas.append(target)
     if is_mutation:
         run_on_meta(plan, args, kwargs)  # a value that an element cannot hold is torch's own error
         check_targets(plan.name, base_name(plan.overload), args[0])
-    kinds = "".join("f" if type(number) is float else "i" for number in numbers)
-    is_norm = base_name(plan.overload) == "norm" and float(given[1] if len(given) > 1 else 2) == 2.0
-    each = Norms(tuple(parts)) if is_norm and "dtype" not in names else Each(tuple(parts))
-    operands = tuple(_operand_metas(given))
+    is_norm = base_name(plan.overload) == "norm" and float(given.get("ord", 2)) == 2.0
+    each = Norms(tuple(parts)) if is_norm and "dtype" not in given else Each(tuple(parts))
     return OpSpec.of(
-        plan.name, each, tuple(metas), operands, numbers=kinds, statics=f"{count} tensors", layout=(Slot,) * count
-    )
-
-
-def _operand_metas(given: list[Any]) -> Iterator[Meta]:
-    """The layouts of the tensors among the arguments, in the order in which dispatch takes them as operands."""
-    for value in given:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(item, torch.Tensor):
-                yield item._meta.layout if type(item) is XlaTensor else dense_meta(item.shape, item.dtype)
+        plan.name, each, tuple(metas), tuple(meta.layout for meta in bound.metas), numbers=bound.kinds,
+        statics=f"{count} tensors", layout=(Slot,) * count,
+    )  # fmt: skip
 
 
 def _element_op(plan: Plan, elements: dict[str, Any]) -> OpSpec:
@@ -141,41 +133,6 @@ def meta_of_target(tensor: Any) -> Meta:
     return tensor._meta.layout if type(tensor) is XlaTensor else meta_of(tensor)
 
 
-def _flat_places(
-    plan: Plan, given: list[Any], names: list[str], count: int
-) -> tuple[list[list[int]], list[list[int | None]], list[float | int]]:
-    """The places of each argument's elements in dispatch's scan: (among operands, among numbers, the numbers).
-
-    An element of a list of numbers that is no scalar argument, a bool or a complex one, has no place: it is static.
-    """
-    operand_places: list[list[int]] = []
-    number_places: list[list[int | None]] = []
-    num_operands = 0
-    numbers: list[float | int] = []
-
-    def lift(value: Any) -> int | None:
-        if type(value) not in (int, float):
-            return None
-        if value > LARGEST and type(value) is int:
-            raise RuntimeError(f"{plan.name}: value {value} cannot be converted to type int64_t without overflow")
-        numbers.append(value)
-        return len(numbers) - 1
-
-    for name, value in zip(names, given, strict=True):
-        if _is_tensors(value):
-            operand_places.append([num_operands + i for i in range(count)])
-            num_operands += count
-        elif isinstance(value, torch.Tensor):
-            operand_places.append([num_operands] * count)
-            num_operands += 1
-        elif name in plan.scalar_argument_names and isinstance(value, (list, tuple)) and not is_one_number(value):
-            number_places.append([lift(item) for item in value])
-        elif name in plan.scalar_argument_names:
-            place = lift(value[0] if isinstance(value, (list, tuple)) else value)
-            number_places.append([place] * count)
-    return operand_places, number_places, numbers
-
-
 def _is_tensors(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and bool(value) and isinstance(value[0], torch.Tensor)
 
@@ -196,45 +153,27 @@ def _element_key(value: Any, is_scalar_argument: bool) -> Any:
 
 def _element_call(overload: OpOverload, given: dict[str, Any]) -> tuple[OpOverload, tuple[Any, ...], dict[str, Any]]:
     """The element's op for one element of a list op: (overload, arguments, keyword arguments)."""
-    base = base_name(overload)
-    values = list(given.values())
-    second_is_tensor = len(values) > 1 and isinstance(values[1], torch.Tensor)
+    base, name = base_name(overload), "default"
+    values, keywords = list(given.values()), {}
+    are_tensors = [isinstance(value, torch.Tensor) for value in values]
     if base in ("add", "sub", "mul", "div"):
-        keywords = {"alpha": given["alpha"]} if "alpha" in given else {}
-        return getattr(aten, base).Tensor, tuple(values[:2]), keywords
-    if base in ("maximum", "minimum"):
-        target = (
-            getattr(aten, base).default
-            if second_is_tensor
-            else getattr(aten, {"maximum": "clamp_min", "minimum": "clamp_max"}[base]).default
-        )
-        return target, tuple(values), {}
-    if base in ("clamp_min", "clamp_max"):
-        return getattr(getattr(aten, base), "Tensor" if second_is_tensor else "default"), tuple(values), {}
-    if base == "pow":
-        first_is_tensor = isinstance(values[0], torch.Tensor)
-        kind = (
-            "Tensor_Tensor"
-            if first_is_tensor and second_is_tensor
-            else "Tensor_Scalar"
-            if first_is_tensor
-            else "Scalar"
-        )
-        return getattr(aten.pow, kind), tuple(values), {}
-    if base == "lerp":
-        return (
-            getattr(aten.lerp, "Tensor" if isinstance(values[2], torch.Tensor) else "Scalar"),
-            tuple(values),
-            {},
-        )
-    if base in ("addcmul", "addcdiv"):
-        if len(values) > 3 and isinstance(values[3], torch.Tensor):
+        name, keywords = "Tensor", {"alpha": given["alpha"]} if "alpha" in given else {}
+        values = values[:2]
+    elif base in ("maximum", "minimum") and not are_tensors[1]:
+        base = {"maximum": "clamp_min", "minimum": "clamp_max"}[base]
+    elif base in ("clamp_min", "clamp_max") and are_tensors[1]:
+        name = "Tensor"
+    elif base == "pow":
+        name = "Scalar" if not are_tensors[0] else "Tensor_Tensor" if are_tensors[1] else "Tensor_Scalar"
+    elif base == "lerp":
+        name = "Tensor" if are_tensors[2] else "Scalar"
+    elif base in ("addcmul", "addcdiv") and len(values) > 3:
+        if are_tensors[3]:
             raise NotImplementedError(
                 f"{overload}: scalars as one tensor are not supported on xla; pass a list of numbers"
             )
-        keywords = {"value": values[3]} if len(values) > 3 else {}
-        return getattr(aten, base).default, tuple(values[:3]), keywords
-    if base == "norm":
+        keywords = {"value": values.pop()}
+    elif base == "norm":
+        base, values = "linalg_vector_norm", [values[0], given.get("ord", 2)]
         keywords = {"dtype": given["dtype"]} if given.get("dtype") is not None else {}
-        return aten.linalg_vector_norm.default, (values[0], given.get("ord", 2)), keywords
-    return getattr(aten, base).default, tuple(values), {}
+    return getattr(getattr(aten, base), name), tuple(values), keywords

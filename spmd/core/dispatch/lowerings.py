@@ -20,10 +20,9 @@ from ..lower.stack_rows import Made, Row, find_stretch, plain, rows, scalars
 from ..ops import RULES, Rule, folds
 from ..ops.create import cast
 from ..ops.dynamic_start import Gradient, Move, Read, Run, move_of
-from ..ops.padding import RULES as PADDING
-from ..ops.padding import Before, Case, Instead, NoRule, Pads, physical
-from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
+from ..ops.padding import JOINED, Before, Case, Instead, Joined, NoRule, Pads, physical
 from ..ops.padding_shapes import begins as begun
+from ..ops.padding_shapes import elementwise, rule_of
 from ..ops.registry import rule_arguments
 from ..sharding.constrain import cut
 from .overloads import makes_tensors
@@ -147,10 +146,13 @@ class Call(Lowering):
         )
         return scalar_args, start
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
-        rule = partial(begun, dims=begins) if begins else PADDING.get(self.overload)
-        if rule is None or self.opaque:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
+        rule = partial(begun, dims=begins) if begins else rule_of(self.overload)
+        if rule is None or self.opaque or (self.rule.wants_draw and rule is elementwise):
             raise NoRule("has no rule for a padded dim")
+        has_joined = any(type(size) is Joined for pad in pads for size in pad.values())
+        if has_joined and rule is not elementwise and self.overload not in JOINED:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         shapes, results = [meta.shape for meta in op.operands], [meta.shape for meta in op.metas]
         dtypes = [meta.struct.dtype for meta in op.metas]
         case = Case(self.overload, dict(self.arguments), shapes, [dict(pad) for pad in pads], results, dtypes)
@@ -189,11 +191,11 @@ class Fill(Lowering):
         value = numbers[0] if op.constant == "lifted" else np.asarray(op.constant)
         return (jnp.full(meta.shape, cast(jnp.asarray(value), meta.struct.dtype)),)
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
         (meta,) = op.metas
         likes = [pad for pad, operand in zip(pads, op.operands, strict=True) if pad and operand.shape == meta.shape]
-        made = {dim: capacity_of(meta.shape[dim]) for dim in begins} if begins else dict(likes[0]) if likes else None
-        if made is None:
+        made = dict(begins or (likes[0] if likes else ()))
+        if not made:
             raise NoRule("makes a value like a padded one")
         metas, operands = (padded_meta(meta, made),), tuple(map(padded_meta, op.operands, pads))
         numbers, constant = op.numbers, op.constant
@@ -258,8 +260,10 @@ class DynamicStart(Lowering):
         start, *draw = numbers  # a draw's key, where there is one
         return (self.move(operands, start, *([tuple(draw)] if draw else ())),)
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
         move, (pad,) = self.move, pads or ({},)
+        if type(move) is Read and type(pad.get(move.run.axis)) is Joined:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         if type(move) is Read and not begins:
             run = move.run
             made = {dim - (run.is_select and dim > run.axis): size for dim, size in pad.items() if dim != run.axis}
@@ -268,7 +272,7 @@ class DynamicStart(Lowering):
             if run.axis in pad and not run.is_select:
                 raise NoRule("is of a slice of a padded dim")
             made = {dim + (run.is_select and dim >= run.axis): size for dim, size in pad.items()}
-            made |= {dim: capacity_of(op.metas[0].shape[dim], LEAST_ITERATIONS) for dim in begins}
+            made |= begins
             move = Gradient(run, physical(move.shape, made))
         else:
             raise NoRule("has no rule for a padded dim")

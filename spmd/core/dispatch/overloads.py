@@ -1,6 +1,7 @@
 """Plans: the facts of an overload that dispatch knows before it sees arguments."""
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +16,17 @@ aten = torch.ops.aten
 FUNCTION, VIEW, MUTATION = "function", "view", "mutation"
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def by_arguments(function: Callable[..., Any]) -> Handler:
+    """The handler of an op that a function with the op's own parameters computes."""
+
+    @functools.wraps(function, updated=())
+    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return function(*args, **kwargs)
+
+    return handler
+
 
 # Ops that fill their result with one number: the number, or `"lifted"` for their first scalar argument.
 CONSTANTS: dict[str, Any] = {
@@ -36,32 +48,6 @@ class Plan:
     `dispatch.resolve.plan_of` alone makes them: a plan in its table is complete. is_plain: the operands and scalar
     arguments alone decide what is recorded: no draw, no check of the data.
     """
-
-    __slots__ = (
-        "bounds",
-        "draws",
-        "entries",
-        "fills",
-        "handler",
-        "ignored",
-        "ignores_operands",
-        "inherits_sharding",
-        "is_list",
-        "is_plain",
-        "kind",
-        "mutated",
-        "name",
-        "overload",
-        "precision",
-        "returns_list",
-        "returns_targets",
-        "rule",
-        "scalar_args",
-        "scalar_argument_names",
-        "table",
-        "takes_host_indices",
-        "twin",
-    )  # fmt: skip
 
     def __init__(self, overload: OpOverload):
         schema = overload._schema
@@ -94,6 +80,11 @@ class Plan:
         self.handler: Handler | None = None
         self.bounds: Callable[[tuple[Any, ...], dict[str, Any]], None] | None = None
         self.is_plain = not (self.fills or self.draws or self.ignores_operands)
+
+    def written(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+        """The tensors that a call writes into; those of a list among them one by one."""
+        given = [args[where] if isinstance(where, int) else kwargs[where] for where in self.mutated]
+        return [target for value in given for target in as_list(value)]
 
 
 def is_foreach(overload: OpOverload) -> bool:

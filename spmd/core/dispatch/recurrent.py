@@ -6,6 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from ..ops.rnn import RECURRENCE, RECURRENCE_BACKWARD
+from .overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -132,9 +133,8 @@ def _batch_sizes(lengths: torch.Tensor, batch: int) -> torch.Tensor:
     return (torch.arange(int(lengths[0]), device="cpu")[:, None] < lengths).sum(1)
 
 
-def _pack(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+def _pack(padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """`pack_padded_sequence`: (rows in packed order, batch sizes on the host, where the lengths are)."""
-    padded, lengths, batch_first = args
     padded = padded.transpose(0, 1) if batch_first else padded
     sizes = _batch_sizes(lengths.cpu(), padded.shape[1])
     return _Packed(sizes, padded.device).pack(padded[: len(sizes)]), sizes
@@ -218,15 +218,11 @@ KERNELS: dict[str, Any] = {
 }
 
 
-def _handler(kernel: Any) -> Any:
-    return lambda func, args, kwargs: kernel(*args, **kwargs)
-
-
 # The layers, for calls that arrive undecomposed (in inference mode), and packing.
 HANDLERS: dict[Any, Any] = {
-    aten._pack_padded_sequence.default: _pack,
+    aten._pack_padded_sequence.default: by_arguments(_pack),
     **{
-        getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): _handler(kernel)
+        getattr(getattr(aten, name.split(".")[0]), name.split(".")[1]): by_arguments(kernel)
         for name, kernel in KERNELS.items()
     },
 }

@@ -3,12 +3,12 @@
 One of the last kind makes the tensor the view that the op without underscore makes of it.
 """
 
+import functools
 from typing import Any
 
 import torch
 from torch._prims_common import suggest_memory_format
 
-from ..base.tables import Bounded
 from ..ir.meta import Meta, meta_of
 from ..ir.source import user_frame
 from ..lazy import rebased
@@ -17,6 +17,7 @@ from ..lazy.tensor import XlaTensor, alias, no_bytes
 from ..lazy.views import View, check_bounds, refused_rule, shown, strided_rule
 from ..ops.shape import PARTS, part
 from .deterministic import fill_of
+from .overloads import by_arguments
 
 aten = torch.ops.aten
 
@@ -25,29 +26,19 @@ def _split(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any
     """split, split_with_sizes, unbind: several views, each of which is a slice or a selection."""
     base = args[0]
     arguments = (*args[1:], *kwargs.values())
-    count = _part_count(func, base._meta, arguments)
+    count = _part_count(func, base._meta, *(tuple(value) if type(value) is list else value for value in arguments))
     parts = [part(func, base._meta.shape, arguments, index) for index in range(count)]
     return [overload(base, *given) for overload, given in parts]
 
 
-def _part_count(func: Any, meta: Meta, arguments: tuple[Any, ...]) -> int:
+@functools.lru_cache(4096)
+def _part_count(func: Any, meta: Meta, *arguments: Any) -> int:
     """The number of views that torch makes of a tensor; torch runs once per layout and arguments."""
-    key = (func, meta, *(tuple(value) if isinstance(value, list) else value for value in arguments))
-    found = _part_counts.get(key)
-    if found is None:
-        found = _part_counts.keep(key, len(func(meta.make(), *arguments)))
-    return found
+    return len(func(meta.make(), *arguments))
 
 
-_part_counts: Bounded[tuple[Any, ...], int] = Bounded(4096)
-
-
-def _as_strided(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-    base = args[0]
-    bound = dict(zip(("size", "stride", "storage_offset"), args[1:], strict=False)) | kwargs
-    offset = bound.get("storage_offset")
-    made = base._meta.make().as_strided(bound["size"], bound["stride"], offset)
-    meta = meta_of(made)
+def _as_strided(base: XlaTensor, size: Any, stride: Any, storage_offset: int | None = None) -> XlaTensor:
+    meta = meta_of(base._meta.make().as_strided(size, stride, storage_offset))
     with LOCK:
         code, instruction = user_frame(2)
         try:
@@ -68,23 +59,22 @@ def _detach(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTens
     return alias(tensor, tensor._meta, tensor._view)
 
 
-def _set_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+def _set_(tensor: XlaTensor, source: Any = None) -> XlaTensor:
     """Makes the tensor an alias of its source."""
-    tensor = args[0]
-    source = args[1] if len(args) > 1 else tensor.new_empty(0)
+    source = tensor.new_empty(0) if source is None else source
     if type(source) is not XlaTensor or source.dtype != tensor.dtype:
         raise RuntimeError(f"set_: expected a {tensor.dtype} tensor on xla:0, got {source.dtype} on {source.device}")
     return _become(tensor, alias(source, source._meta, source._view))
 
 
-def _is_set_to(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    one, other = args
+def _is_set_to(one: XlaTensor, other: XlaTensor) -> bool:
     return one._storage is other._storage and one._meta is other._meta
 
 
-def _same_storage_numel(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _same_storage_numel(*tensors: torch.Tensor) -> bool:
     sizes = [
-        x._storage.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize for x in args
+        x._storage.meta.numel if isinstance(x, XlaTensor) else x.untyped_storage().nbytes() // x.itemsize
+        for x in tensors
     ]
     return sizes[0] == sizes[1]
 
@@ -98,16 +88,13 @@ def _become(tensor: XlaTensor, new: XlaTensor) -> XlaTensor:
 
 
 def _view_in_place(view: Any) -> Any:
-    def handler(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-        return _become(args[0], view(*args, **kwargs))
-
-    return handler
+    return lambda func, args, kwargs: _become(args[0], view(*args, **kwargs))
 
 
-def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
+def _resize_(tensor: Any, size: Any, *, memory_format: Any = None) -> XlaTensor:
     """Gives the tensor's memory, from its first element on, another shape. New elements are zeros, or torch's fill
     value under deterministic algorithms."""
-    tensor, size, memory_format = args[0], torch.Size(args[1]), kwargs.get("memory_format")
+    size = torch.Size(size)
     if memory_format is torch.preserve_format:
         raise RuntimeError("resize_: unsupported memory format preserve_format; pass another, or none")
     if size == tensor.shape and memory_format is None:
@@ -127,21 +114,20 @@ def _resize_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTen
     return _become(tensor, flat.as_strided(size, strides))
 
 
-def _resize_as_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> XlaTensor:
-    tensor, template, memory_format = args[0], args[1], kwargs.get("memory_format")
+def _resize_as_(tensor: XlaTensor, template: torch.Tensor, *, memory_format: Any = None) -> XlaTensor:
     if memory_format is torch.preserve_format:
         memory_format = suggest_memory_format(template)
-    return _resize_(func, (tensor, template.shape), {"memory_format": memory_format})
+    return _resize_(tensor, template.shape, memory_format=memory_format)
 
 
-def _as_strided_scatter(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+def _as_strided_scatter(
+    tensor: XlaTensor, source: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> torch.Tensor:
     """A copy of all the memory that the tensor is a view of: the layout may name any element of it."""
-    tensor, source, *layout = args
-    bound = {"storage_offset": None} | dict(zip(("size", "stride", "storage_offset"), layout, strict=False)) | kwargs
     memory, begin = tensor._storage.meta, tensor._storage.meta.offset
-    offset = tensor.storage_offset() if bound["storage_offset"] is None else bound["storage_offset"]
+    offset = tensor.storage_offset() if storage_offset is None else storage_offset
     made = tensor.as_strided((memory.numel,), (1,), begin).clone()
-    made.as_strided(bound["size"], bound["stride"], offset - begin).copy_(source)
+    made.as_strided(size, stride, offset - begin).copy_(source)
     return made.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset() - begin)
 
 
@@ -150,9 +136,9 @@ HANDLERS: dict[Any, Any] = {
     aten.detach.default: _detach,
     aten.alias.default: _detach,
     aten.lift_fresh.default: _detach,
-    aten.is_set_to.default: _is_set_to,
-    aten.set_.default: _set_,
-    aten.set_.source_Tensor: _set_,
+    aten.is_set_to.default: by_arguments(_is_set_to),
+    aten.set_.default: by_arguments(_set_),
+    aten.set_.source_Tensor: by_arguments(_set_),
     aten.squeeze_.default: _view_in_place(aten.squeeze.default),
     aten.squeeze_.dim: _view_in_place(aten.squeeze.dim),
     aten.squeeze_.dims: _view_in_place(aten.squeeze.dims),
@@ -160,11 +146,11 @@ HANDLERS: dict[Any, Any] = {
     aten.transpose_.default: _view_in_place(aten.transpose.int),
     aten.t_.default: _view_in_place(aten.t.default),
     aten.as_strided_.default: _view_in_place(aten.as_strided.default),
-    aten.resize_.default: _resize_,
-    aten.resize_as_.default: _resize_as_,
-    aten.as_strided_scatter.default: _as_strided_scatter,
-    aten._has_same_storage_numel.default: _same_storage_numel,
-    aten.as_strided.default: _as_strided,
+    aten.resize_.default: by_arguments(_resize_),
+    aten.resize_as_.default: by_arguments(_resize_as_),
+    aten.as_strided_scatter.default: by_arguments(_as_strided_scatter),
+    aten._has_same_storage_numel.default: by_arguments(_same_storage_numel),
+    aten.as_strided.default: by_arguments(_as_strided),
     aten.detach_.default: lambda func, args, kwargs: args[0],  # in inference mode; else autograd does all of it
     aten.set_.source_Storage: no_bytes,
     aten.set_.source_Storage_storage_offset: no_bytes,

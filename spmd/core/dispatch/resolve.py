@@ -37,7 +37,7 @@ def new_plan(op: Op) -> Plan:
     if plan.handler is None and precision.is_product(plan):
         plan.handler = _product
     elif plan.handler is not None and plan.bounds is not None:
-        plan.handler = _within_bounds(plan.bounds, plan.handler)
+        plan.handler = _after(plan.bounds, plan.handler)
     return plan
 
 
@@ -51,7 +51,10 @@ def _handler(plan: Plan) -> Handler | None:
         form = out_form(plan)
         if form is not None:
             return form
-    return None if plan.rule is not None else _checked(CHECKS.get(overload), _decomposition(plan))
+    if plan.rule is not None:
+        return None
+    check, handler = CHECKS.get(overload), _decomposition(plan)
+    return handler if check is None else _after(lambda args, kwargs: check(*args, **kwargs), handler)
 
 
 def _product(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -68,23 +71,11 @@ def _less_precise(overload: OpOverload, setting: str) -> Plan:
     return plan
 
 
-def _within_bounds(check: Callable[..., None], handler: Handler) -> Handler:
-    """A handler with the check of the data before it."""
+def _after(check: Callable[..., None], handler: Handler) -> Handler:
+    """A handler with a check of its arguments before it."""
 
     def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         check(args, kwargs)
-        return handler(func, args, kwargs)
-
-    return checked
-
-
-def _checked(check: Callable[..., None] | None, handler: Handler) -> Handler:
-    """A decomposition with the checks of its arguments before it."""
-    if check is None:
-        return handler
-
-    def checked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        check(*args, **kwargs)
         return handler(func, args, kwargs)
 
     return checked
@@ -142,7 +133,7 @@ def _through_twin(plan: Plan, twin: OpOverload, args: tuple[Any, ...], kwargs: d
     outs = {argument.name for argument in plan.overload._schema.arguments if argument.is_out}
     made = twin(*args, **{name: value for name, value in kwargs.items() if name not in outs})
     made = made if isinstance(made, (tuple, list)) else (made,)
-    targets = [args[where] if isinstance(where, int) else kwargs[where] for where in plan.mutated]
+    targets = plan.written(args, kwargs)
     for target, value in zip(targets, made, strict=True):
         target.copy_(value)
     return targets[0] if len(targets) == 1 else tuple(targets)

@@ -8,7 +8,7 @@ import torch
 
 from ..ir.graph import DeviceData
 from ..lazy.tensor import XlaTensor
-from ..ops.layer_checks import check_targets
+from ..ops import CHECKS
 from ..pjrt.transfer import host_array, host_tensor
 from .copies import strided
 
@@ -143,7 +143,7 @@ def _ctc_loss(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         _within("ctc_loss", "input_lengths", args[2], 0, args[0].shape[0])
         lengths = _known(args[3])
         if lengths is not None:
-            check_targets(args[1], lengths.reshape(-1).tolist())
+            CHECKS[torch.ops.aten._ctc_loss.default](*args[:2], [0] * lengths.size, lengths.reshape(-1).tolist())
 
 
 # --- ranges that are no indices of a dim ------------------------------------------------------------------------------

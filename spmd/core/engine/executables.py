@@ -10,16 +10,14 @@ from ..base import counters, in_flight
 from ..compile import cache, stack_groups
 from ..explain import failing
 from ..hlo.program import Program
-from ..ir.graph import DeviceData, Graph
+from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
 from ..lazy.storage import unlocked
-from ..lower.numbers import pack_numbers
-from ..passes import scan_layers
 from ..pjrt import agreement, processes, runs, transfer
-from . import stacks
+from . import prepare, stacks
 
 # Finds the loops of a graph, and the inputs and results that are to be rows of stacks.
-form: stack_groups.Form = scan_layers.scanned
+form: stack_groups.Form = prepare.formed
 
 
 def formed(graph: Graph, *, may_scan: bool = True) -> Graph:
@@ -53,7 +51,9 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     started = counters.now()
     failing.check_memory(program, graph)
     floats, integers = pack_numbers(graph.nodes)
-    vectors = (np.array(floats, np.float64), np.array(integers, np.int64))
+    vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
+    if program.numbers is not None:
+        vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)

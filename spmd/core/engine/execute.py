@@ -14,16 +14,15 @@ from ..ir.source import Line
 from ..lazy import recorders
 from ..lazy.annotations import annotate_again
 from ..lazy.storage import ASIDE, READ, Storage, pending_elsewhere
-from ..passes import changing, dynamic, iteration_counts, lengths, nans, padded_memo
-from ..pjrt import processes, transfer
-from ..pjrt.host import is_forbidden
+from ..passes import changing, dynamic, lengths, nans
+from ..pjrt import transfer
 from ..sharding.value import Sharding
 from . import executables
 from .abstract import recording
-from .cutting import cut_before, cut_changing, finer, steps_written
 from .initialization import initialize_state
 from .placement import bring, check_here, is_placed_in, pinned_sharding, written_over
-from .schedule import Flow, Root, Subgraph, around_host, by_mesh
+from .prepare import prepared
+from .schedule import Flow, Root, Subgraph, by_mesh
 
 
 def run(storages: Iterable[Storage], line: Line, *, donate: bool = True, for_read: bool = False) -> int:
@@ -128,7 +127,7 @@ def _flow(todo: Sequence[Subgraph], rest: Sequence[Node], left: Sequence[Root], 
     return flow
 
 
-def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> list[Subgraph]:
+def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> Sequence[Subgraph]:
     """Computes the results of a subgraph's ops without a program; the ops that read them find data."""
     made: dict[Any, DeviceData] = {}
     for node in subgraph.nodes:
@@ -145,8 +144,8 @@ def _run_on_host(subgraph: Subgraph, roots: Sequence[Root], flow: Flow) -> list[
 
 def _run_subgraph(
     subgraph: Subgraph, here: int, left: list[Root], flow: Flow, line: Line, *, donate: bool
-) -> list[Subgraph]:
-    """Runs one subgraph, or returns the finer ones to be run in its place."""
+) -> Sequence[Subgraph]:
+    """Runs one subgraph, or returns those that run in its place."""
     roots = flow.roots_of(here)
     if _watches():
         _run_watched(subgraph, roots, flow, line, nans.looked_for())
@@ -160,47 +159,19 @@ def _run_subgraph(
 
     graph = graph_now()
     check_here(graph.mesh)
+    found = prepared(graph, subgraph, left, flow, line, donate=donate)
+    if found.cut:
+        return found.cut
     plan = recording()
     if plan is not None:
-        subgraphs = [] if subgraph.is_final or not donate else finer(subgraph, graph, [storage for _, storage in left])
-        if not subgraphs:
-            _take_all(roots, plan.run(graph), flow)
-        return subgraphs
-    program, why_not, is_scanned = cache.find(graph), "", False
-    key = graph.key() if program is None else None  # as it was recorded
-    if program is None and donate and (cut := cut_before(subgraph, graph, key, left, flow)):
-        return cut
-    if program is None and not subgraph.is_final and not processes.several():
-        known = padded_memo.again(graph)
-        graph, program = (graph, None) if known is None else known
-    if program is None and not subgraph.is_final and donate and not processes.several():
-        scanned = iteration_counts.scanned(graph, line, written=steps_written([storage for _, storage in left]))
-        if isinstance(scanned, Graph):
-            graph, is_scanned = scanned, scanned is not graph
-            program = cache.find(graph) if is_scanned else None
-        else:
-            why_not = str(scanned)
-    if program is None and not subgraph.is_final and not is_scanned:
-        subgraphs = finer(subgraph, graph, [storage for _, storage in left]) if donate else []
-        if subgraphs:
-            return subgraphs
-        # The knowledge of earlier runs may differ between processes: with several, every graph runs as it is.
-        if not processes.several():
-            adapted = dynamic.adapt(graph, line)
-            if adapted.host_computed and not is_forbidden():
-                return around_host(Subgraph(adapted.graph.nodes, subgraph.where), adapted.host_computed)
-            is_padded = adapted.graph is not graph
-            graph, why_not, program = adapted.graph, why_not or adapted.why_not, adapted.program or cache.find(graph)
-            if program is None and not is_padded and donate:
-                cut = cut_changing(subgraph, graph, key, left, flow, line)
-                if cut:
-                    return cut
-        program = program or cache.find(graph)
+        _take_all(roots, plan.run(found.graph), flow)
+        return []
+    graph, program = found.graph, found.program
     if program is None:
-        executables.compile_unlocked(graph, "step", line, why_not)
+        executables.compile_unlocked(graph, "step", line, found.why_not)
         # Other threads have recorded and annotated meanwhile: what they read is kept, their annotations apply.
         flow.add_others(_recorded_elsewhere([*left, *roots]))
-        graph = _like(graph, graph_now(), line, is_scanned=is_scanned)
+        graph = found.again(graph_now())
         program = executables.program_for(graph, "step", line)
     bring(graph.inputs, graph.shardings)
     _take_all(roots, _run_program(program, _spared(graph, program.donated, flow), line), flow)
@@ -218,14 +189,6 @@ def _take_all(roots: Sequence[Root], outputs: Sequence[DeviceData], flow: Flow) 
     flow.give({value_name(value): data for (value, _), data in zip(roots, made, strict=True)})
     for (value, storage), data, device_data in zip(roots, made, outputs, strict=True):
         _take(storage, value, data, device_data.sharding)
-
-
-def _like(before: Graph, graph: Graph, line: Line, *, is_scanned: bool) -> Graph:
-    """The graph with the changes that `before` had got before it was compiled: its loop found, or its dims padded."""
-    if is_scanned:
-        again = iteration_counts.scanned(graph, line)
-        return again if isinstance(again, Graph) else graph
-    return graph if before.roots == graph.roots else dynamic.padded(graph).graph
 
 
 def _spared(graph: Graph, donated: Sequence[bool], flow: Flow) -> Graph:

@@ -11,7 +11,7 @@ from ..base import counters, interrupt
 from ..base.config import config
 from ..explain import failing
 from ..ir.errors import AbstractError
-from ..ir.graph import DeviceData, Node, is_data, origin
+from ..ir.graph import DeviceData, Node, is_data, is_unpadded, origin
 from ..ir.source import describe, user_line
 from ..lazy import body, recorders
 from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, Storage, forget_reads, pending_elsewhere
@@ -37,7 +37,7 @@ def materialise(storage: Storage, call: str = "a read", *, together: bool = Fals
     sync may be another thread's, which needs it.
     """
     if type(storage.value) is not DeviceData and body.names():
-        if body.is_inside(storage.value, {}):
+        if body.on_stand_ins([storage.value]):
             body.refuse(
                 call,
                 f"{storage.meta!r} has another value in each iteration (or on each shard) and none while the body is "
@@ -141,17 +141,19 @@ class Lease(NamedTuple):
 
 @contextlib.contextmanager
 def leased(
-    storage: Storage, call: str = "a read", *, on_device: bool = False, together: bool = False
+    storage: Storage, call: str = "a read", *, on_device: bool = False, together: bool = False, padded: bool = False
 ) -> Iterator[Lease]:
     """Lends the storage's value to a read outside the lock: inside this context no other thread's sync donates its
     buffer.
 
-    on_device: host data is uploaded first. call, together: see `host_value`.
+    on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
+    `host_value`.
     """
     lease = None
     while lease is None:  # once, unless another thread writes the storage just now
-        materialise(storage, call, together=together)
-        lease = _lease(storage, call, on_device=on_device)
+        if not padded or not is_unpadded(storage.value):
+            materialise(storage, call, together=together)
+        lease = _lease(storage, call, on_device=on_device, padded=padded)
     try:
         yield lease
     finally:
@@ -159,10 +161,12 @@ def leased(
             lease.device_data.shared -= 1
 
 
-def _lease(storage: Storage, call: str, *, on_device: bool) -> Lease | None:
+def _lease(storage: Storage, call: str, *, on_device: bool, padded: bool) -> Lease | None:
     """A lease of a storage that has data; None where it has none."""
     with LOCK:
         device_data = storage.value
+        if padded and is_unpadded(device_data):
+            (device_data,) = device_data.operands
         if type(device_data) is not DeviceData:
             return None
         if device_data.is_abstract:
@@ -184,21 +188,27 @@ def _lease(storage: Storage, call: str, *, on_device: bool) -> Lease | None:
 
 def host_value(storage: Storage, call: str = "a read", *, together: bool = False) -> np.ndarray:
     """The full value of a storage as a host array of the logical shape; `call` is the function that the user called.
+    Padded data is read with its padding, so that no length needs a program.
 
     together: all processes read it at once, so that shards of other processes can be fetched. Raises ProcessError where
     these are needed and it is not set.
     """
-    with leased(storage, call, together=together) as lease:
+    with leased(storage, call, together=together, padded=True) as lease:
         if lease.host is not None:
-            return lease.host
+            return _without_padding(lease.host, storage)
         counters.add("host_reads")
         device_data = lease.device_data
         try:
-            return _download(lease, call, together=together)
+            return _without_padding(_download(lease, call, together=together), storage)
         except jax.errors.JaxRuntimeError as error:
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
             raise explained from error
+
+
+def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:
+    shape = storage.meta.shape
+    return array if array.shape == shape else np.ascontiguousarray(array[tuple(map(slice, shape))])
 
 
 def _download(lease: Lease, call: str, *, together: bool) -> np.ndarray:

@@ -7,7 +7,7 @@ from types import CodeType
 from typing import Any
 
 from ..compile import cache
-from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, topological
+from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
 from ..ir.source import Line
 from ..lazy.storage import Storage
 from ..pjrt import transfer
@@ -89,21 +89,24 @@ def initialize_state(
 def initial_values(storages: list[Storage], unused: Sequence[Storage] = ()) -> dict[Storage, Value]:
     """The initial value of each storage that was made since the last sync: a constant or, for parameters and buffers, a
     value that depends on constants and random keys alone. unused: storages whose present value is one."""
-    known: dict[Value, bool] = {}
     fixed: dict[Storage, list[Value]] = {storage: [storage.value] for storage in unused}
-    for storage in storages:
-        history = [*(storage.past or ()), storage.value] if storage.is_state else storage.past or ()
-        for value in history:
-            if type(value) is not DeviceData and (
-                _constant(value) is not None or (storage.is_state and is_pure(value, known))
-            ):
-                fixed.setdefault(storage, []).append(value)
+    histories = [
+        (storage, value)
+        for storage in storages
+        for value in ([*(storage.past or ()), storage.value] if storage.is_state else storage.past or ())
+        if type(value) is not DeviceData
+    ]
+    later = impure([value for storage, value in histories if storage.is_state])
+    for storage, value in histories:
+        if _constant(value) is not None or (storage.is_state and origin(value) not in later):
+            fixed.setdefault(storage, []).append(value)
     if not fixed:
         return {}
     # An optimizer's decay of the weights and the counter of batches depend on constants alone, too: the initial value
     # is the one that the rest of the step reads first; where nothing reads it, the last from before the step.
-    read = _first_read(storages, {value for values in fixed.values() for value in values}, known)
-    begins = _first_impure(storages, known)
+    step = impure([storage.value for storage in storages])
+    read = _first_read(storages, {value for values in fixed.values() for value in values}, step)
+    begins = next((node.serial for node in step), math.inf)
     initial = {}
     for storage, values in fixed.items():
         before = [value for value in values if _serial(value) < begins]
@@ -198,23 +201,17 @@ def _graph_of(initial: Sequence[Initial], mesh: Sharding) -> Graph:
     return Graph(nodes, inputs, shardings, roots, pinned, (False,) * len(inputs), mesh)
 
 
-def _first_impure(storages: Sequence[Storage], known: dict[Value, bool]) -> float:
-    """The serial of the first op that depends on more than constants and random keys: there the step has begun."""
-    nodes, _ = topological([storage.value for storage in storages])
-    return next((node.serial for node in nodes if not is_pure(node, known)), math.inf)
-
-
 def _serial(value: Value) -> float:
     maker = origin(value)
     assert maker is not None, "data has no op"
     return maker.serial
 
 
-def _first_read(storages: Sequence[Storage], candidates: set[Value], known: dict[Value, bool]) -> set[Value]:
-    """The candidates that are read, directly or through other pure values, by values that are not pure."""
+def _first_read(storages: Sequence[Storage], candidates: set[Value], step: dict[Node, None]) -> set[Value]:
+    """The candidates that are read, directly or through other pure values, by ops of the step, which are not pure."""
     read: set[Value] = set()
     seen: set[Value] = set()
-    stack = [storage.value for storage in storages if not is_pure(storage.value, known)]
+    stack = [storage.value for storage in storages if origin(storage.value) in step]
     while stack:
         value = stack.pop()
         if value in candidates:
@@ -236,20 +233,6 @@ def _constant(value: Value) -> Any:
     return value.numbers[0] if value.op.constant == "lifted" else value.op.constant
 
 
-def is_pure(value: Value, known: dict[Value, bool]) -> bool:
-    """True if a value depends on constants and random keys alone."""
-    stack = [value]
-    while stack:
-        top = stack[-1]
-        if top in known:
-            stack.pop()
-        elif isinstance(top, DeviceData):
-            known[top] = False
-        else:
-            operands: Sequence[Value] = (top.node,) if isinstance(top, TupleElement) else top.operands
-            waiting = [operand for operand in operands if operand not in known]
-            if waiting:
-                stack.extend(waiting)
-            else:
-                known[top] = all(known[operand] for operand in operands)
-    return known[value]
+def impure(values: Sequence[Value]) -> dict[Node, None]:
+    """The ops behind these values that depend on more than constants and random keys: on data."""
+    return depending(values, lambda node: any(type(operand) is DeviceData for operand in node.operands))

@@ -1,6 +1,6 @@
 """The schedule of a graph: subgraphs, each on one mesh or on the host, and the readers of values across them.
 
-Not here: where a graph is cut (`cutting`), running the subgraphs (`execute`).
+Not here: where a graph is cut (`passes.cuts`), running the subgraphs (`execute`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

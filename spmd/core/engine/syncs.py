@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..base import counters, interrupt, pace
+from ..base.state import held
 from ..compile import compiler
 from ..ir.graph import DeviceData, Graph, is_data, topological
 from ..ir.source import user_line
@@ -22,7 +23,7 @@ from . import executables
 from .abstract import recording
 from .execute import graph_of, roots_of, run
 from .failed import give_up
-from .initialization import is_pure
+from .initialization import impure
 from .placement import meshes_met
 
 
@@ -44,14 +45,20 @@ class Synced:
 
 # Called after each sync, in order, with its record.
 AFTER: "OrderedDict[int, Callable[[Synced], Any]]" = OrderedDict()
-_notifying = threading.local()  # .now: this thread calls them; syncs that they start are not reported
+
+
+class _Thread(threading.local):
+    is_notifying = False  # whether this thread calls them; syncs that they start are not reported
+
+
+_thread = _Thread()
 
 
 class Watch:
     """Counts the programs run and compiled since it was made, for the functions in `AFTER`."""
 
     def __init__(self) -> None:
-        self.is_on = bool(AFTER) and recording() is None and not getattr(_notifying, "now", False)
+        self.is_on = bool(AFTER) and recording() is None and not _thread.is_notifying
         if self.is_on:
             self.num_runs, self.last = counters.counter("runs"), counters.last_compile()
 
@@ -61,12 +68,9 @@ class Watch:
             return
         num_programs = max(counters.counter("runs") - self.num_runs, 0)
         done = Synced(str(user_line()), num_tensors, num_programs, counters.compiled_since(self.last))
-        _notifying.now = True
-        try:
+        with held(_thread, is_notifying=True):
             for function in [*AFTER.values()]:
                 function(done)
-        finally:
-            _notifying.now = False
 
 
 def sync(*, wait: bool = False, for_read: bool = False) -> None:
@@ -104,7 +108,7 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
 def _is_far_state(storage: Storage) -> bool:
     """True for the initial value of a parameter or buffer on devices that are not here: it is planned, never run."""
     sharding = storage.sharding
-    return storage.is_state and sharding is not None and sharding.target is not None and is_pure(storage.value, {})
+    return storage.is_state and sharding is not None and sharding.target is not None and not impure([storage.value])
 
 
 def _forget_what_ran() -> None:

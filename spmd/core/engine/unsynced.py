@@ -12,11 +12,11 @@ from ..lazy.storage import LIVE, LOCK, SYNC_LOCK, forget_reads, pending
 from ..passes import nans, unsynced_loops
 from ..pjrt import processes
 from .abstract import recording
-from .cutting import between
 from .execute import roots_of, run_schedule
 from .failed import give_up
 from .initialization import initialize_state
 from .placement import meshes_met
+from .prepare import between
 from .schedule import Root, Subgraph, by_mesh
 from .syncs import sync
 

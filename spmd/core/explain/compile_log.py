@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections import Counter
+from typing import Any
 
 from ..base import counters
 from ..hlo.costs import repeated_flops
@@ -18,15 +19,14 @@ _COLLECTIVE = re.compile(rf"= .*? ({'|'.join(KINDS)})(-start)?\(")
 
 def record(program: Program, graph: Graph, name: str, cause: str, line: Line, seconds: float) -> counters.CompileRecord:
     """Returns a program's line of the compile log."""
+    notes, graph = graph.notes, graph.recorded or graph
     memory = program.executable.memory_analysis()
     text = program.executable.as_text()
     counts = Counter(match[1] for match in _COLLECTIVE.finditer(text))
     module = Module(text) if counts or " while(" in text else None
     program.exchanges = exchanges(module, graph) if counts and module is not None else ()
     return counters.CompileRecord(
-        name=name,
-        cause=cause,
-        line=str(line),
+        **_of_run(program, graph, name, cause, line),
         seconds=seconds,
         nodes=len(program.entries),
         argument_bytes=getattr(memory, "argument_size_in_bytes", 0),
@@ -35,38 +35,29 @@ def record(program: Program, graph: Graph, name: str, cause: str, line: Line, se
         alias_bytes=getattr(memory, "alias_size_in_bytes", 0),
         flops=num_flops(program.executable) + (0 if module is None else repeated_flops(module)),
         collectives=dict(counts),
-        traffic=table(program.exchanges, graph),
-        loops=_iterations(program),
-        functions=_functions_of(program, line),
+        passes=notes,
     )
+
+
+def _of_run(program: Program, graph: Graph, name: str, cause: str, line: Line) -> dict[str, Any]:
+    """Returns the fields that belong to the run that needs a program."""
+    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
+    return {
+        "name": name, "cause": cause, "line": str(line), "traffic": table(program.exchanges, graph),
+        "loops": tuple((iterations, period) for _, iterations, period in program.loops),
+        "functions": tuple(map(counters.place_of_code, codes)),
+    }  # fmt: skip
 
 
 def taken(program: Program, graph: Graph, name: str, cause: str, line: Line) -> None:
     """Assigns a program that was compiled for a plan, or by an earlier process, to this graph: sets its source lines
     and adds its line to the compile log."""
     assert program.record is not None, "it was compiled"
+    graph = graph.recorded or graph
     program.name, program.line, program.is_planned = name, line, False
     program.lines = [node_line(node) for node in graph.nodes]
-    program.record = dataclasses.replace(
-        program.record,
-        name=name,
-        cause=cause,
-        line=str(line),
-        traffic=table(program.exchanges, graph),
-        loops=_iterations(program),
-        functions=_functions_of(program, line),
-    )
+    program.record = dataclasses.replace(program.record, **_of_run(program, graph, name, cause, line))
     counters.record_compile(program.record)
-
-
-def _iterations(program: Program) -> tuple[tuple[int, int], ...]:
-    return tuple((iterations, period) for _, iterations, period in program.loops)
-
-
-def _functions_of(program: Program, line: Line) -> tuple[str, ...]:
-    """Returns the user's functions that recorded a program's ops or needed it, each as "file:first line"."""
-    codes = {place.code: None for place in (*program.lines, line) if place.code is not None}
-    return tuple(counters.place_of_code(code) for code in codes)
 
 
 def num_flops(executable: object) -> float:

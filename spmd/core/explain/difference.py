@@ -36,20 +36,21 @@ class Requested:
     def __init__(self, graph: Graph, run: int):
         self.entries = [node.op for node in graph.nodes]
         self.lines = [node_line(node) for node in graph.nodes]
-        self.inputs = [
-            (device_data.meta, sharding) for device_data, sharding in zip(graph.inputs, graph.shardings, strict=True)
-        ]
+        self.inputs = list(zip((data.meta for data in graph.inputs), graph.shardings, strict=True))
         place = _places(graph)
         self.wiring = [tuple(map(place, node.operands)) for node in graph.nodes]
         self.roots = list(map(place, graph.roots))
         self.pinned = list(graph.pinned)
         self.donated = graph.donated
-        self.settings = _settings()
+        self.settings = {name: getattr(config, name) for name in SETTINGS}
         self.run = run
 
-
-def _settings() -> tuple[Any, ...]:
-    return tuple(getattr(config, name) for name in SETTINGS)
+    def value(self, place: Place) -> str:
+        """Describes a value by its place."""
+        at, _ = place
+        if at < 0:
+            return f"input {~at} ({self.inputs[~at][0]!r})"
+        return f"the result of {self.entries[at].name} at {self.lines[at]}"
 
 
 def _places(graph: Graph) -> Callable[[Value], Place]:
@@ -69,13 +70,14 @@ def difference(before: Requested, graph: Graph, *, num_equal: int = 0) -> str:
         return (
             changed if num_equal < 2 else f"{changed} ({num_equal} programs here differ from this one by shapes alone)"
         )
+    now = Requested(graph, before.run)
     return (
-        _changed_setting(before)
+        _changed_setting(before, now)
         or _new_dynamic_length(before, graph)
         or _changed_ops(before, graph)
-        or _changed_wiring(before, graph)
+        or _changed_wiring(before, now)
         or _changed_input_layout(before, graph)
-        or _changed_results(before, graph)
+        or _changed_results(before, now)
         or _changed_donation(before, graph)
         or "the same ops, on a mesh whose devices are in another order"
     )
@@ -111,10 +113,10 @@ def _read_at(device_data: DeviceData, nodes: Sequence[Node]) -> str:
 # --- the setting ------------------------------------------------------------------------------------------------------
 
 
-def _changed_setting(before: Requested) -> str | None:
-    for name, old, new in zip(SETTINGS, before.settings, _settings(), strict=True):
-        if old != new:
-            return f"spmd.config.{name} is now {new!r}, before {old!r}"
+def _changed_setting(before: Requested, now: Requested) -> str | None:
+    for name, old in before.settings.items():
+        if old != now.settings[name]:
+            return f"spmd.config.{name} is now {now.settings[name]!r}, before {old!r}"
     return None
 
 
@@ -156,22 +158,17 @@ def _first_change(before: Requested, graph: Graph, start: int) -> str:
         kind, low, high, begin, end = next(part for part in parts if part[0] != "equal")
         gone, new = high - low, end - begin
     if kind == "insert":
-        return f"{_op_of(news[0].op)} is new{_more(new)} at {_line(news[0])}"
+        return f"{_op_of(news[0].op)} is new{_more(new)} at {node_line(news[0])}"
     if kind == "delete":
         return f"{_op_of(olds[0])} is gone{_more(gone)}; it was at {before.lines[start]}"
     old, node = olds[0], news[0]
     if old.name != node.op.name:
-        return f"op {node.op.name} instead of {old.name} at {_line(node)}"
-    return f"{_changed_op(old, node, graph)} at {_line(node)}"
+        return f"op {node.op.name} instead of {old.name} at {node_line(node)}"
+    return f"{_changed_op(old, node, graph)} at {node_line(node)}"
 
 
 def _more(count: int) -> str:
     return f" with {count - 1} behind it" if count > 1 else ""
-
-
-def _line(node: Node) -> Line:
-    """Returns the line at which an op was written; for a backward op, its forward op's."""
-    return node_line(node)
 
 
 def _op_of(op: OpSpec) -> str:
@@ -206,8 +203,7 @@ def _changed_op(old: OpSpec, node: Node, graph: Graph) -> str:
     if old.dynamic_start is not None and old.dynamic_start[0] is new:
         return f"{new.name}: the position ({old.statics}) differs from run to run and is an operand from now on"
     if len(old.operands) != len(new.operands):
-        listed = ", ".join(map(repr, new.operands)), ", ".join(map(repr, old.operands))
-        return f"{new.name} now reads {listed[0]}, before {listed[1]}"
+        return f"{new.name} now reads {_listed(new.operands)}, before {_listed(old.operands)}"
     changed = _changed_arguments(old.statics, new.statics)
     if changed:
         return f"{new.name}: {', '.join(now for now, _ in changed)}, before {', '.join(was for _, was in changed)}"
@@ -233,12 +229,11 @@ def _listed(metas: Sequence[Any]) -> str:
 def _changed_arguments(old: str, new: str) -> list[tuple[str, str]]:
     """Returns the arguments, tensors aside, that differ between two texts: each as (now, before)."""
     was, now = _arguments(old), _arguments(new)
-    names = [name for name in now | was if now.get(name) != was.get(name)]
-    changed = [(f"{name}={now.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}") for name in names]
     return [
-        pair
-        for name, pair in zip(names, changed, strict=True)
-        if not (_OPERAND.match(now.get(name, "")) and _OPERAND.match(was.get(name, "")))
+        (f"{name}={now.get(name, '(none)')}", f"{name}={was.get(name, '(none)')}")
+        for name in now | was
+        if now.get(name) != was.get(name)
+        and not (_OPERAND.match(now.get(name, "")) and _OPERAND.match(was.get(name, "")))
     ]
 
 
@@ -254,24 +249,13 @@ def _arguments(statics: str) -> dict[str, str]:
 # --- the same ops -----------------------------------------------------------------------------------------------------
 
 
-def _changed_wiring(before: Requested, graph: Graph) -> str | None:
+def _changed_wiring(before: Requested, now: Requested) -> str | None:
     """Describes the first op that reads another value."""
-    places = _places(graph)
-    for node, old in zip(graph.nodes, before.wiring, strict=True):
-        new = tuple(map(places, node.operands))
-        if new != old:
-            i = next(i for i, (a, b) in enumerate(zip(new, old, strict=True)) if a != b)
-            entries, lines = [node.op for node in graph.nodes], [node_line(node) for node in graph.nodes]
-            now = _value(new[i], entries, lines, [device_data.meta for device_data in graph.inputs])
-            was = _value(old[i], before.entries, before.lines, [meta for meta, _ in before.inputs])
-            return f"{node.op.name} at {node_line(node)} reads {now}, before {was}"
+    for op, line, new, old in zip(now.entries, now.lines, now.wiring, before.wiring, strict=True):
+        for place, was in zip(new, old, strict=True):
+            if place != was:
+                return f"{op.name} at {line} reads {now.value(place)}, before {before.value(was)}"
     return None
-
-
-def _value(place: Place, entries: Sequence[OpSpec], lines: Sequence[Line], metas: Sequence[Any]) -> str:
-    """Describes a value of a program by its place."""
-    at, _ = place
-    return f"input {~at} ({metas[~at]!r})" if at < 0 else f"the result of {entries[at].name} at {lines[at]}"
 
 
 def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
@@ -284,35 +268,20 @@ def _changed_input_layout(before: Requested, graph: Graph) -> str | None:
     return None
 
 
-def _changed_results(before: Requested, graph: Graph) -> str | None:
+def _changed_results(before: Requested, now: Requested) -> str | None:
     """Describes the first result that is newly kept, is no longer kept, or must have another sharding."""
-    place = _places(graph)
-    now = dict(zip(map(place, graph.roots), graph.pinned, strict=True))
-    was = dict(zip(before.roots, before.pinned, strict=True))
-    entries, lines, metas = (
-        before.entries,
-        [node_line(node) for node in graph.nodes],
-        [device_data.meta for device_data in graph.inputs],
-    )
-    for at in now:
-        if at not in was:
-            return (
-                f"{_value(at, entries, lines, metas)} is kept, before it was not: a tensor more is alive at the "
-                f"sync ({len(now)}, before {len(was)})"
-            )
-    for at in was:
-        if at not in now:
-            return (
-                f"{_value(at, entries, before.lines, metas)} is not kept any more: a tensor less is alive at the "
-                f"sync ({len(now)}, before {len(was)})"
-            )
-    for at, sharding in now.items():
-        if sharding is not was[at]:
-            shardings = [_requested(one) for one in (sharding, was[at])]
-            return f"{_value(at, entries, lines, metas)} is to be sharded {shardings[0]}, before {shardings[1]}"
-    if list(now) != list(was):
-        return "the same values are kept, written in another order"
-    return None
+    new, old = (dict(zip(graph.roots, graph.pinned, strict=True)) for graph in (now, before))
+    counts = f"alive at the sync ({len(new)}, before {len(old)})"
+    for at in new:
+        if at not in old:
+            return f"{now.value(at)} is kept, before it was not: a tensor more is {counts}"
+    for at in old:
+        if at not in new:
+            return f"{before.value(at)} is not kept any more: a tensor less is {counts}"
+    for at, sharding in new.items():
+        if sharding is not old[at]:
+            return f"{now.value(at)} is to be sharded {_requested(sharding)}, before {_requested(old[at])}"
+    return "the same values are kept, written in another order" if list(new) != list(old) else None
 
 
 def _requested(sharding: Sharding | None) -> str:

@@ -57,10 +57,6 @@ class Guard(contextlib.ContextDecorator):
     def __exit__(self, *_: object) -> None:
         _thread.guards.remove(self)
 
-    def counts(self, *, is_first: bool) -> bool:
-        """True if the limit applies to a program."""
-        return not (is_first and self.allow_first)
-
 
 @overload
 def no_recompile(function: None = None, /, *, max_programs: int = 0, allow_first: bool = False) -> Guard: ...
@@ -107,7 +103,7 @@ def no_recompile(function: Any = None, /, *, max_programs: int = 0, allow_first:
 
 def refuse(graph: Graph, name: str, line: Line, cause: str, *, is_first: bool) -> None:
     """Raises RecompileError, before a graph is compiled, if this thread is in a context that does not allow it."""
-    counting = [guard for guard in getattr(_thread, "guards", ()) if guard.counts(is_first=is_first)]
+    counting = [guard for guard in getattr(_thread, "guards", ()) if not (is_first and guard.allow_first)]
     for guard in counting:
         if guard.compiled >= guard.max_programs:
             had = f" ({guard.compiled} were before, max_programs={guard.max_programs})" if guard.max_programs else ""

@@ -1,6 +1,7 @@
 """The optimised program as text: its computations, and the number of times that each of them runs."""
 
 import functools
+import math
 import re
 from dataclasses import dataclass, field
 
@@ -19,7 +20,8 @@ class Instruction:
     @functools.cached_property
     def arguments(self) -> str:
         """The text between the parentheses."""
-        return self.rest[: _closing(self.rest)]
+        found = _ARGUMENTS.match(self.rest)
+        return self.rest if found is None else found[1]
 
     @property
     def operands(self) -> list[str]:
@@ -35,19 +37,22 @@ class Instruction:
     @functools.cached_property
     def called(self) -> list[tuple[str, str]]:
         """The computations that the line calls, each with the name of the attribute."""
-        found = []
-        for match in _CALLED.finditer(self.rest):
-            rest = self.rest[match.end() :]
-            names = rest[: rest.index("}")] if rest.startswith("{") else _END.split(rest, maxsplit=1)[0]
-            found += [(match[1], name.strip().lstrip("%")) for name in names.strip("{}").split(",") if name.strip()]
-        return found
+        return [(kind, name) for kind, names in _CALLED.findall(self.rest) for name in _CALLED_NAME.findall(names)]
 
 
 _NAME = re.compile(r"%([\w.\-]+)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _TRIPS = re.compile(r'"?known_trip_count"?:\s*\{\s*"?n"?:\s*"?(\d+)')
-_CALLED = re.compile(r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)=")
-_END = re.compile(r"[,\s]")
+_CALLED = re.compile(
+    r"\b(body|condition|calls|to_apply|branch_computations|true_computation|false_computation)=(\{[^}]*\}|[^,\s]+)"
+)
+_CALLED_NAME = re.compile(r"[\w.\-]+")
+# Arguments, too, have parentheses: those of layouts, which no attribute follows.
+_ARGUMENTS = re.compile(r"(.*?)\)(?=, [\w\-]+=|\s*$)")
+_INSTRUCTION = re.compile(r"\s*(?:ROOT )?%?(\S+) = (.*?) ([\w\-]+)\((.*)")
+_HEAD = re.compile(r"(ENTRY )?%?(?!HloModule)([^ (]+)[ (].*\{")
+# The last line of a computation; it names the thread of one that runs on a TPU's other cores.
+_CLOSED = re.compile(r"\}(?:, execution_thread=\"\w+\")?\s*")
 _ARRAY = re.compile(r"\b(pred|[a-z]+\d+[a-z\d]*)\[([\d,<=]*)\]")
 _BITS = re.compile(r"\d+")
 
@@ -95,18 +100,13 @@ class Module:
         current: Computation | None = None
         for line in text.splitlines():
             if current is None:
-                if line.endswith("{") and not line.startswith("HloModule"):
-                    head = line.removeprefix("ENTRY ").lstrip("%")
-                    current = Computation(re.split(r"[ (]", head, maxsplit=1)[0])
-                    self.computations[current.name] = current
-                    if line.startswith("ENTRY"):
-                        self.entry = current.name
+                if (head := _HEAD.fullmatch(line)) is not None:
+                    current = self.computations[head[2]] = Computation(head[2])
+                    self.entry = head[2] if head[1] else self.entry
             elif _CLOSED.fullmatch(line):  # a full match, as lines of a kernel's configuration begin so
                 current = None
-            else:
-                instruction = _instruction(line)
-                if instruction is not None:
-                    current.lines.append(instruction)
+            elif (found := _INSTRUCTION.fullmatch(line)) is not None:
+                current.lines.append(Instruction(*found.groups()))
         self._count()
 
     def _count(self) -> None:
@@ -148,45 +148,14 @@ class Module:
         return 1 if counted is None else counted
 
 
-def _closing(text: str) -> int:
-    """Returns the position of the parenthesis that closes one opened before the text."""
-    depth = 1
-    for found in _PARENTHESIS.finditer(text):
-        depth += 1 if found[0] == "(" else -1
-        if not depth:
-            return found.start()
-    return len(text)
-
-
-_PARENTHESIS = re.compile(r"[()]")
-# The last line of a computation; it names the thread of one that runs on a TPU's other cores.
-_CLOSED = re.compile(r"\}(?:, execution_thread=\"\w+\")?\s*")
-
-
-def _instruction(line: str) -> Instruction | None:
-    head, equals, rest = line.strip().removeprefix("ROOT ").partition(" = ")
-    if not equals:
-        return None
-    if rest.startswith("("):
-        end = _closing(rest[1:]) + 1
-        shape, rest = rest[: end + 1], rest[end + 2 :]
-    else:
-        shape, _, rest = rest.partition(" ")
-    opcode, _, rest = rest.partition("(")
-    return Instruction(head.lstrip("%"), shape, opcode, rest)
-
-
 @functools.lru_cache(4096)
 def arrays(shape: str) -> tuple[tuple[str, tuple[int, ...], int], ...]:
     """Returns dtype, dims and bytes of each array of a result."""
     found = []
     for dtype, text in _ARRAY.findall(shape):
         dims = tuple(int(dim.lstrip("<=")) for dim in text.split(",") if dim)
-        numel = 1
-        for dim in dims:
-            numel *= dim
         width = _BITS.search(dtype)
-        found.append((dtype, dims, -(-numel * (8 if width is None else int(width[0])) // 8)))
+        found.append((dtype, dims, -(-math.prod(dims) * (8 if width is None else int(width[0])) // 8)))
     return tuple(found)
 
 

@@ -5,10 +5,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from ..base.counters import Collective
 from ..ir.graph import Graph, Node, TupleElement, Value, origin
 from ..ir.source import Line, node_line
 from ..sharding.topology import Target, all_devices, slices, stand_in
@@ -22,33 +22,15 @@ KINDS = (
 _STARTS = {f"{kind}-start": kind for kind in KINDS} | {kind: kind for kind in KINDS}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """One collective of a program. node: the index of the recorded op that it came from; None where XLA names none.
-
-    axes, size: the mesh axes over which a group of `size` devices exchanges data; data: the bytes that a group gathers,
-    reduces or exchanges, as one device holds them unsharded; count: the number of times in a run. is_sliced: each
-    device keeps only its own shard of an all-reduce's result, so that another backend would have a reduce-scatter.
-    link: between several slices, the network: "ici" inside of a slice, "dcn" between slices. is_async: the device
-    computes something else between its start and its end.
-    """
-
-    kind: str
-    axes: tuple[str, ...]
-    size: int
-    data: int
-    count: int
-    node: int | None
-    is_sliced: bool
-    link: str
-    is_async: bool = False
+# A collective of a program, with the place of the recorded op that it came from; None where XLA names none.
+Exchange = tuple[Collective, int | None]
 
 
-def collectives(module: Module, graph: Graph) -> list[Found]:
-    """Returns the collectives of the program of a graph, in the order of its text."""
+def collectives(module: Module, graph: Graph) -> list[Exchange]:
+    """Returns the collectives of the program of a graph, in the order of its text, without the names of the ops."""
     meshes, num_nodes = graph.meshes(), len(graph.nodes)
     names: dict[str, tuple[tuple[str, ...], int, str]] = {}
-    found = []
+    found: list[Exchange] = []
     seen: set[str] = set()
     links = _links(module)
     for computation in module.computations.values():
@@ -77,7 +59,10 @@ def collectives(module: Module, graph: Graph) -> list[Found]:
                 node = node_index(_scope(computation, line), num_nodes)
             # Of a chain the first link is the start, the last one the end.
             is_async = links[chain] > 2 if chain else _is_overlapped(computation, line)
-            found.append(Found(kind, axes, size, data, computation.count, node, is_sliced, link, is_async))
+            row = Collective(
+                kind, axes, size, data, computation.count, is_sliced=is_sliced, link=link, is_async=is_async
+            )  # fmt: skip
+            found.append((row, node))
     return found
 
 
@@ -168,7 +153,10 @@ def _shape_of(operand: str, computation: Computation) -> str:
 
 # --- the groups of devices --------------------------------------------------------------------------------------------
 
-_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
+_GROUPS = re.compile(
+    r"(?:replica_groups|source_target_pairs)="
+    r"(?:\{\{.*?\}\}|\{[^{}]*\}|mesh\[.*?\{.*?\}|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?)"
+)
 _HOST_GROUPS = re.compile(r'_xla_megascale_target=("[^"]*"|\{\{.*?\}\})')
 _PRODUCT = re.compile(r'"\{([\d,:]+)\}x\{([\d,:]+)\}"')
 _SLICE_STEP = 100_000  # the ids of a slice's devices, of a TPU topology, begin at so many times its number
@@ -178,19 +166,8 @@ _AXIS = re.compile(r"'?([\w.\-]+)'?(?::\((\d+)\)(\d+))?")
 
 
 def _groups_text(line: Instruction) -> str:
-    between = _HOST_GROUPS.search(line.rest)
-    if between is not None:
-        return between[0]
-    found = _GROUPS.search(line.rest)
-    if found is None:
-        return ""
-    rest = line.rest[found.start() :]
-    if rest.partition("=")[2].startswith("{"):
-        return rest[: rest.index("}}") + 2] if "{{" in rest[:24] else rest[: rest.index("}") + 1]
-    if "mesh[" in rest[:24]:
-        return rest[: rest.index("}") + 1]
-    found = _IOTA.search(rest)
-    return "" if found is None else rest[: found.end()]
+    found = _HOST_GROUPS.search(line.rest) or _GROUPS.search(line.rest)
+    return "" if found is None else found[0]
 
 
 def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
@@ -204,65 +181,47 @@ def groups(text: str, num_devices: int) -> list[tuple[int, ...]]:
     if mesh is not None:
         return _mesh_groups(*mesh.groups())
     if iota is not None:
-        table = _iota(iota)
-        return [tuple(row) for row in table.tolist()]
-    rows = [tuple(map(int, row.split(","))) for row in re.findall(r"\{([\d,]+)\}", value)]
+        return [tuple(row) for row in _iota(iota[2], iota[3]).reshape(_numbers(iota[1])).tolist()]
+    rows = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,]+)\}", value)]
     return rows or ([] if kind.startswith("source") else [tuple(range(num_devices))])
 
 
-def _iota(found: re.Match[str]) -> np.ndarray:
-    shape, sizes, order = (None if part is None else [int(n) for n in part.split(",")] for part in found.groups())
-    assert shape is not None and sizes is not None
-    ids = np.arange(math.prod(sizes)).reshape(sizes)
-    return (ids if order is None else ids.transpose(order)).reshape(shape)
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", text)]
+
+
+def _iota(sizes: str, order: str | None) -> np.ndarray:
+    """Returns the devices in a grid of these sizes, its dims in this order."""
+    grid = np.arange(math.prod(_numbers(sizes))).reshape(_numbers(sizes))
+    return grid if order is None else grid.transpose(_numbers(order))
 
 
 def _mesh_groups(sizes_text: str, ids_text: str | None, axes_text: str) -> list[tuple[int, ...]]:
     """Returns the groups of the form that names the axes which a group spans; `'a':(2)4` is the part of size 4 of `a`
     behind one of 2."""
     sizes = {name: int(size) for name, size in re.findall(r"'?([\w.\-]+)'?=(\d+)", sizes_text)}
-    parts: dict[str, list[tuple[int, bool]]] = {name: [(size, False)] for name, size in sizes.items()}
+    shape, count = tuple(sizes.values()), 1
+    ids = np.arange(math.prod(shape)) if ids_text is None else _order(ids_text)
+    # Two devices are in one group if their places are equal but for the spanned parts, which are zero in `first`.
+    first = dict(zip(sizes, np.indices(shape).reshape(len(shape), -1), strict=True))
     for name, before, size in _AXIS.findall(axes_text):
-        if size:
-            parts[name] = _cut(parts[name], int(before), int(size))
-        else:
-            parts[name] = [(part, True) for part, _ in parts[name]]
-    flat = [part for name in sizes for part in parts[name]]
-    ids = np.arange(math.prod(sizes.values())) if ids_text is None else _order(ids_text)
-    grid = ids.reshape([size for size, _ in flat])
-    spanned = [i for i, (_, is_spanned) in enumerate(flat) if is_spanned]
-    rest = [i for i in range(len(flat)) if i not in spanned]
-    count = math.prod(flat[i][0] for i in spanned)
-    return [tuple(row) for row in grid.transpose(rest + spanned).reshape(-1, count).tolist()]
+        part = int(size or sizes[name])
+        step = sizes[name] // (int(before or 1) * part)
+        first[name] -= first[name] // step % part * step
+        count *= part
+    order = np.ravel_multi_index(tuple(first.values()), shape).argsort(kind="stable")
+    return [tuple(row) for row in ids[order].reshape(-1, count).tolist()]
 
 
 def _order(text: str) -> np.ndarray:
     """Returns the devices of a mesh in order: `([2,4]T(1,0))` are those of a grid, transposed; else a list."""
     found = _ORDER.search(text)
     if found is None:
-        return np.array([int(number) for number in re.findall(r"\d+", text)])
-    sizes, axes = ([int(number) for number in part.split(",")] for part in found.groups())
-    return np.arange(math.prod(sizes)).reshape(sizes).transpose(axes).reshape(-1)
+        return np.array(_numbers(text))
+    return _iota(found[1], found[2]).reshape(-1)
 
 
 _ORDER = re.compile(r"\[([\d,]+)\]T\(([\d,]+)\)")
-
-
-def _cut(parts: Sequence[tuple[int, bool]], before: int, size: int) -> list[tuple[int, bool]]:
-    """Splits the parts of an axis so that one of this size follows others with the product `before`."""
-    bounds = {1, before, before * size}
-    total = 1
-    spans = []
-    for part, is_spanned in parts:
-        spans.append((total, total * part, is_spanned))
-        total *= part
-        bounds.add(total)
-    edges = sorted(bounds)
-    made = []
-    for low, high in itertools.pairwise(edges):
-        was = next(flag for start, end, flag in spans if start <= low and high <= end)
-        made.append((high // low, was or before <= low < before * size))
-    return made
 
 
 def _axes(text: str, meshes: Iterable[Sharding]) -> tuple[tuple[str, ...], int, str]:
@@ -295,7 +254,7 @@ def _host_groups(text: str, order: Sequence[int], target: Target) -> list[tuple[
         of_slices, of_devices = (_listed(part) for part in product.groups())
         named = [tuple(one * _SLICE_STEP + device for one in of_slices) for device in of_devices]
     else:
-        named = [tuple(map(int, re.findall(r"\d+", row))) for row in re.findall(r"\{([\d,>-]+)\}", text)]
+        named = [tuple(_numbers(row)) for row in re.findall(r"\{([\d,>-]+)\}", text)]
     place = {all_devices(target)[device].id: i for i, device in enumerate(order)}
     return [tuple(place[number] for number in group) for group in named]
 
@@ -318,11 +277,8 @@ def _axes_over(
     found: Sequence[tuple[int, ...]], mesh: Sharding, order: tuple[int, ...], *, is_exact: bool
 ) -> tuple[str, ...]:
     """Returns the axes of a mesh that groups span; for pairs the axes along which source and target differ."""
-    place = np.empty(len(order), np.int64)
     where = {device: i for i, device in enumerate(mesh.device_ids)}
-    for i, device in enumerate(order):
-        place[i] = where[device]
-    table = place[np.array(found)]
+    table = np.array([where[device] for device in order])[np.array(found)]
     coordinates = np.stack(np.unravel_index(table, mesh.mesh_shape))
     may_diverge = (coordinates != coordinates[..., :1]).any(axis=(1, 2))
     names = tuple(name for name, is_other in zip(mesh.axis_names, may_diverge, strict=True) if is_other)

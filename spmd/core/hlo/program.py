@@ -2,8 +2,11 @@
 
 from typing import Any
 
+import numpy as np
+
 from ..base import counters
-from ..ir.graph import Graph, Port, origin
+from ..ir.graph import Graph, Port, origin, pack_numbers
+from ..ir.loops import FOUND_LOOP
 from ..ir.source import Line, node_line
 from ..sharding.value import Sharding
 
@@ -22,49 +25,32 @@ class Program:
     of its layers, which therefore are no loops. made_by: for each result the place of its op among `entries` and
     `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count, ops of an iteration)
     of each. requested: the graph, for the description of later changes (see `difference.Requested`). exchanges: its
-    collectives, each with the place of the op that it came from.
+    collectives, each with the place of the op that it came from. numbers: for the floats and the integers, the order in
+    which the program takes the scalar arguments of the recorded ops; None for theirs.
     """
-
-    __slots__ = (
-        "__weakref__",
-        "bytes_needed",
-        "calls_host",
-        "donated",
-        "entries",
-        "exchanges",
-        "executable",
-        "fingerprint",
-        "foreign",
-        "inputs",
-        "is_planned",
-        "is_unrolled",
-        "line",
-        "lines",
-        "loops",
-        "made_by",
-        "name",
-        "outputs",
-        "record",
-        "requested",
-        "respelled",
-        "results",
-        "smallest",
-    )  # fmt: skip
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
         self.name = name
         self.line = line
         self.executable = executable
         self.results = results
-        self.entries = [node.op for node in graph.nodes]
-        self.lines = [node_line(node) for node in graph.nodes]
-        places: dict[Any, int] = {node: place for place, node in enumerate(graph.nodes)}
-        self.made_by = [places.get(origin(root), -1) for root in graph.roots]
+        recorded = graph.recorded or graph
+        self.entries = [node.op for node in recorded.nodes]
+        self.lines = [node_line(node) for node in recorded.nodes]
+        at: dict[Any, int] = {node: place for place, node in enumerate(recorded.nodes)}
+        self.made_by = [at.get(origin(root), -1) for root in recorded.roots]
+        self.numbers: tuple[np.ndarray, ...] | None = None
+        if graph.recorded is not None:
+            self.numbers = tuple(np.array(places, np.int64) for places in pack_numbers(graph.nodes))
         self.donated = graph.donated
         self.requested: Any = None
         self.inputs = graph.arguments()
         self.outputs = graph.results()
-        self.loops = tuple((loop.start, loop.iterations, loop.period) for loop in graph.loops)
+        self.loops = tuple(
+            (at[graph.sources[node][0]], node.op.lowering.iterations, len(graph.sources[node]))  # type: ignore[attr-defined]
+            for node in graph.nodes
+            if node.op.name == FOUND_LOOP
+        )
         order = graph.mesh.device_ids
         self.foreign = [
             (i, port.sharding.over(order))

@@ -22,13 +22,10 @@ _DTYPES: dict[str, Any] = {
     "pred": np.bool_, "s8": np.int8, "s16": np.int16, "s32": np.int32, "s64": np.int64,
     "u8": np.uint8, "u16": np.uint16, "u32": np.uint32, "u64": np.uint64,
 }  # fmt: skip
-_BINARY: dict[str, Callable[[Any, Any], Any]] = {
+_OPS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "and": operator.and_, "or": operator.or_,
     "xor": operator.xor, "minimum": np.minimum, "maximum": np.maximum, "shift-left": np.left_shift,
-    "shift-right-logical": np.right_shift,
-}  # fmt: skip
-_COMPARE: dict[str, Callable[[Any, Any], Any]] = {
-    "EQ": operator.eq, "NE": operator.ne, "LT": operator.lt, "LE": operator.le, "GT": operator.gt, "GE": operator.ge,
+    "shift-right-logical": np.right_shift, "not": operator.invert, "negate": operator.neg,
 }  # fmt: skip
 _SAME = {"copy", "bitcast", "reshape", "copy-start", "copy-done", "optimization-barrier"}
 
@@ -41,9 +38,11 @@ def iterations(module: Any, around: Any, loop: Any) -> int | None:
     carried: dict[int, Any] = {}
 
     def first(index: int) -> Any:
-        return _Reader(module, around, None).value(loop.operands[0], index)
+        return _Reader(module, around, _unknown).value(loop.operands[0], index)
 
-    def before(index: int) -> Any:
+    def before(_: int, index: int | None) -> Any:
+        if index is None:
+            raise UnknownError
         if index not in carried:
             carried[index] = first(index)
             needed.add(index)
@@ -68,14 +67,17 @@ def iterations(module: Any, around: Any, loop: Any) -> int | None:
     return None
 
 
-class _Reader:
-    """Computes scalars of one computation. argument: parameter 0's value at an index; None: parameters are data."""
+def _unknown(number: int, index: int | None) -> Any:
+    raise UnknownError
 
-    def __init__(self, module: Any, computation: Any, argument: Callable[[int], Any] | None):
+
+class _Reader:
+    """Computes scalars of one computation. parameter: returns a parameter by its number, or its value at an index."""
+
+    def __init__(self, module: Any, computation: Any, parameter: Callable[[int, int | None], Any]):
         self.module = module
         self.computation = computation
-        self.argument = argument
-        self.outer: Callable[[int, int | None], Any] | None = None
+        self.parameter = parameter
         self.known: dict[tuple[str, int | None], Any] = {}
 
     def root(self, index: int | None = None) -> Any:
@@ -91,11 +93,7 @@ class _Reader:
     def _compute(self, line: Any, index: int | None) -> Any:
         opcode, operands = line.opcode, line.operands
         if opcode == "parameter":
-            if self.outer is not None:
-                return self.outer(int(line.arguments), index)
-            if self.argument is None or index is None:
-                raise UnknownError
-            return self.argument(index)
+            return self.parameter(int(line.arguments), index)
         if opcode == "tuple" and index is not None:
             return self.value(operands[index])
         if opcode == "get-tuple-element":
@@ -118,18 +116,15 @@ class _Reader:
             if opcode == "constant":
                 text = line.arguments
                 return dtype(text == "true" if text in ("true", "false") else int(text))
-            if opcode in _BINARY:
-                return dtype(_BINARY[opcode](self.value(operands[0]), self.value(operands[1])))
+            if opcode in _OPS:
+                return dtype(_OPS[opcode](*map(self.value, operands)))
             if opcode == "compare":
                 found = re.search(r"direction=(\w+)", line.rest)
                 assert found is not None, "every comparison has one"
-                return np.bool_(_COMPARE[found[1]](self.value(operands[0]), self.value(operands[1])))
+                compare = getattr(operator, found[1].lower())  # EQ, NE, LT, LE, GT, GE
+                return np.bool_(compare(*map(self.value, operands)))
             if opcode == "select":
                 return self.value(operands[1] if self.value(operands[0]) else operands[2])
-            if opcode == "not":
-                return dtype(~self.value(operands[0]))
-            if opcode == "negate":
-                return dtype(-self.value(operands[0]))
             if opcode == "convert":
                 return self.value(operands[0]).astype(dtype)
             if opcode == "bitcast-convert":
@@ -137,6 +132,5 @@ class _Reader:
         raise UnknownError
 
     def _inside(self, line: Any) -> "_Reader":
-        inner = _Reader(self.module, self.module.computations[line.called[0][1]], None)
-        inner.outer = lambda number, index: self.value(line.operands[number], index)
-        return inner
+        called = self.module.computations[line.called[0][1]]
+        return _Reader(self.module, called, lambda number, index: self.value(line.operands[number], index))

@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,11 +18,9 @@ from ..debug import check
 from ..dispatch.resolve import PLANS
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
-from ..lazy.reads import operand
-from ..lazy.record import graph_task, record_here
+from ..lazy.reads import record_op
 from ..lazy.storage import LOCK, take_up
-from ..lazy.tensor import XlaTensor, tensors_of
-from ..lazy.threads import enter_thread
+from ..lazy.tensor import XlaTensor
 from ..ops import Promote
 from ..ops.registry import lower
 from ..sharding.partitioner import compiler_context
@@ -68,9 +65,7 @@ def call_jax(fn: Callable[..., Any], *tensors: Any, **static: Any) -> Any:
     named = tuple((name, _Static(value, name)) for name, value in sorted(static.items()))
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in operands)
     key = (fn, tree, tuple(places), named, metas)
-    call = _CALLS.get(key)
-    if call is None:
-        call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
+    call = _CALLS.of(key, lambda: _Call(fn, _flat(fn, tree, places, static), metas, f"{fn!r}, {static}"))
     made = _Apply.apply(call, *operands)
     return jax.tree.unflatten(call.tree, made)
 
@@ -186,9 +181,9 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(call: _Call, *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
-        made = _record(call, tensors)
+        made = record_op(call.op, tensors)
         check.recorded()
-        return made
+        return tuple(made)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[XlaTensor, ...]) -> None:
@@ -205,13 +200,6 @@ class _Apply(torch.autograd.Function):
         given = [c for c, meta in zip(cotangents, call.results, strict=True) if _is_float(meta)]
         gradients = iter(_Apply.apply(call.gradient(needed), *ctx.saved_tensors, *given))
         return (None, *(next(gradients) if need else None for need in needed))
-
-
-def _record(call: _Call, tensors: tuple[XlaTensor, ...]) -> tuple[XlaTensor, ...]:
-    enter_thread()
-    with LOCK:
-        operands = [operand(tensor) for tensor in tensors]
-        return tuple(tensors_of(record_here(call.op, operands, (), sys._getframe(1), graph_task())))
 
 
 def register_lowering(

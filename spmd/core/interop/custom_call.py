@@ -1,6 +1,5 @@
 """Calls of functions that XLA knows only by name: `stablehlo_custom_call`."""
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,11 +15,8 @@ from ..base.jax_private import custom_call, ir
 from ..ir.meta import Meta, dense_meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
-from ..lazy.reads import operand
-from ..lazy.record import graph_task, record_here
-from ..lazy.storage import LOCK
-from ..lazy.tensor import XlaTensor, tensors_of
-from ..lazy.threads import enter_thread
+from ..lazy.reads import record_op
+from ..lazy.tensor import XlaTensor
 
 TYPED_FFI = 4
 
@@ -57,7 +53,7 @@ def stablehlo_custom_call(
     >>> x = torch.ones(2, device="xla")
     >>> where = {"_xla_buffer_placement": "device"}
     >>> name = "annotate_device_placement"
-    >>> spmd.stablehlo_custom_call([x], name, [(2,)], [x.dtype], True, "", 1, where).tolist()
+    >>> spmd.torch_xla.stablehlo_custom_call([x], name, [(2,)], [x.dtype], True, "", 1, where).tolist()
     [1.0, 1.0]
     """
     for tensor in args:
@@ -146,12 +142,9 @@ class _Apply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: CustomCall, results: tuple[Meta, ...], *tensors: XlaTensor) -> tuple[XlaTensor, ...]:
         ctx.target, ctx.line = call.target, user_line()
-        enter_thread()
-        with LOCK:
-            operands = [operand(tensor) for tensor in tensors]
-            metas = tuple(tensor._meta.layout for tensor in tensors)
-            op = OpSpec.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
-            return tuple(tensors_of(record_here(op, operands, (), sys._getframe(1), graph_task())))
+        metas = tuple(tensor._meta.layout for tensor in tensors)
+        op = OpSpec.of(f"stablehlo.custom_call.{call.target}", call, results, metas, statics=repr(call))
+        return tuple(record_op(op, tensors))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:

@@ -1,8 +1,8 @@
 """The recorded values: DeviceData, Node, TupleElement; the Graph of one program; the Region, an op's body."""
 
 import itertools
-from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple, TypeGuard
 
@@ -221,6 +221,17 @@ def walk(nodes: Sequence[Node]) -> Iterator[Node]:
         yield node
 
 
+def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
+    """Returns the scalar arguments of the nodes, in the order in which the program unpacks them."""
+    floats: list[float] = []
+    integers: list[int] = []
+    for node in nodes:
+        if node.numbers:
+            for kind, number in zip(node.op.numbers, node.numbers, strict=True):
+                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # of the type of its kind
+    return floats, integers
+
+
 def _serial(node: Node) -> float:
     return node.serial
 
@@ -249,8 +260,11 @@ class Graph:
     same for results, by their places in the roots; ~i stands for input i of a donated stack group, which the program
     returns unchanged. onto: per input, the place of the root that is written over it (not in the key: it only decides
     which result takes which memory). free: data in no tensor that is not read after this program, so that a pass may
-    donate it (not in the key, either). loops: the stretches (`ir.loops.Loop`) that are loops of the program, too, in
-    order. columns: stack groups of inputs that are separate arguments, and that the program stacks.
+    donate it (not in the key, either). columns: stack groups of inputs that are separate arguments, and that the
+    program stacks. recorded: the graph as it was recorded, where passes have made other nodes of it (whose scalar
+    arguments are places among those of the recorded ops); sources: by each node, the recorded nodes that it was made
+    of, of a loop that was found those of its first iteration. notes: of each pass that had something to say, its name
+    and what it changed, or why it did not.
     """
 
     nodes: list[Node]
@@ -264,8 +278,10 @@ class Graph:
     stacked: tuple[StackGroup, ...] = ()
     onto: Sequence[int | None] = ()
     free: Collection[DeviceData] = ()
-    loops: Sequence[Any] = ()
     columns: Sequence[StackGroup] = ()
+    recorded: "Graph | None" = None
+    sources: Mapping[Node, Sequence[Node]] = field(default_factory=dict)
+    notes: tuple[tuple[str, str], ...] = ()
 
     def arguments(self) -> list[Port]:
         """Returns the program's arguments: the stack groups, then the other inputs."""
@@ -308,8 +324,8 @@ class Graph:
 
     @property
     def encoded(self) -> str:
-        """The key, with the loops, as text that is the same in every process (see `ir.encode`)."""
-        return digest((self.key(), [(loop.start, loop.period, loop.iterations) for loop in self.loops]))
+        """The key as text that is the same in every process (see `ir.encode`)."""
+        return digest(self.key())
 
 
 def _each(places: int | StackGroup) -> StackGroup:
@@ -367,7 +383,11 @@ class Region:
 
 def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -> list[Node]:
     """Returns the nodes from these values to the roots, in the order of recording; none recorded before `since`."""
-    known = {value_name(value) for value in given}
+    return up_to(roots, {value_name(value) for value in given}, since=since)
+
+
+def up_to(roots: Sequence[Value], known: Container[Any], *, since: int = 0) -> list[Node]:
+    """Returns the nodes that the roots need, as `between` does, up to the values of these names (`value_name`)."""
     seen: set[Node] = set()
     stack = list(roots)
     while stack:
@@ -377,6 +397,17 @@ def between(roots: Sequence[Value], given: Iterable[Value], *, since: int = 0) -
             seen.add(node)
             stack.extend(node.operands)
     return sorted(seen, key=_serial)
+
+
+def depending(
+    roots: Sequence[Value], holds: Callable[[Node], bool], given: Iterable[Value] = (), *, since: int = 0
+) -> dict[Node, None]:
+    """Returns the nodes of `between` for which a condition holds, and those that depend on one of them, in order."""
+    found: dict[Node, None] = {}
+    for node in between(roots, given, since=since):
+        if holds(node) or not found.keys().isdisjoint(map(origin, node.operands)):
+            found[node] = None
+    return found
 
 
 def _wiring(nodes: Sequence[Node], inputs: Sequence[DeviceData], roots: Sequence[Value]) -> list[Any]:

@@ -1,10 +1,17 @@
-"""Loop: a stretch of a graph that repeats one block, as data: operands of each iteration, and results read outside."""
+"""Candidate: a stretch of a graph that repeats one block, as data: the operands of its iterations, what reads them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .graph import Node, Value
+
+# The name of the op that a candidate becomes (`lower.found_loop`).
+FOUND_LOOP = "spmd.layers"
+# The op that writes a value from outside into a row of the stack of a loop's results.
+PUT_ROW = "spmd.put_row"
+# The op that returns its operands, none of them before all are computed.
+WAIT = "spmd.wait"
 
 Result = tuple[int, int]  # of an iteration: the op's place in it, the index of the op's result
 
@@ -17,19 +24,19 @@ class Local(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """An operand from the iteration before; in the first iteration, the initial value of `Loop.carry[slot]`."""
+    """An operand from the iteration before; in the first iteration, the initial value of `Candidate.carry[slot]`."""
 
     slot: int
 
 
 class Const(NamedTuple):
-    """An operand that is `Loop.consts[slot]` in every iteration."""
+    """An operand that is `Candidate.consts[slot]` in every iteration."""
 
     slot: int
 
 
 class Xs(NamedTuple):
-    """An operand that is another value from outside the loop in each iteration: one of `Loop.xs[slot]`."""
+    """An operand that is another value from outside the loop in each iteration: one of `Candidate.xs[slot]`."""
 
     slot: int
 
@@ -38,7 +45,7 @@ Source = Local | Carry | Const | Xs
 
 
 @dataclass(slots=True)
-class Loop:
+class Candidate:
     """Isomorphic iterations of equally many ops, one after the other in a graph.
 
     start: the number of nodes before the loop. period: the ops of an iteration. iterations: the trip count. sources:

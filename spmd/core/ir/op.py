@@ -15,7 +15,7 @@ from ..ops.offload import TO_HOST
 from ..ops.padding import NoRule, Pads
 from ..sharding.value import DEVICE, HOST, Sharding
 from .encode import digest
-from .meta import Meta
+from .meta import Meta, padded_meta
 
 Arrays = Sequence[jax.Array]
 Layouts = Sequence[Sharding | None]
@@ -96,9 +96,9 @@ class Lowering:
         """The run of its operand that an op with a dynamic start takes; None for other ops."""
         return None
 
-    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Sequence[int]) -> "Padded":
-        """Returns the op on operands with padded dims (see `ops.padding`); begins: the dynamic dims of the result,
-        where no operand is padded. Raises NoRule."""
+    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Pads) -> "Padded":
+        """Returns the op on operands with padded dims (see `ops.padding`); begins: the capacities of the
+        dynamic dims of the result, where no operand is padded. Raises NoRule."""
         raise NoRule("has no rule for a padded dim")
 
     def draws(self, op: "OpSpec") -> Sequence[tuple[int, int]]:
@@ -108,6 +108,18 @@ class Lowering:
     def on_host(self, op: "OpSpec") -> OnHost | None:
         """Returns the op on CPU tensors (operands, scalar arguments), where torch could run it with the same result."""
         return None
+
+
+class Identity(Lowering):
+    """An op whose results are its first operands, with their padding."""
+
+    def padded(self, op: "OpSpec", pads: Sequence[Pads], begins: Pads) -> "Padded":
+        count = len(op.metas)
+        metas, operands = map(padded_meta, op.metas, pads[:count]), map(padded_meta, op.operands, pads)
+        op_spec = OpSpec.of(
+            op.name, self, tuple(metas), tuple(operands), statics=op.statics, sharding=op.sharding
+        )  # fmt: skip
+        return Padded(op_spec, tuple(map(dict, pads[:count])), ())
 
 
 class OpSpec:

@@ -10,7 +10,7 @@ from ..base import forking
 from ..base.tables import Interned
 from ..ir.graph import DeviceData, Node, Value, origin
 from ..ir.meta import Meta, padded_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec, Padded
+from ..ir.op import Arrays, Identity, Layouts, Lowering, OpSpec, Padded
 from ..ir.source import user_frame
 from ..ops.padding import NoRule, Pads
 from ..pjrt import transfer
@@ -50,7 +50,7 @@ class _Mark(Lowering):
         (cut,) = wait_for_all((constrain(constrain(operands[0], self.via), near(self.sharding)),))
         return (in_memory(cut, self.sharding.memory),)
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
         (pad,), (meta,) = pads, op.metas
         if begins:
             raise NoRule("annotates a value with a dynamic dim")
@@ -58,7 +58,7 @@ class _Mark(Lowering):
 
 
 @dataclass(frozen=True, slots=True)
-class _Same(Lowering):
+class _Same(Identity):
     """The identity: the op of an annotation that is removed before it has run."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:

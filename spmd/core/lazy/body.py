@@ -1,14 +1,15 @@
 """Recording of a function as the body of an op: its arguments are stand-ins for the values of each iteration."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import jax
 
+from ..base.state import held
 from ..base.tables import Interned
-from ..ir.graph import Node, Value, origin
+from ..ir.graph import Node, Value, depending
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ir.source import user_line
@@ -19,23 +20,21 @@ class BodyError(RuntimeError):
     """Raised where the recording of a loop's body needs something that only a run knows."""
 
 
-_thread = threading.local()  # .names: the ops whose bodies this thread records, innermost last
+class _Thread(threading.local):
+    names: tuple[str, ...] = ()
 
 
-def names() -> list[str]:
+_thread = _Thread()
+
+
+def names() -> tuple[str, ...]:
     """The ops whose bodies the calling thread records, the innermost last."""
-    return getattr(_thread, "names", [])
+    return _thread.names
 
 
-@contextlib.contextmanager
-def inside(name: str) -> Iterator[None]:
+def inside(name: str) -> AbstractContextManager[None]:
     """Context in which the calling thread records the body of an op."""
-    before = names()
-    _thread.names = [*before, name]
-    try:
-        yield
-    finally:
-        _thread.names = before
+    return held(_thread, names=(*names(), name))
 
 
 def refuse(call: str, what: str) -> None:
@@ -61,25 +60,6 @@ def stand_in(meta: Meta) -> Node:
     return record(op, (), (), NOWHERE)
 
 
-def is_inside(value: Value, known: dict[Node, bool], *, since: int = 0) -> bool:
-    """True if a value depends on a stand-in; `known` keeps the answers. Ops recorded before `since` do not count."""
-    top = origin(value)
-    if top is None:
-        return False
-    stack = [top]
-    while stack:
-        node = stack[-1]
-        if node in known:
-            stack.pop()
-        elif node.serial < since:
-            known[node] = False
-        elif isinstance(node.op.lowering, _StandIn):
-            known[node] = True
-        else:
-            behind = [maker for maker in map(origin, node.operands) if maker is not None]
-            waiting = [maker for maker in behind if maker not in known]
-            if waiting:
-                stack.extend(waiting)
-            else:
-                known[node] = any(known[maker] for maker in behind)
-    return known[top]
+def on_stand_ins(values: Sequence[Value], *, since: int = 0) -> dict[Node, None]:
+    """The ops behind these values that depend on a stand-in. Ops recorded before `since` do not count."""
+    return depending(values, lambda node: isinstance(node.op.lowering, _StandIn), since=since)

@@ -1,23 +1,20 @@
 """Sharding constraints out of place: new values with a given or a common sharding; a tensor's present sharding."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import jax
 
 from ..ir.graph import DeviceData, Value, origin
-from ..ir.meta import Meta, dense_meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..ir.meta import dense_meta
+from ..ir.op import Arrays, Identity, Layouts, OpSpec
 from ..pjrt import devices
 from ..sharding.partitioner import shard_as
 from ..sharding.value import Sharding
 from .annotations import mark_op
-from .reads import operand
-from .record import graph_task, record_here
-from .storage import LOCK, Storage
-from .tensor import XlaTensor, tensors_of, wrap
-from .threads import enter_thread
+from .reads import record_op
+from .storage import LOCK
+from .tensor import XlaTensor
 from .views import read
 
 
@@ -25,27 +22,20 @@ def with_sharding(tensor: XlaTensor, sharding: Sharding) -> XlaTensor:
     """A new tensor of the same value with this sharding; the given tensor keeps its own."""
     meta = dense_meta(tensor.shape, tensor.dtype)
     sharding = sharding if meta.numel else sharding.replicated()
-    enter_thread()
     with LOCK:
-        node = record_here(mark_op(meta, sharding), (operand(tensor),), (), sys._getframe(1), graph_task())
-        return wrap(meta, Storage(node, meta, sharding))
+        (made,) = record_op(mark_op(meta, sharding), [tensor])
+        made._storage.sharding = sharding
+    return made
 
 
 def with_one_sharding(tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
     """New tensors of the same values; each in the first half has one sharding with its partner in the second half."""
     metas = tuple(dense_meta(tensor.shape, tensor.dtype) for tensor in tensors)
-    enter_thread()
-    with LOCK:
-        operands = [operand(tensor) for tensor in tensors]
-        return tensors_of(record_here(_shard_as_op(metas), operands, (), sys._getframe(1), graph_task()))
-
-
-def _shard_as_op(metas: tuple[Meta, ...]) -> OpSpec:
-    return OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas)
+    return record_op(OpSpec.of("spmd.shard_as", _ShardAsOp(), metas, metas), tensors)
 
 
 @dataclass(frozen=True, slots=True)
-class _ShardAsOp(Lowering):
+class _ShardAsOp(Identity):
     """The operands; the partitioner chooses one sharding for each of the first half and its partner in the second."""
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:

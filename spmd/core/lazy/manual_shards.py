@@ -1,4 +1,4 @@
-"""Shards in the graph itself, from `spmd.enable_manual_sharding` to the op that joins them again.
+"""Shards in the graph itself, from `spmd.torch_xla.enable_manual_sharding` to the op that joins them again.
 
 A `ManualShard` has no value of its own: the ops on it become the body of a manual computation where the shards are
 joined (`manual.manual_steps`), and no sync runs them.
@@ -7,7 +7,7 @@ joined (`manual.manual_steps`), and no sync runs them.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..ir.graph import Node, Value, origin
+from ..ir.graph import Node, Value, depending, origin
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..sharding.value import Sharding
 
@@ -23,8 +23,8 @@ class ManualShard(Lowering):
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[None]:  # type: ignore[override]
         raise RuntimeError(
-            "it is one shard's part of a tensor (spmd.enable_manual_sharding) and has no value outside; join the "
-            "shards with spmd.disable_manual_sharding first"
+            "it is one shard's part of a tensor (spmd.torch_xla.enable_manual_sharding) and has no value outside; join "
+            "the shards with spmd.torch_xla.disable_manual_sharding first"
         )
 
 
@@ -57,21 +57,5 @@ def behind(value: Value) -> list[Node]:
 
 def without(values: Sequence[Value]) -> list[bool]:
     """For each value, True if it depends on no `ManualShard`."""
-    known: dict[Node, bool] = {}
-    for value in values:
-        stack = [node] if (node := origin(value)) is not None else []
-        while stack:
-            node = stack[-1]
-            if node in known:
-                stack.pop()
-                continue
-            if isinstance(node.op.lowering, ManualShard):
-                known[node] = False
-                continue
-            makers = [maker for maker in map(origin, node.operands) if maker is not None]
-            waiting = [maker for maker in makers if maker not in known]
-            if waiting:
-                stack.extend(waiting)
-            else:
-                known[node] = all(known[maker] for maker in makers)
-    return [(node := origin(value)) is None or known[node] for value in values]
+    found = depending(values, lambda node: isinstance(node.op.lowering, ManualShard))
+    return [origin(value) not in found for value in values]

@@ -36,9 +36,9 @@ def check_target(name: str, base: str, target: Meta) -> None:
     )
 
 
-def check_targets(name: str, base: str, targets: Any) -> None:
-    """`check_target` for one tensor or a list of them."""
-    for target in targets if isinstance(targets, (list, tuple)) else [targets]:
+def check_targets(name: str, base: str, targets: Sequence[Any]) -> None:
+    """`check_target` for those of the tensors that are on the device."""
+    for target in targets:
         if type(target) is XlaTensor:
             check_target(name, base, target._meta)
 

@@ -6,6 +6,7 @@ value for as long as the storage keeps its value, or until it is renewed: FSDP g
 backward.
 """
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,17 @@ import jax
 import torch
 
 from ..base.tables import Interned
-from ..ir.graph import DeviceData, Node, Value, results
+from ..ir.graph import Node, Value, is_data, results
 from ..ir.meta import Meta
-from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..ir.op import Arrays, Identity, Layouts, Lowering, OpSpec
 from ..sharding.buckets import Cut, cut_of, gather
 from ..sharding.constrain import constrain, near, wait_for_all
 from ..sharding.value import Sharding
 from .annotations import annotate, mark_op
-from .record import NOWHERE, record
+from .record import NOWHERE, graph_task, record, record_here
 from .storage import LOCK, Storage
-from .tensor import XlaTensor, wrap
+from .tensor import XlaTensor, tensors_of, wrap
+from .threads import enter_thread
 from .views import View, ViewRule, read_view
 from .views import read as value_of
 
@@ -46,7 +48,6 @@ def latest_generation() -> int:
     return generation
 
 
-_graph_task = torch._C._current_graph_task_id
 _autograd_node = torch._C._current_autograd_node
 
 
@@ -120,7 +121,7 @@ class Reads:
         did."""
         if self.active:
             return self.active[-1]
-        if _graph_task() == -1:
+        if graph_task() == -1:
             return None
         return self.latest if len(self.known) == 1 else self._by_forward()
 
@@ -186,6 +187,14 @@ def operand(tensor: XlaTensor) -> Value:
     return storage.value if storage.reads is None else operand_of(storage)
 
 
+def record_op(op: OpSpec, tensors: Sequence[XlaTensor]) -> list[XlaTensor]:
+    """A new tensor for each result of an op of these tensors' values, recorded at the user's present line."""
+    enter_thread()
+    with LOCK:
+        operands = [operand(tensor) for tensor in tensors]
+        return tensors_of(record_here(op, operands, (), sys._getframe(1), graph_task()))
+
+
 def operand_of(storage: Storage) -> Value:
     """`operand` for a storage that has reads."""
     read = storage.reads.current()
@@ -226,7 +235,7 @@ def _behind(parts: Sequence[_Part], values: Sequence[Value], tensor: XlaTensor) 
     there before all are. XLA keeps it where both results are used. Empty where the tensor is data or a module's state,
     which waits for nothing."""
     arrived = value_of(tensor)
-    if type(arrived) is DeviceData or tensor._storage.is_state:
+    if is_data(arrived) or tensor._storage.is_state:
         return ()
     *made, passed = results(record(_renew_op((*parts, (arrived.meta, None))), (*values, arrived), (), NOWHERE))
     if tensor._view is None:
@@ -367,7 +376,7 @@ def _new_renew_op(parts: tuple[_Part, ...]) -> OpSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class _Barrier(Lowering):
+class _Barrier(Identity):
     """The operands behind one optimization barrier, each constrained to its stored sharding (None: as it comes)."""
 
     stored: tuple[Sharding | None, ...]

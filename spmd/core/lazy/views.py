@@ -1,5 +1,6 @@
 """Aliasing and write-back: a tensor is a chain of views over a storage. The only file that knows mutation."""
 
+import functools
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import jax
 from torch._ops import OpOverload
 
-from ..base.tables import Bounded, Interned
+from ..base.tables import Interned
 from ..ir.graph import Value
 from ..ir.meta import Meta
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
@@ -124,10 +125,10 @@ def shown(view: View | None) -> tuple[Shown, ...]:
     return found
 
 
+@functools.lru_cache(4096)
 def repeats(meta: Meta) -> bool:
     """True if several elements are at one place in memory."""
-    found = _REPEATS.get(meta)
-    return _REPEATS.keep(meta, repeats_memory(meta.shape, meta.strides)) if found is None else found
+    return repeats_memory(meta.shape, meta.strides)
 
 
 def view_rule(overload: Any, read_op: OpSpec, parent: Meta, arguments: dict[str, Any]) -> ViewRule:
@@ -249,7 +250,6 @@ def _begin(base: Meta, meta: Meta) -> int:
 _Place = tuple[Meta, Meta, tuple[Shown, ...]]
 _STRIDED: Interned[_Place, ViewRule] = Interned(4096)
 _STRIDED_WRITES: Interned[_Place, OpSpec] = Interned(4096)
-_REPEATS: Bounded[Meta, bool] = Bounded(4096)
 
 
 def check_bounds(base: Meta, meta: Meta) -> None:

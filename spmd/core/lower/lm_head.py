@@ -143,10 +143,6 @@ def find(graph: Graph) -> dict[Node, Head]:
         for operand in node.operands:
             readers.setdefault(value_name(operand), []).append(node)
     found = [head for loss in losses if (head := _head(loss, readers)) is not None]
-    scanned = {
-        node for loop in graph.loops for node in graph.nodes[loop.start : loop.stop]
-    }  # one iteration is lowered for all
-    found = [head for head in found if scanned.isdisjoint((*head.skipped, head.loss, *head.gradients))]
     return {node: head for head in found for node in (*head.skipped, head.loss, *head.gradients)}
 
 

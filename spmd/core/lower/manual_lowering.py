@@ -4,10 +4,10 @@
 value in it varies; the same rules (`Rules`) serve the recording of a body.
 """
 
-import contextlib
+import functools
 import math
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,18 +17,19 @@ import numpy as np
 from jax.sharding import PartitionSpec
 
 from ..base.config import config
-from ..ir.graph import Node, Region, Value, origin, value_name
+from ..base.state import held
+from ..ir.graph import Node, Region, Value, results, up_to, value_name
 from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops import collective
 from ..ops.collective import Group
-from ..sharding.tracing import manual_axes
+from ..sharding.tracing import program
 from ..sharding.value import Sharding
+from .loop_op import Loop
 from .lower import lower_region, unreported
-from .region import Branches, Scan, While, draws_in, is_opaque
+from .region import Branches, While, draws_in, is_opaque
 
 Axes = tuple[str, ...]
 Over = frozenset[str]
-NONE: Over = frozenset()
 
 
 class Varying(NamedTuple):
@@ -39,11 +40,14 @@ class Varying(NamedTuple):
     `varying`.
     """
 
-    varying: Over = NONE
-    may_diverge: Over = NONE
+    varying: Over = frozenset()
+    may_diverge: Over = frozenset()
 
     def __or__(self, other: "Varying") -> "Varying":
         return Varying(self.varying | other.varying, self.may_diverge | other.may_diverge)
+
+
+_NONE = Varying()
 
 
 # --- the ops that only a body has -------------------------------------------------------------------------------------
@@ -103,53 +107,34 @@ class Vary(Lowering):
 
 
 class Rules:
-    """Finds the varying axes of the values of a body among these axes. known: of its stand-ins. own_draws: for a draw
-    the axes over which its numbers vary, where its operands do not determine them."""
+    """The varying axes of the values of a body, among these axes.
 
-    def __init__(self, axes: Axes, known: Mapping[Any, Varying], own_draws: Mapping[Node, Over] | None = None):
+    known: by the names of values (see `value_name`), of its stand-ins, and in time of all that were asked for. A value
+    that has no entry, and is data or was recorded before `start`, is equal on all shards. is_loop: for the body of a
+    loop, whose draws vary over all axes. own_draws: for a draw the axes over which its numbers vary, where its operands
+    do not determine them.
+    """
+
+    def __init__(self, axes: Axes, known: dict[Any, Varying], *, start: int = 0, is_loop: bool = False):
         self.every = frozenset(axes)
         self.known = known
-        self.own_draws = {} if own_draws is None else own_draws
-        self._found: dict[Node, tuple[Varying, ...]] = {}  # of its results; one entry if all are equal
+        self.start = start
+        self.is_loop = is_loop
+        self.own_draws: dict[Node, Over] = {}
 
     def of(self, value: Value) -> Varying:
-        """Returns the varying axes of one value; none for a value without operands that is not known."""
-        stack = [value]
-        while stack:
-            top = stack[-1]
-            node = origin(top)
-            if node is None or self._is_found(top):
-                stack.pop()
-                continue
-            waiting = [operand for operand in node.operands if not self._is_found(operand)]
-            if waiting:
-                stack.extend(waiting)
-            else:
-                self._found[node] = self._of_node(node)
-                stack.pop()
-        return self._get(value)
-
-    def _is_found(self, value: Value) -> bool:
-        node = origin(value)
-        return node is None or value_name(value) in self.known or node in self._found
-
-    def _get(self, value: Value) -> Varying:
-        known = self.known.get(value_name(value))
-        if known is not None:
-            return known
-        node = origin(value)
-        if node is None:
-            return Varying()
-        found = self._found[node]
-        return found[getattr(value, "index", 0)] if len(found) > 1 else found[0]
+        """Returns the varying axes of one value."""
+        for node in up_to([value], self.known, since=self.start):
+            self.known |= zip(map(value_name, results(node)), self._of_node(node), strict=True)
+        return self.known.get(value_name(value), _NONE)
 
     def _of_node(self, node: Node) -> tuple[Varying, ...]:
-        given = [self._get(operand) for operand in node.operands]
+        given = [self.known.get(value_name(operand), _NONE) for operand in node.operands]
         met = _union(given)
         lowering = node.op.lowering
         if isinstance(lowering, (Collective, Index, Vary)):
             return (lowering.varies(met),)
-        if isinstance(lowering, Scan):
+        if isinstance(lowering, Loop):
             return self._of_scan(lowering, given)
         if isinstance(lowering, While):
             return self._of_while(lowering, given)
@@ -158,22 +143,22 @@ class Rules:
         if lowering.draws(node.op):
             over = self.drawn_over(node)
             met |= Varying(over, over)
-        return (met,)
+        return (met,) * len(node.op.metas)
 
     def drawn_over(self, node: Node) -> Over:
         """Returns the axes over which the numbers that an op draws differ between shards: those of its operands;
         without any, and in the body of a loop, all."""
         if node in self.own_draws:
             return self.own_draws[node]
-        if node.op.lowering.regions or not node.operands:
+        if self.is_loop or node.op.lowering.regions or not node.operands:
             return self.every
         return frozenset().union(*(self.of(operand).may_diverge for operand in node.operands))
 
     def _inside(self, region: Region, known: Sequence[Varying]) -> list[Varying]:
-        rules = _Inner(tuple(self.every), dict(zip(region.inputs, known, strict=True)))
+        rules = Rules(tuple(self.every), dict(zip(region.inputs, known, strict=True)), is_loop=True)
         return [rules.of(root) for root in region.roots]
 
-    def _of_scan(self, scan: Scan, given: list[Varying]) -> tuple[Varying, ...]:
+    def _of_scan(self, scan: Loop, given: list[Varying]) -> tuple[Varying, ...]:
         """Iterates until the varying axes of the carry no longer change."""
         start = scan.num_constants + scan.num_carried
         known = given[:start]
@@ -186,8 +171,8 @@ class Rules:
             if not _add_carry(known, made[: scan.num_carried], scan.num_constants):
                 break
         results = made[: scan.num_carried]
-        for one, is_stacked in zip(made[scan.num_carried :], scan.ys, strict=True):
-            results += [one] if is_stacked else [one] * scan.iterations
+        for one, run in zip(made[scan.num_carried :], scan.result_runs(), strict=True):
+            results += [one] * len(run)
         return tuple(results)
 
     def _of_while(self, loop: While, given: list[Varying]) -> tuple[Varying, ...]:
@@ -203,13 +188,6 @@ class Rules:
         return tuple(a | b | given[0] for a, b in zip(one, other, strict=True))
 
 
-class _Inner(Rules):
-    """The rules in the body of a loop, whose draws vary over all axes."""
-
-    def drawn_over(self, node: Node) -> Over:
-        return self.every
-
-
 def _add_carry(known: list[Varying], made: Sequence[Varying], start: int) -> bool:
     """Adds the varying axes of the new carry to those known; returns whether any were added."""
     before = known[start : start + len(made)]
@@ -218,10 +196,7 @@ def _add_carry(known: list[Varying], made: Sequence[Varying], start: int) -> boo
 
 
 def _union(all_of: Iterable[Varying]) -> Varying:
-    met = Varying()
-    for one in all_of:
-        met |= one
-    return met
+    return functools.reduce(operator.or_, all_of, _NONE)
 
 
 # --- the manual computation -------------------------------------------------------------------------------------------
@@ -235,6 +210,15 @@ class Boundary(NamedTuple):
 
     dims: tuple[Axes, ...]
     is_stack: bool = False
+
+    @property
+    def over(self) -> Over:
+        """All axes that shard the value."""
+        return frozenset(axis for axes in self.dims for axis in axes)
+
+    def counts(self, sizes: Mapping[str, int]) -> list[int]:
+        """Returns the number of shards along each dim, for these sizes of the axes."""
+        return [math.prod(sizes[axis] for axis in axes) for axes in self.dims]
 
     def spec(self, spelled: Mapping[str, Axes]) -> PartitionSpec:
         named = [tuple(name for axis in axes for name in spelled[axis]) for axes in self.dims]
@@ -277,7 +261,7 @@ class Manual(Lowering):
         def shard(floats: jax.Array, integers: jax.Array, *arrays: jax.Array) -> tuple[jax.Array, ...]:
             given = [array[0] if boundary.is_stack else array for array, boundary in zip(arrays, self.ins, strict=True)]
             place = _Here(spelled, dict(mesh.shape), is_partial, is_cpu)
-            with _inside(place), manual_axes(frozenset(names)), unreported():
+            with held(program, shard=place, manual_axes=frozenset(names)), unreported():
                 own = floats, self._folded(integers)
                 made = lower_region(self.body, 0, given, own, [None] * len(given))
             return tuple(
@@ -336,21 +320,9 @@ class _Here:
         return Group(names, size, self.index(axes), self.is_partial and is_gspmd, self.is_partial and self.is_cpu)
 
 
-_tracing = threading.local()  # .here
-
-
-@contextlib.contextmanager
-def _inside(place: _Here) -> Iterator[None]:
-    before, _tracing.here = getattr(_tracing, "here", None), place
-    try:
-        yield
-    finally:
-        _tracing.here = before
-
-
 def here(what: str) -> _Here:
     """Returns the shard that is being traced; raises RuntimeError outside of a manual computation."""
-    place: _Here | None = getattr(_tracing, "here", None)
+    place: _Here | None = program.shard
     if place is None:
         raise RuntimeError(f"{what} of a shard was used outside of its manual computation")
     return place

@@ -1,23 +1,13 @@
-"""The scalar arguments of a program: packed into two vectors outside, unpacked inside."""
+"""The scalar arguments of a program, unpacked from two vectors (`ir.graph.pack_numbers`)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from ..ir.graph import Node
 from ..ir.op import OpSpec
-
-
-def pack_numbers(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
-    """Returns the scalar arguments of the nodes, in the order in which the program unpacks them."""
-    floats: list[float] = []
-    integers: list[int] = []
-    for node in nodes:
-        if node.numbers:
-            for kind, number in zip(node.op.numbers, node.numbers, strict=True):
-                (floats if kind == "f" else integers).append(number)  # type: ignore[arg-type]  # of the type of its kind
-    return floats, integers
-
 
 Vectors = tuple[jax.Array, jax.Array]  # scalar arguments: float64 and int64
 
@@ -35,35 +25,6 @@ class Numbers:
             return [self._several(kind, op.numbers.count(kind)) for kind in "fi"]
         return [jax.lax.index_in_dim(*self._next(kind), keepdims=False) for kind in op.numbers]
 
-    def of_iterations(
-        self, entries: Sequence[OpSpec], iterations: int
-    ) -> Callable[[int, jax.Array | int], list[jax.Array]]:
-        """Returns the next scalar arguments, those of the iterations of a loop, as a function of (an op's place in the
-        iteration, the iteration's number)."""
-        start = dict(self._position)
-        width = {kind: sum(op.numbers.count(kind) for op in entries) for kind in "fi"}
-        self._position = {kind: start[kind] + iterations * width[kind] for kind in "fi"}
-        first: list[dict[str, int]] = []  # of each op, in the first iteration
-        for op in entries:
-            first.append(dict(start))
-            start = {kind: start[kind] + op.numbers.count(kind) for kind in "fi"}
-
-        def take(place: int, iteration: jax.Array | int) -> list[jax.Array]:
-            kinds, at = entries[place].numbers, first[place]
-            own = {
-                kind: jax.lax.dynamic_slice_in_dim(
-                    self._packed[kind], at[kind] + iteration * width[kind], kinds.count(kind)
-                )
-                for kind in "fi"
-                if kind in kinds or entries[place].lowering.regions
-            }
-            if entries[place].lowering.regions:
-                return [own["f"], own["i"]]
-            taken = {kind: iter(range(len(kinds))) for kind in own}
-            return [jax.lax.index_in_dim(own[kind], next(taken[kind]), keepdims=False) for kind in kinds]
-
-        return take
-
     def _several(self, kind: str, count: int) -> jax.Array:
         start = self._position[kind]
         self._position[kind] += count
@@ -72,3 +33,52 @@ class Numbers:
     def _next(self, kind: str) -> tuple[jax.Array, int]:
         self._position[kind] += 1
         return self._packed[kind], self._position[kind] - 1
+
+
+class OfX(NamedTuple):
+    """A scalar argument of the body that is the row of an x, which has one number per iteration."""
+
+    slot: int
+
+
+# The increment of a scalar argument of the body per iteration (0: none); EACH: the op has one for each iteration. Or,
+# as no scalar arguments of the op: the integers of all iterations, by row; a number that is the row of an x.
+EACH = None
+Step = int | tuple[int, ...] | OfX | None
+
+
+def at_iteration(vector: jax.Array, steps: Sequence[Step], at: Any, read: Sequence[jax.Array]) -> jax.Array:
+    """Returns the scalar arguments of the body in an iteration, from those of the first one."""
+    rest = iter(range(len(steps)))
+    made = []
+    for step in steps:
+        if isinstance(step, OfX):
+            made.append(read[step.slot].astype(vector.dtype))
+            continue
+        assert isinstance(step, int), "a dynamic trip count has no numbers of all iterations"
+        first = jax.lax.index_in_dim(vector, next(rest), keepdims=False)
+        made.append(first + step * at.astype(vector.dtype) if step else first)
+    return jnp.stack(made) if made else vector
+
+
+def by_iteration(vector: jax.Array, steps: Sequence[Step], iterations: int) -> jax.Array:
+    """Returns the scalar arguments of the body, [iterations, number of them] by row, from those of the op."""
+    places = np.zeros((iterations, len(steps)), np.int64)
+    known = np.zeros((iterations, len(steps)), np.int64)
+    start = 0
+    for column, step in enumerate(steps):
+        if isinstance(step, tuple):
+            known[:, column] = step
+            continue
+        places[:, column] = start + (np.arange(iterations) if step is EACH else 0)
+        start += iterations if step is EACH else 1
+    is_known = [isinstance(step, tuple) for step in steps]
+    if not steps or (all(is_known) and not vector.shape[0]):
+        return jnp.asarray(known.astype(vector.dtype)) if steps else jnp.zeros((iterations, 0), vector.dtype)
+    made = vector[places]
+    if any(is_known):
+        made = jnp.where(np.array(is_known), known.astype(vector.dtype), made)
+    increments = [step if isinstance(step, int) else 0 for step in steps]
+    if not any(increments):
+        return made
+    return made + np.array(increments, vector.dtype) * np.arange(iterations).astype(vector.dtype)[:, None]

@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +13,7 @@ from ..ir.graph import TupleElement, Value
 from ..ir.op import Layouts
 from ..ops.dynamic_start import Run
 from ..sharding.constrain import constrain, in_memory, near, on_device, space_of
+from ..sharding.value import Sharding
 
 
 class Row:
@@ -61,10 +62,13 @@ class Stretch(NamedTuple):
     step: int
 
 
-def stretch(values: Sequence[Made]) -> Stretch:
-    """Returns these values, which have one shape and dtype, as rows of one array: of their own, or of a new one."""
+def stretch(values: Sequence[Made], layout: Sharding | None) -> Stretch:
+    """Returns values as rows of one array: of their own, or of a new one, sharded as all of them are known to be."""
     found = find_stretch(values)
-    return Stretch(joined(values), 0, 1) if found is None else found
+    if found is not None:
+        return found
+    stack = joined(values)
+    return Stretch(stack if layout is None else constrain(stack, layout.behind_rows()), 0, 1)
 
 
 def find_stretch(values: Sequence[Made]) -> Stretch | None:
@@ -79,11 +83,8 @@ def find_stretch(values: Sequence[Made]) -> Stretch | None:
     return Stretch(first.stack, first.index, step)
 
 
-def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made] | None:
-    """Returns the runs of an array that start at these positions, as rows of one array; None if not adjacent."""
-    by = positions[1] - positions[0]
-    if run.step != 1 or abs(by) != run.count or any(b - a != by for a, b in itertools.pairwise(positions)):
-        return None
+def taken(array: jax.Array, run: Run, positions: Sequence[int]) -> list[Made]:
+    """Returns the adjacent runs of an array that start at these positions, as rows of one array."""
     count, axis, first = len(positions), run.axis, min(positions)
     part = jax.lax.slice_in_dim(array, first, first + count * run.count, axis=axis)
     size = () if run.is_select else (run.count,)
@@ -141,6 +142,20 @@ def rows(found: Stretch, count: int) -> jax.Array:
     if step < 0:
         return jnp.flip(rows(Stretch(array, first - count + 1, 1), count), 0)
     return array if count == array.shape[0] else jax.lax.slice_in_dim(array, first, first + count)
+
+
+def move_rows(
+    before: jax.Array, after: jax.Array, written: Collection[int], values: dict[Value, Sequence[Made]]
+) -> None:
+    """Makes the unwritten rows of a stack refer to the new stack: a reader of the old one would need a copy."""
+
+    def moved(made: Made) -> Made:  # or None: an unread result
+        if isinstance(made, Row) and made.stack is before and made.index not in written:
+            return Row(after, made.index)
+        return made
+
+    for value, made in values.items():
+        values[value] = [moved(one) for one in made]
 
 
 def rows_on_device(values: Sequence[Made], layouts: Layouts) -> list[Made]:

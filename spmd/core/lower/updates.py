@@ -13,12 +13,12 @@ import jax
 import jax.numpy as jnp
 
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, value_name
-from ..ir.loops import Const, Local, Loop, Result, Source, Xs
+from ..ir.loops import Candidate, Const, Local, Result, Source, Xs
 from ..ir.op import Part
 from ..sharding.constrain import space_of
 from ..sharding.value import DEVICE, HOST, Sharding
-from .fori_loop import Drawn, Over, lower_loop
-from .stack_rows import Made, Row, fetched, made_of, plain
+from .found_loop import Over, found_loop
+from .stack_rows import Made, Row, fetched, made_of, move_rows, plain
 
 
 class Written(NamedTuple):
@@ -46,7 +46,7 @@ class Written(NamedTuple):
         return Written(over, readers)
 
 
-NOTHING = Written({}, {})
+NOTHING: "Written" = Written({}, {})
 
 
 class Step(Node):
@@ -74,28 +74,46 @@ class Update(NamedTuple):
     """A loop whose iterations are the chains of elements, in order; over: as in `Written`."""
 
     steps: list[Step]
-    loop: Loop
+    loop: Candidate
     over: Over
 
-    def drawn(self, numbers: Mapping[Node, Sequence[jax.Array]]) -> Drawn:
-        """Returns the scalar arguments of an op in an iteration as a function, from those of the list ops."""
+    def lower(
+        self,
+        values: dict[Value, Sequence[Made]],
+        numbers: Mapping[Node, Sequence[jax.Array]],
+        apply: Callable[..., Sequence[Made]],
+        layout_of: Callable[[Value], Sharding | None],
+    ) -> None:
+        """Adds the results of the steps to the values of a program."""
+        found = found_loop(self.loop, self.over)
+        node = Node(found.op, tuple(found.operands))
+        own: dict[str, list[jax.Array]] = {"f": [], "i": []}
+        for place, iteration, k in found.numbers:
+            step = self.steps[iteration * self.loop.period + place]
+            own[step.op.numbers[k]].append(numbers[step.of][step.part.numbers[k]])
+        vectors = [_vector(own["f"], jnp.float64), _vector(own["i"], jnp.int64)]
+        operands = [made_of(operand, values) for operand in node.operands]
+        body = [step.of for step in self.steps[: self.loop.period]]
+        made = apply(node, operands, vectors, list(map(layout_of, node.operands)), None, body)
+        for before, after, written in node.op.lowering.replaced(operands, made):  # type: ignore[attr-defined]  # a `Loop`
+            move_rows(before, after, written, values)
+        for step in self.steps:
+            known = list(values[step.of])
+            for index, place in enumerate(step.part.results):
+                name = (step, index) if len(step.op.metas) > 1 else step
+                if name in found.results:
+                    known[place] = made[found.results[name]]
+            values[step.of] = known
 
-        def of_iteration(place: int, iteration: jax.Array | int) -> list[jax.Array]:
-            steps = self.steps[place :: self.loop.period]
-            own = numbers[steps[0].of]
-            taken = zip(*(step.part.numbers for step in steps), strict=True)
-            return [
-                own[places[0]] if len(set(places)) == 1 else jnp.stack([own[place] for place in places])[iteration]
-                for places in taken
-            ]
 
-        return of_iteration
+def _vector(numbers: Sequence[jax.Array], dtype: Any) -> jax.Array:
+    return jnp.stack(numbers) if numbers else jnp.zeros((0,), dtype)
 
 
-def lists_at(nodes: Sequence[Node], start: int, stops: Collection[int]) -> Sequence[Node]:
-    """Returns the consecutive list ops from a place on, up to a loop or an op that takes stacks in any memory."""
+def lists_at(nodes: Sequence[Node], start: int) -> Sequence[Node]:
+    """Returns the consecutive list ops from a place on, up to an op that takes stacks in any memory."""
     stop = start
-    while stop < len(nodes) and stop not in stops:
+    while stop < len(nodes):
         lowering = nodes[stop].op.lowering
         if not lowering.elements or lowering.any_memory:
             break
@@ -134,12 +152,7 @@ def lower(
     nothing: dict[Value, Sequence[Any]] = {node: [None] * len(node.op.metas) for node in run}
     values |= nothing
     for update in found:
-        lower_loop(update.loop, values, update.drawn(of_node), apply, layout_of, update.over)
-        for step in update.steps:
-            known = list(values[step.of])
-            for place, one in zip(step.part.results, values.pop(step), strict=True):
-                known[place] = one
-            values[step.of] = known
+        update.lower(values, of_node, apply, layout_of)
     looped = {(step.of, step.part.results) for update in found for step in update.steps}
     for node in run:
         rest = tuple([part for part in node.op.lowering.elements if (node, part.results) not in looped])
@@ -246,7 +259,9 @@ def _update(chains: Sequence[Chain], inside: Collection[Node], written: Written)
     steps = [step for chain in chains for step in chain]
     sources, same, rows = _sources(chains)
     return Update(
-        steps, Loop(steps, 0, len(chains[0]), len(chains), sources, frozenset(), (), same, rows, ys=list(kept)), over
+        steps,
+        Candidate(steps, 0, len(chains[0]), len(chains), sources, frozenset(), (), same, rows, ys=list(kept)),
+        over,
     )
 
 
@@ -254,7 +269,7 @@ _Outside = tuple[Value, ...]  # an operand from outside, for each iteration
 
 
 def _sources(chains: Sequence[Chain]) -> tuple[tuple[tuple[Source, ...], ...], _Outside, tuple[_Outside, ...]]:
-    """Returns the operands of each op of an iteration (see `Loop`): their sources, the consts, the xs."""
+    """Returns the operands of each op of an iteration (see `Candidate`): their sources, the consts, the xs."""
     inner: dict[Any, Source] = {}
     same: dict[Any, tuple[Const, Value]] = {}
     rows: dict[Any, tuple[Xs, _Outside]] = {}

@@ -8,13 +8,11 @@ from . import conv as conv
 from . import create as create
 from . import ctc as ctc
 from . import distance as distance
-from . import draw_checks as draw_checks
 from . import embedding as embedding
 from . import fft as fft
 from . import grid as grid
 from . import histogram as histogram
 from . import index as index
-from . import layer_checks as layer_checks
 from . import linalg as linalg
 from . import linear_cross_entropy as linear_cross_entropy
 from . import loss as loss
@@ -23,7 +21,6 @@ from . import norm as norm
 from . import offload as offload
 from . import optim as optim
 from . import order as order
-from . import order_checks as order_checks
 from . import padding_shapes as padding_shapes
 from . import padding_sums as padding_sums
 from . import padding_windows as padding_windows

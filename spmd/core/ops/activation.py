@@ -190,18 +190,14 @@ def aten_prelu_kernel_backward(grad_output, self, weight):
     return grad_self, jnp.where(positive, jnp.zeros((), self.dtype), self * grad_output)
 
 
-def _elu(x, alpha, scale, input_scale):
-    return jnp.where(x <= 0, jnp.expm1(x * input_scale) * (alpha * scale), x * scale)
-
-
 @lower(aten.elu.default, promote=Promote.DEFAULT)
 def aten_elu(self, alpha=1, scale=1, input_scale=1):
-    return _elu(self, alpha, scale, input_scale)
+    return jnp.where(self <= 0, jnp.expm1(self * input_scale) * (alpha * scale), self * scale)
 
 
 @lower(aten.celu.default, promote=Promote.DEFAULT)
 def aten_celu(self, alpha=1.0):
-    return _elu(self, alpha, 1, 1.0 / alpha)
+    return aten_elu(self, alpha, 1, 1.0 / alpha)
 
 
 @lower(aten.elu_backward.default, promote=Promote.DEFAULT)
@@ -254,20 +250,15 @@ def aten_hardshrink(self, lambd=0.5):
     return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), self.dtype), self)
 
 
-@lower(aten.hardshrink_backward.default, promote=Promote.DEFAULT)
-def aten_hardshrink_backward(grad_out, self, lambd):
-    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_out.dtype), grad_out)
+@lower(aten.hardshrink_backward.default, aten.softshrink_backward.default, promote=Promote.DEFAULT)
+def aten_shrink_backward(grad_output, /, self, lambd):
+    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
 
 
 @lower(aten.softshrink.default, promote=Promote.DEFAULT)
 def aten_softshrink(self, lambd=0.5):
     # self * 0 keeps NaN.
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, self * 0))
-
-
-@lower(aten.softshrink_backward.default, promote=Promote.DEFAULT)
-def aten_softshrink_backward(grad_output, self, lambd):
-    return jnp.where((self >= -lambd) & (self <= lambd), jnp.zeros((), grad_output.dtype), grad_output)
 
 
 # -- Threshold, tanh, sigmoid and logit.

@@ -15,6 +15,7 @@ from jax import lax
 from .floats import wide
 from .kernels import cudnn, flash, splash
 from .kernels.flash import Dropout
+from .promised import as_promised
 from .registry import lower
 
 aten = torch.ops.aten
@@ -71,12 +72,7 @@ def aten_attention_backward(
     form = partial(form, bias=attn_bias, dropout=dropout, wants_bias=wants_bias, **how)
     case = query, key, value, attn_bias, dropout_p
     grads = _by_platform(form, "backward", case, how)(query, key, value, grad_out, out, logsumexp)
-    return tuple(
-        None if result is None
-        else jnp.zeros(result.shape, result.dtype) if grad is None
-        else grad.reshape(result.shape)
-        for grad, result in zip(grads, returns, strict=True)
-    )  # fmt: skip
+    return as_promised(grads, returns)
 
 
 def _by_platform(form, direction, case, how):

@@ -7,6 +7,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .promised import zeros
 from .registry import lower
 from .windows import adaptive_bounds, listed, per_dim
 
@@ -54,48 +55,31 @@ def _average(x, kernel_size, stride, padding, count_include_pad, override, rank,
     return lambda values: _window_sum(values, rank, window, stride, padding, counts), divisors
 
 
-def _avg_pool(x, kernel_size, stride, padding, count_include_pad, override, rank, returns):
+@lower(aten.avg_pool2d.default, rank=2)
+@lower(aten.avg_pool3d.default, rank=3)
+def aten_avg_pool(
+    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None,
+    *, rank, returns,
+):  # fmt: skip
     if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
-    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, returns.shape)
-    return _divided(total(widened(x)), divisors).astype(x.dtype)
+        return zeros(returns)
+    windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
+    total, divisors = _average(self, *windows, returns.shape)
+    return _divided(total(widened(self)), divisors).astype(self.dtype)
 
 
-def _avg_pool_grad(grad, x, kernel_size, stride, padding, count_include_pad, override, rank):
-    if grad.size == 0:
-        return jnp.zeros(x.shape, x.dtype)
-    wide = widened(grad)
-    total, divisors = _average(x, kernel_size, stride, padding, count_include_pad, override, rank, grad.shape)
-    (made,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(x.shape, wide.dtype))(_divided(wide, divisors))
-    return made.astype(grad.dtype)
-
-
-@lower(aten.avg_pool2d.default)
-def aten_avg_pool2d(
-    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
+@lower(aten.avg_pool2d_backward.default, rank=2)
+@lower(aten.avg_pool3d_backward.default, rank=3)
+def aten_avg_pool_backward(
+    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override, *, rank
 ):
-    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 2, returns)
-
-
-@lower(aten.avg_pool3d.default)
-def aten_avg_pool3d(
-    self, kernel_size, stride=(), padding=0, ceil_mode=False, count_include_pad=True, divisor_override=None, *, returns
-):
-    return _avg_pool(self, kernel_size, stride, padding, count_include_pad, divisor_override, 3, returns)
-
-
-@lower(aten.avg_pool2d_backward.default)
-def aten_avg_pool2d_backward(
-    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-):
-    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 2)
-
-
-@lower(aten.avg_pool3d_backward.default)
-def aten_avg_pool3d_backward(
-    grad_output, self, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-):
-    return _avg_pool_grad(grad_output, self, kernel_size, stride, padding, count_include_pad, divisor_override, 3)
+    if grad_output.size == 0:
+        return jnp.zeros(self.shape, self.dtype)
+    wide = widened(grad_output)
+    windows = kernel_size, stride, padding, count_include_pad, divisor_override, rank
+    total, divisors = _average(self, *windows, grad_output.shape)
+    (made,) = jax.linear_transpose(total, jax.ShapeDtypeStruct(self.shape, wide.dtype))(_divided(wide, divisors))
+    return made.astype(grad_output.dtype)
 
 
 # -- Adaptive averages: a reshape where the sizes divide, else a small matrix along each dim.
@@ -125,24 +109,16 @@ def _adaptive_average(x, output_size):
 @lower(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default)
 def aten_adaptive_avg_pool(self, output_size, *, returns):
     if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     return _adaptive_average(widened(self), tuple(output_size)).astype(self.dtype)
 
 
-def _adaptive_average_grad(grad, x, rank):
-    if grad.size == 0:
-        return jnp.zeros(x.shape, grad.dtype)
-    wide, sizes = widened(grad), grad.shape[grad.ndim - rank :]
-    like = jax.ShapeDtypeStruct(x.shape, wide.dtype)
+@lower(aten._adaptive_avg_pool2d_backward.default, rank=2)
+@lower(aten._adaptive_avg_pool3d_backward.default, rank=3)
+def aten_adaptive_avg_pool_backward(grad_output, self, *, rank):
+    if grad_output.size == 0:
+        return jnp.zeros(self.shape, grad_output.dtype)
+    wide, sizes = widened(grad_output), grad_output.shape[grad_output.ndim - rank :]
+    like = jax.ShapeDtypeStruct(self.shape, wide.dtype)
     (made,) = jax.linear_transpose(lambda values: _adaptive_average(values, sizes), like)(wide)
-    return made.astype(grad.dtype)
-
-
-@lower(aten._adaptive_avg_pool2d_backward.default)
-def aten_adaptive_avg_pool2d_backward(grad_output, self):
-    return _adaptive_average_grad(grad_output, self, 2)
-
-
-@lower(aten._adaptive_avg_pool3d_backward.default)
-def aten_adaptive_avg_pool3d_backward(grad_output, self):
-    return _adaptive_average_grad(grad_output, self, 3)
+    return made.astype(grad_output.dtype)

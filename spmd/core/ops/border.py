@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .promised import zeros
 from .registry import lower
 from .windows import per_dim
 
@@ -37,7 +38,7 @@ def _of_planes(*parameters):
 @lower(aten.im2col.default)
 def aten_im2col(self, kernel_size, dilation, padding, stride, *, returns):
     if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     batched = self.reshape(-1, *self.shape[-3:])
     made = _windows(batched, *_of_planes(kernel_size, dilation, padding, stride))
     return made.reshape(returns.shape)
@@ -48,7 +49,7 @@ def aten_col2im(self, output_size, kernel_size, dilation, padding, stride, *, re
     kernel_size, dilation, padding, stride = _of_planes(kernel_size, dilation, padding, stride)
     shape = (math.prod(returns.shape[:-3]), *returns.shape[-3:])
     if self.size == 0:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     wide = widened(self)
     like = jax.ShapeDtypeStruct(shape, wide.dtype)
     function = lambda x: _windows(x, kernel_size, dilation, padding, stride)  # noqa: E731

@@ -1,49 +1,279 @@
-"""Checks of an op's arguments, as meta tensors: for arguments that torch's kernels refuse and its meta kernels take.
+"""Arguments that torch's meta kernels take and its other kernels refuse, in the words of its CPU kernels.
 
-A check is named after its op, has its parameters (those it needs, by the schema's names) and raises torch's error.
+A check is named after its op, has its parameters (those it needs, by the schema's names) and returns True for arguments
+that may be wrong. For these alone the CPU kernel runs, on zeros of the same dtypes and shapes, before the op is
+recorded: the error is torch's own, in the class and the words of the installed version, and arguments that it takes
+after all are recorded like any. A check of shapes is exact: the kernel raises before it computes or allocates. A check
+of dtypes may be wider: the kernel computes a single element. A check raises by itself where torch's words mislead.
 """
 
+import functools
 from collections.abc import Callable
+from itertools import cycle, zip_longest
 from typing import Any
 
 import torch
-from torch._prims_common import canonicalize_dim
 
 from .pointwise import UNARY_DEFAULT, UNARY_FLOAT
 
 aten = torch.ops.aten
 
+Check = Callable[..., Any]
+
+# By overload: raises torch's error, or returns None.
 CHECKS: dict[Any, Callable[..., None]] = {}
 
 
-def checks(*overloads: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Registers a check of the arguments of these overloads."""
+def checks(*overloads: Any, by_dtype: bool = False) -> Callable[[Check], Check]:
+    """Registers a check of the arguments of these overloads. by_dtype: whether sizes of tensors are no part of it."""
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(check: Check) -> Check:
         for overload in overloads:
             assert overload not in CHECKS, overload
-            CHECKS[overload] = function
-        return function
+            CHECKS[overload] = functools.partial(_check, check, overload, by_dtype)
+        return check
 
     return register
 
 
+def _check(check: Check, op: Any, by_dtype: bool, /, *args: Any, **kwargs: Any) -> None:
+    if check(*args, **kwargs):
+        run_on_cpu(op, *args, by_dtype=by_dtype, **kwargs)
+
+
+def run_on_cpu(op: Any, /, *args: Any, by_dtype: bool = False, **kwargs: Any) -> None:
+    """Runs torch's CPU kernel on zeros, for its errors. by_dtype: on tensors of one element."""
+
+    def to_cpu(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            zero = torch.zeros((), dtype=value.dtype, device="cpu")
+            return zero.expand([1] * value.dim() if by_dtype else value.shape)  # one element of memory for any shape
+        if isinstance(value, (list, tuple)):
+            return [to_cpu(item) for item in value]
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+
+    if any(argument.name == "generator" for argument in op._schema.arguments):
+        kwargs["generator"] = torch.Generator("cpu")  # the draws of torch's default one are the caller's
+    op(*map(to_cpu, args), **{name: to_cpu(value) for name, value in kwargs.items()})
+
+
+# --- dtypes, and numbers that do not fit them -------------------------------------------------------------------------
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
+
+
+@checks(
+    *UNARY_FLOAT,
+    *UNARY_DEFAULT,
+    *(aten.maximum.default, aten.minimum.default, aten.clamp.default, aten.clamp_.default),
+    *(getattr(aten, name).default for name in ("clamp_min", "clamp_min_", "clamp_max", "clamp_max_")),
+    *(getattr(aten, name).Tensor for name in ("clamp_min", "clamp_min_", "clamp_max", "clamp_max_")),
+    *(aten.random.default, aten.random_.default, aten.bernoulli.p, aten.bernoulli_.float),
+    by_dtype=True,
+)
+def of_complex(*args, **kwargs):
+    """Complex numbers have no order, and functions of reals do not take them."""
+    return any(map(_is_complex, (*args, *kwargs.values())))
+
+
+@checks(
+    *(aten.bernoulli.default, aten.binomial.default, aten.poisson.default, aten._standard_gamma.default),
+    *(aten.normal.Tensor_Tensor, aten.normal.float_Tensor, aten.normal.Tensor_float),
+    by_dtype=True,
+)
+def of_other_than_floats(*args, **kwargs):
+    """Parameters of a distribution are floats; torch's kernels differ in which others they take."""
+    tensors = [value for value in (*args, *kwargs.values()) if isinstance(value, torch.Tensor)]
+    return not all(tensor.is_floating_point() for tensor in tensors)
+
+
+@checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar, by_dtype=True)
+def add(self, other, alpha=1):
+    if isinstance(alpha, float):
+        kind = torch.result_type(self, other)
+        return not (kind.is_floating_point or kind.is_complex)
+    return isinstance(alpha, (bool, complex))
+
+
+@checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar, by_dtype=True)
+def sub(self, other, alpha=1):
+    return _is_bool(self) or _is_bool(other) or add(self, other, alpha)
+
+
+@checks(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.div.Scalar_mode, aten.div_.Scalar_mode, by_dtype=True)
+def div_mode(self, other, *, rounding_mode):
+    return rounding_mode not in (None, "trunc", "floor")
+
+
+@checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar, by_dtype=True)
+def pow(self, exponent):
+    return type(exponent) is int and exponent < 0 and not self.is_floating_point()
+
+
+@checks(aten.addcmul.default, aten.addcmul_.default, by_dtype=True)
+def addcmul(self, tensor1, tensor2, *, value=1):
+    return isinstance(value, complex)
+
+
+@checks(aten.addcdiv.default, aten.addcdiv_.default, by_dtype=True)
+def addcdiv(self, tensor1, tensor2, *, value=1):
+    is_exact = not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (tensor1, tensor2))
+    return is_exact or isinstance(value, complex)
+
+
+@checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor, by_dtype=True)
+def lerp(self, end, weight):
+    return not self.is_floating_point() or isinstance(weight, complex)
+
+
+@checks(aten.elu_backward.default, by_dtype=True)
+def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
+    """Below a slope of 0 the sign of the result of an in-place activation is not that of its input."""
+    return is_result and alpha < 0
+
+
+@checks(aten.leaky_relu_backward.default, by_dtype=True)
+def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
+    return self_is_result and negative_slope < 0
+
+
+def _same_dtype(name: str) -> Check:
+    """The check of a product that its operands have one dtype; torch has other words for it in each kernel."""
+
+    def check(*args, **kwargs):
+        given = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
+        if len(given) > 1:
+            raise RuntimeError(
+                f"{name}: expected operands of one dtype, got {', '.join(sorted(map(str, given)))}; cast one with "
+                ".to(dtype), or use torch.autocast"
+            )
+
+    return check
+
+
+for _name in ("mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "linear"):
+    checks(getattr(aten, _name).default)(_same_dtype(_name))
+
+
+# --- draws ------------------------------------------------------------------------------------------------------------
+
+
+@checks(aten.uniform.default, aten.uniform_.default, by_dtype=True)
+def uniform(self, from_=0.0, to=1.0, **_):
+    return not self.is_floating_point() or from_ > to
+
+
+@checks(aten.normal_.default, aten.normal_functional.default, by_dtype=True)
+def normal(self, mean=0.0, std=1.0, **_):
+    return not self.is_floating_point() or std < 0
+
+
+@checks(aten.geometric.default, aten.geometric_.default, by_dtype=True)
+def geometric(self, p, **_):
+    return self.is_complex() or self.dtype == torch.bool
+
+
+@checks(getattr(aten.random, "from"), getattr(aten.random_, "from"), by_dtype=True)
+def random_from(self, from_, to, **_):
+    if self.is_complex() or self.dtype == torch.bool:
+        return True
+    dtype = torch.finfo(self.dtype) if self.is_floating_point() else torch.iinfo(self.dtype)
+    last = from_ if to is None else to - 1
+    return from_ > last or from_ < dtype.min or last > dtype.max
+
+
+@checks(aten.random.to, aten.random_.to, by_dtype=True)
+def random_to(self, to, **_):
+    return random_from(self, 0, to)
+
+
+@checks(aten.randperm.default)
+def randperm(n, *, dtype=torch.int64, **_):
+    if dtype == torch.bool or dtype.is_complex:
+        return True
+    return n > (torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)).max
+
+
+@checks(aten.native_dropout.default, by_dtype=True)
+def native_dropout(input, p, train):
+    return train is not False and not 0 <= p <= 1
+
+
+@checks(aten.multinomial.default)
+def multinomial(self, num_samples, replacement=False, **_):
+    *lead, categories = self.shape if self.dim() else (1,)
+    return (
+        not self.is_floating_point()
+        or num_samples <= 0
+        or categories > 2**24
+        or (categories == 0 and 0 not in lead)
+        or (num_samples > categories and not replacement)
+    )
+
+
+# --- reductions, search and order -------------------------------------------------------------------------------------
+
+
+@checks(
+    *(getattr(aten, name).default for name in ("amax", "amin", "aminmax", "argmax", "argmin", "max", "min")),
+    *(getattr(aten, name).dim for name in ("max", "min", "median", "nanmedian")),
+    *(aten.mode.default, aten.kthvalue.default),
+)
+def of_no_elements(self, *_, **__):
+    """Along a dim of size 0 these have no result; along another one the result is empty, and torch takes that."""
+    return not self.numel()
+
+
+@checks(aten.sort.default, aten.sort.stable, aten.logcumsumexp.default)
+def along(self, dim=-1, *_, **__):
+    return not -max(self.dim(), 1) <= dim < max(self.dim(), 1)
+
+
+@checks(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
+def searchsorted(sorted_sequence, self, *, side=None, sorter=None, **_):
+    rank = sorted_sequence.dim()
+    fits = rank == 1 or (
+        rank > 1
+        and isinstance(self, torch.Tensor)
+        and self.dim() == rank
+        and self.shape[:-1] == sorted_sequence.shape[:-1]
+    )
+    return not fits or side not in (None, "left", "right") or (sorter is not None and sorter.dtype != torch.int64)
+
+
 @checks(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def bucketize(self, boundaries, **_):
-    if boundaries.dim() != 1:
-        raise RuntimeError(f"bucketize: boundaries tensor must be 1 dimension, but got dim({boundaries.dim()})")
+    return boundaries.dim() != 1
+
+
+@checks(aten._histogramdd_bin_edges.default)
+def histogramdd(self, bins, **_):
+    return self.dim() < 2 or len(bins) != self.shape[-1]
+
+
+@checks(aten.repeat_interleave.Tensor)
+def repeat_interleave(repeats, *, output_size=None):
+    if output_size and not repeats.numel():  # torch ignores the size
+        raise RuntimeError(f"repeat_interleave: expected output_size 0, as there are no repeats, got {output_size}")
+
+
+# --- shapes and indices -----------------------------------------------------------------------------------------------
 
 
 @checks(aten.cat.default)
 def cat(tensors, dim=0):
-    for position, tensor in enumerate(tensors):
-        if tensor.dim() == 0:
-            raise RuntimeError(f"zero-dimensional tensor (at position {position}) cannot be concatenated")
+    return 0 in [tensor.dim() for tensor in tensors]
 
 
 @checks(aten.empty_strided.default)
 def empty_strided(size, stride, **_):
-    if any(step < 0 for step in stride):
+    if any(step < 0 for step in stride):  # torch speaks of an overflow
         raise RuntimeError(f"empty_strided: expected strides of 0 and more, got {list(stride)}")
 
 
@@ -52,202 +282,28 @@ def new_empty_strided(self, size, stride, **_):
     empty_strided(size, stride)
 
 
-@checks(aten._histogramdd_bin_edges.default)
-def histogramdd(self, bins, **_):
-    if self.dim() < 2 or len(bins) != self.shape[-1]:
-        raise RuntimeError(
-            "histogramdd: The size of bins must be equal to the innermost dimension of the input, got "
-            f"{len(bins)} and an input of shape {list(self.shape)}"
-        )
-
-
-@checks(aten.index_add.default, aten.index_add_.default)
-def index_add(self, dim, index, source, **_):
-    one, other = list(self.shape), list(source.shape)
-    if one and other and len(one) == len(other):
-        del one[dim], other[dim]
-    elif not one and not other:
-        return
-    if one != other or self.dim() != source.dim():
-        raise RuntimeError(
-            "source tensor shape must match self tensor shape, excluding the specified dimension. Got self.shape = "
-            f"{list(self.shape)} source.shape = {list(source.shape)}"
-        )
+@checks(aten.geqrf.default)
+def geqrf(self):
+    return self.dim() < 2
 
 
 @checks(aten.linalg_lstsq.default)
 def linalg_lstsq(self, b, *_, **__):
-    if self.dim() < 2:
-        raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
-    if b.dim() < 1:
-        raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
-
-
-@checks(aten.logcumsumexp.default)
-def logcumsumexp(self, dim):
-    canonicalize_dim(self.dim(), dim)  # torch 2.11's meta kernel checks it with an assertion
+    return self.dim() < 2 or b.dim() < 1
 
 
 @checks(aten.masked_scatter.default, aten.masked_scatter_.default)
 def masked_scatter(self, mask, source):
-    if mask.dtype != torch.bool:
+    if mask.dtype != torch.bool:  # torch warns first that such a mask is deprecated
         raise RuntimeError(f"masked_scatter_ only supports boolean masks, but got mask with dtype {mask.dtype}")
 
 
-# --- gradients that the result of an in-place activation does not give ------------------------------------------------
-
-
-@checks(aten.elu_backward.default)
-def elu_backward(grad_output, alpha, scale, input_scale, is_result, self_or_result):
-    if is_result and alpha < 0:
-        _refuse_slope("elu")
-
-
-@checks(aten.leaky_relu_backward.default)
-def leaky_relu_backward(grad_output, self, negative_slope, self_is_result):
-    if self_is_result and negative_slope < 0:
-        _refuse_slope("leakyReLu")
-
-
-def _refuse_slope(name: str) -> None:
-    raise RuntimeError(
-        f"In-place {name} backward calculation is triggered with a negative slope which is not supported: the sign of "
-        "the result does not say which side of 0 the input was. Call the activation without inplace=True."
-    )
-
-
-# --- numbers and dtypes of arithmetic ---------------------------------------------------------------------------------
-
-
-def _is_bool(value: Any) -> bool:
-    return value is True or value is False or (isinstance(value, torch.Tensor) and value.dtype == torch.bool)
-
-
-def _is_complex(value: Any) -> bool:
-    return isinstance(value, complex) or (isinstance(value, torch.Tensor) and value.is_complex())
-
-
-def refused_by_cpu(op: Callable[..., torch.Tensor], *operands: Any) -> None:
-    """Calls torch's CPU kernel on such operands, which raises an error of the class of this torch version."""
-    op(*(torch.empty(0, dtype=x.dtype, device="cpu") if isinstance(x, torch.Tensor) else x for x in operands))
-    raise AssertionError(f"torch's CPU takes {op.__name__} of {operands}")
-
-
-def _check_alpha(self: Any, other: Any, alpha: Any) -> None:
-    kind = torch.result_type(self, other)
-    if isinstance(alpha, bool) and kind != torch.bool:
-        raise RuntimeError("Boolean alpha only supported for Boolean results.")
-    if isinstance(alpha, float) and not (kind.is_floating_point or kind.is_complex):
-        raise RuntimeError("For integral input tensors, argument alpha must not be a floating point number.")
-    if isinstance(alpha, complex) and not kind.is_complex:
-        raise RuntimeError("For non-complex input tensors, argument alpha must not be a complex number.")
-
-
-@checks(aten.add.Tensor, aten.add_.Tensor, aten.add.Scalar, aten.add_.Scalar)
-def add(self, other, alpha=1):
-    _check_alpha(self, other, alpha)
-
-
-@checks(aten.sub.Tensor, aten.sub_.Tensor, aten.sub.Scalar, aten.sub_.Scalar)
-def sub(self, other, alpha=1):
-    _check_alpha(self, other, alpha)
-    if _is_bool(self) or _is_bool(other):
-        refused_by_cpu(torch.sub, self, other)
-
-
-@checks(aten.div.Tensor_mode, aten.div_.Tensor_mode, aten.div.Scalar_mode, aten.div_.Scalar_mode)
-def div_mode(self, other, *, rounding_mode):
-    if rounding_mode not in (None, "trunc", "floor"):
-        raise RuntimeError(
-            f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found '{rounding_mode}'"
-        )
-
-
-@checks(aten.pow.Tensor_Scalar, aten.pow_.Scalar)
-def pow(self, exponent):
-    is_exact = not (self.is_floating_point() or self.is_complex() or self.dtype == torch.bool)
-    if is_exact and type(exponent) is int and exponent < 0:
-        raise RuntimeError("Integers to negative integer powers are not allowed.")
-
-
-@checks(aten.clamp.default, aten.clamp_.default)
-def clamp(self, min=None, max=None):
-    if any(isinstance(bound, complex) for bound in (min, max)):
-        raise RuntimeError("value cannot be converted to type double without overflow")
-
-
-def _fits() -> Callable[..., None]:
-    """The check that no complex number is passed for real tensors."""
-
-    def check(*args: Any, **kwargs: Any) -> None:
-        given = [*args, *kwargs.values()]
-        tensors, value = given[:-1], given[-1]
-        if isinstance(value, complex) and not any(_is_complex(tensor) for tensor in tensors):
-            raise RuntimeError("value cannot be converted to a real type without overflow")
-
-    return check
-
-
-def _real(name: str) -> Callable[..., None]:
-    """The check that operands are real: complex numbers have no order."""
-
-    def check(*args, **kwargs):
-        if any(_is_complex(value) for value in [*args, *kwargs.values()]):
-            raise NotImplementedError(f"{name} is not supported for complex types")
-
-    return check
-
-
-CHECKS |= {op: _fits() for op in (aten.addcmul.default, aten.addcmul_.default)}
-
-
-@checks(aten.addcdiv.default, aten.addcdiv_.default)
-def addcdiv(self, tensor1, tensor2, **named):
-    if not any(tensor.is_floating_point() or tensor.is_complex() for tensor in (tensor1, tensor2)):
-        refused_by_cpu(torch.addcdiv, self, tensor1, tensor2)
-    _fits()(self, tensor1, tensor2, *named.values())
-
-
-@checks(aten.lerp.Scalar, aten.lerp_.Scalar, aten.lerp.Tensor, aten.lerp_.Tensor)
-def lerp(self, end, weight):
-    if not (self.is_floating_point() or self.is_complex()):
-        raise NotImplementedError(f"lerp is not implemented for {self.dtype}")
-    _fits()(self, end, weight)
-
-
-CHECKS |= {
-    getattr(getattr(aten, form), overload): _real("clamp")
-    for name in ("clamp_min", "clamp_max") for form in (name, f"{name}_") for overload in ("default", "Tensor")
-}  # fmt: skip
-
-
-def _of_complex(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
-    """The check of complex operands by CPU's kernel: a meta kernel takes them even for functions of reals."""
-
-    def check(self, *rest, **named):
-        if self.is_complex():
-            op(torch.empty(0, dtype=self.dtype, device="cpu"), *rest, **named)
-
-    return check
-
-
-CHECKS |= {op: _of_complex(op) for op in (*UNARY_FLOAT, *UNARY_DEFAULT) if op not in CHECKS}
-
-
-def _ordered(op: Callable[..., torch.Tensor]) -> Callable[..., None]:
-    """The check that operands are real: torch 2.13 raises a RuntimeError, torch 2.15 a TypeError."""
-
-    def check(self, other):
-        if _is_complex(self) or _is_complex(other):
-            refused_by_cpu(op, self, other)
-
-    return check
-
-
-CHECKS |= {aten.maximum.default: _ordered(torch.maximum), aten.minimum.default: _ordered(torch.minimum)}
-
-
-# --- values and dtypes that do not meet -------------------------------------------------------------------------------
+@checks(aten.index_add.default, aten.index_add_.default)
+def index_add(self, dim, index, source, **_):
+    sizes, others = list(self.shape), list(source.shape)
+    if len(sizes) == len(others):
+        del sizes[dim : dim + 1 or None], others[dim : dim + 1 or None]
+    return sizes != others
 
 
 @checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
@@ -262,43 +318,100 @@ def index_put(self, indices, values, *_, **__):
         )
     if masked:
         return
-    given = [index.shape for index in indices if index is not None]
     try:
-        torch.broadcast_shapes(*given)
-    except RuntimeError:
-        shapes = ", ".join(str(list(shape)) for shape in given)
-        raise IndexError(
-            f"shape mismatch: indexing tensors could not be broadcast together with shapes {shapes}"
-        ) from None
-    selected = aten.index.Tensor(self, indices).shape
-    missing = len(selected) - values.dim()
+        selected = aten.index.Tensor(self, indices).shape
+    except (IndexError, RuntimeError):
+        run_on_cpu(aten.index.Tensor, self, indices)
+        raise
     # Further leading dims may be of size 1, as in torch.
-    fits = all(size in (1, wanted) for size, wanted in zip(values.shape[::-1], selected[::-1], strict=False))
-    if not fits or any(size != 1 for size in values.shape[: max(-missing, 0)]):
+    sizes = zip_longest(values.shape[::-1], selected[::-1], fillvalue=1)
+    if any(size not in (1, wanted) for size, wanted in sizes):
         raise RuntimeError(
             f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast to indexing result of "
             f"shape {list(selected)}"
         )
 
 
-def _same_dtype(name: str) -> Callable[..., None]:
-    """The check of a product that its operands have one dtype."""
-
-    def check(*args, **kwargs):
-        given = {arg.dtype for arg in args if isinstance(arg, torch.Tensor)}
-        if len(given) > 1:
-            raise RuntimeError(
-                f"{name}: expected operands of one dtype, got {', '.join(sorted(map(str, given)))}; cast one with "
-                ".to(dtype), or use torch.autocast"
-            )
-
-    return check
+# --- layers and losses ------------------------------------------------------------------------------------------------
 
 
-CHECKS |= {
-    getattr(aten, name).default: _same_dtype(name)
-    for name in (
-        "mm", "bmm", "mv", "dot", "vdot", "addmm", "addmv", "addbmm", "baddbmm", "linear",
+@checks(aten.convolution.default)
+def convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups):
+    if groups <= 0 or any(pad < 0 for pad in padding) or any(step <= 0 for step in (*stride, *dilation)):
+        return True
+    if input.dim() != weight.dim() or 0 in input.shape[2:] or 0 in weight.shape[:1] or weight.shape[0] % groups:
+        return True
+    channels, features = weight.shape[1] * groups, weight.shape[0]
+    if transposed:
+        channels, features = features, channels
+    if input.shape[1] != channels or (bias is not None and bias.shape != (features,)):
+        return True
+    settings = (cycle(values) for values in (stride, padding, dilation, output_padding))  # one number is for all dims
+    return transposed and any(
+        (size - 1) * step + span * (width - 1) + more < 2 * pad
+        for size, width, step, pad, span, more in zip(input.shape[2:], weight.shape[2:], *settings, strict=False)
     )
-    if getattr(aten, name).default not in CHECKS
-}  # fmt: skip
+
+
+@checks(
+    *(aten._adaptive_avg_pool2d.default, aten._adaptive_avg_pool3d.default, aten.upsample_linear1d.default),
+    *(aten.upsample_bilinear2d.default, aten.upsample_bicubic2d.default, aten.upsample_trilinear3d.default),
+)
+def of_empty_images(self, *_, **__):
+    return 0 in self.shape[1:]
+
+
+@checks(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
+def fractional_max_pool(self, kernel_size, output_size, random_samples):
+    rank, given = len(kernel_size), random_samples.shape
+    batch = self.shape[0] if self.dim() == rank + 2 else 1
+    return len(given) != 3 or given[0] < batch or given[1:] != (*self.shape[-rank - 1 : -rank], rank)
+
+
+@checks(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def grid_sampler(input, grid, *_):
+    return input.dim() != grid.dim() or input.dim() not in (4, 5) or 0 in input.shape[2:]
+
+
+@checks(aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, *_, **__):
+    if indices.dim() != 1:  # torch fails in an assertion
+        raise RuntimeError(
+            f"embedding_bag: expected indices as one run of all bags, got shape {list(indices.shape)}; flatten them, "
+            "or use torch.nn.functional.embedding_bag, which takes one bag a row"
+        )
+    return weight.dim() != 2 or offsets.dim() != 1 or mode not in (0, 1, 2)
+
+
+@checks(aten.segment_reduce.default)
+def segment_reduce(data, reduce, *, lengths=None, offsets=None, axis=0, **_):
+    if reduce not in ("sum", "mean", "max", "min", "prod"):  # torch takes amax and amin, too
+        raise RuntimeError(f"segment_reduce: expected reduce to be sum, mean, max, min or prod, got {reduce}")
+    given = [tensor for tensor in (lengths, offsets) if tensor is not None]
+    if (
+        not -data.dim() <= axis < data.dim()
+        or any(tensor.dim() - 1 != axis % data.dim() for tensor in given)
+        or any(tensor.dtype not in (torch.int64, torch.int32) for tensor in given)
+        or not data.is_floating_point()
+    ):  # unsafe: zeros are lengths of no data
+        run_on_cpu(aten.segment_reduce.default, data, reduce, lengths=lengths, offsets=offsets, axis=axis, unsafe=True)
+
+
+@checks(aten._ctc_loss.default, aten._ctc_loss.Tensor)
+def ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_infinity=False):
+    if log_probs.dim() != 3 or not log_probs.numel():
+        return True
+    if log_probs.dtype not in (torch.float32, torch.float64):  # torch would speak of the lengths first, which are zeros
+        raise NotImplementedError(f"ctc_loss: expected log_probs of float32 or float64, got {log_probs.dtype}")
+    time, batch, labels = log_probs.shape
+    lengths = input_lengths, target_lengths
+    if not 0 <= blank < labels or (targets.dim() == 2 and targets.shape[0] != batch):
+        return True
+    if isinstance(input_lengths, torch.Tensor):  # `core.dispatch.values` checks their values
+        return any(given.numel() != batch or given.is_floating_point() or given.is_complex() for given in lengths)
+    return (
+        any(len(given) != batch or min(given) < 0 for given in lengths)
+        or max(input_lengths) > time
+        or (targets.dim() == 1 and targets.shape[0] != sum(target_lengths))
+        or (targets.dim() == 2 and targets.shape[1] < max(target_lengths))
+    )

@@ -12,6 +12,7 @@ from jax import lax
 from . import split
 from .floats import wide
 from .partial import exchanged, is_rounded, total
+from .promised import as_promised, zeros
 from .registry import lower
 from .windows import per_dim
 
@@ -153,12 +154,14 @@ def _channel(bias, rank):
     return bias.reshape(1, -1, *[1] * rank)
 
 
-@lower(aten.convolution.default)
-def aten_convolution(input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *, returns):
+@lower(aten.convolution.default, aten._convolution.default)
+def aten_convolution(
+    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, *flags, returns
+):  # fmt: skip
     rank = weight.ndim - 2
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     if 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     if input.size == 0 or weight.size == 0:
         made = jnp.zeros(returns.shape, wide(input.dtype))
     elif transposed:
@@ -166,16 +169,6 @@ def aten_convolution(input, weight, bias, stride, padding, dilation, transposed,
     else:
         made = _convolve(input, weight, stride, [(pad, pad) for pad in padding], dilation, groups)
     return (made if bias is None else made + _channel(bias, rank)).astype(returns.dtype)
-
-
-@lower(aten._convolution.default)
-def aten_convolution_flags(
-    input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, benchmark, deterministic,
-    cudnn_enabled, allow_tf32, *, returns,
-):  # fmt: skip
-    return aten_convolution(
-        input, weight, bias, stride, padding, dilation, transposed, output_padding, groups, returns=returns
-    )
 
 
 @lower(aten.convolution_backward.default)
@@ -186,7 +179,7 @@ def aten_convolution_backward(
     rank = weight.ndim - 2
     stride, padding, dilation = (per_dim(values, rank) for values in (stride, padding, dilation))
     if grad_output.size == 0 or input.size == 0 or weight.size == 0:
-        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
     grad_input = grad_weight = grad_bias = None
     if output_mask[0]:
         if transposed:
@@ -206,10 +199,7 @@ def aten_convolution_backward(
     if output_mask[2]:
         axes = (0, *range(2, grad_output.ndim))
         grad_bias = total(grad_output.astype(wide(grad_output.dtype)), axes, grad_output, returns[2].dtype)
-    return tuple(
-        None if promised is None else grad.astype(promised.dtype)
-        for grad, promised in zip((grad_input, grad_weight, grad_bias), returns, strict=True)
-    )
+    return as_promised((grad_input, grad_weight, grad_bias), returns)
 
 
 def _reach(size, window, stride, padding, dilation):

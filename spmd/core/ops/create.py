@@ -12,80 +12,25 @@ aten = torch.ops.aten
 _E4M3FN_STOPS = not torch.tensor(1e30, device="cpu").to(torch.float8_e4m3fn).float().isnan().item()
 
 
-@lower(aten.full.default)
-def aten_full(size, fill_value, *, dtype=None, returns):
-    return jnp.full(returns.shape, fill_value, returns.dtype)
+@lower(aten.full.default, aten.full_like.default, aten.new_full.default, aten.fill.Scalar)
+def aten_full(*arguments, returns, **options):
+    return jnp.full(returns.shape, arguments[-1], returns.dtype)
 
 
-@lower(aten.full_like.default)
-def aten_full_like(self, fill_value, *, dtype=None, returns):
-    return jnp.full(returns.shape, fill_value, returns.dtype)
-
-
-@lower(aten.new_full.default)
-def aten_new_full(self, size, fill_value, *, dtype=None, returns):
-    return jnp.full(returns.shape, fill_value, returns.dtype)
-
-
-@lower(aten.fill.Scalar)
-def aten_fill(self, value, *, returns):
-    return jnp.full(returns.shape, value, returns.dtype)
+# torch leaves new memory uninitialized; zeros are as valid as any content, and the same on every run.
+@lower(
+    aten.zero.default, aten.zeros_like.default, aten.new_zeros.default, aten.empty.memory_format,
+    aten.empty_like.default, aten.empty_strided.default, aten.new_empty.default, aten.new_empty_strided.default,
+    number=0,
+)  # fmt: skip
+@lower(aten.ones_like.default, aten.new_ones.default, number=1)
+def aten_filled(*arguments, number, returns, **options):
+    return jnp.full(returns.shape, number, returns.dtype)
 
 
 @lower(aten.fill.Tensor)
 def aten_fill_tensor(self, value, *, returns):
     return jnp.broadcast_to(cast(value, returns.dtype), returns.shape)
-
-
-@lower(aten.zero.default)
-def aten_zero(self):
-    return jnp.zeros(self.shape, self.dtype)
-
-
-@lower(aten.zeros_like.default)
-def aten_zeros_like(self, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.ones_like.default)
-def aten_ones_like(self, *, dtype=None, returns):
-    return jnp.ones(returns.shape, returns.dtype)
-
-
-@lower(aten.new_zeros.default)
-def aten_new_zeros(self, size, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.new_ones.default)
-def aten_new_ones(self, size, *, dtype=None, returns):
-    return jnp.ones(returns.shape, returns.dtype)
-
-
-# torch leaves new memory uninitialized; zeros are as valid as any content, and the same on every run.
-@lower(aten.empty_like.default)
-def aten_empty_like(self, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.new_empty.default)
-def aten_new_empty(self, size, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.new_empty_strided.default)
-def aten_new_empty_strided(self, size, stride, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.empty_strided.default)
-def aten_empty_strided(size, stride, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
-
-
-@lower(aten.empty.memory_format)
-def aten_empty(size, *, dtype=None, returns):
-    return jnp.zeros(returns.shape, returns.dtype)
 
 
 @lower(aten.scalar_tensor.default)
@@ -106,13 +51,8 @@ def aten_arange(end, *, dtype=None, returns):
     return _arange(0, 1, returns)
 
 
-@lower(aten.arange.start)
-def aten_arange_start(start, end, *, dtype=None, returns):
-    return _arange(start, 1, returns)
-
-
-@lower(aten.arange.start_step)
-def aten_arange_start_step(start, end, step=1, *, dtype=None, returns):
+@lower(aten.arange.start, aten.arange.start_step)
+def aten_arange_start(start, end, step=1, *, dtype=None, returns):
     return _arange(start, step, returns)
 
 
@@ -128,23 +68,13 @@ def aten_linspace(start, end, steps, *, dtype=None, returns):
     return jnp.where(place < near, start + step * place, end - step * (steps - 1 - place)).astype(returns.dtype)
 
 
-@lower(aten.eye.default)
-def aten_eye(n, *, dtype=None, returns):
-    return jnp.eye(n, dtype=returns.dtype)
-
-
-@lower(aten.eye.m)
-def aten_eye_m(n, m, *, dtype=None, returns):
+@lower(aten.eye.default, aten.eye.m)
+def aten_eye(n, m=None, *, dtype=None, returns):
     return jnp.eye(n, m, dtype=returns.dtype)
 
 
-@lower(aten.clone.default)
+@lower(aten.clone.default, aten.lift_fresh_copy.default)
 def aten_clone(self):
-    return self
-
-
-@lower(aten.lift_fresh_copy.default)
-def aten_lift_fresh_copy(self):
     return self
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 
+from .promised import zeros
 from .registry import lower
 
 aten = torch.ops.aten
@@ -58,7 +59,7 @@ def _euclidean(x1, x2):
 @lower(aten._cdist_forward.default)
 def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
     if 0 in (*returns.shape, x1.shape[-1]):
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     many = max(x1.shape[-2], x2.shape[-2]) > _MM_FROM
     if p == 2 and (compute_mode == _MM_ALWAYS or (not compute_mode and many)):
         return _euclidean(x1, x2)
@@ -69,7 +70,7 @@ def aten_cdist_forward(x1, x2, p, compute_mode, *, returns):
 @lower(aten._cdist_backward.default)
 def aten_cdist_backward(grad, /, x1, x2, p, cdist, *, returns):
     if 0 in (*grad.shape, x1.shape[-1]):  # then torch returns x1's own shape, without the batch of x2
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     made = jnp.sum(_norm_gradient(grad[..., None], _pairs(x1, x2), p, cdist[..., None]), axis=-2)
     return jnp.broadcast_to(made, returns.shape)
 

@@ -9,6 +9,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .promised import as_promised, zeros
 from .registry import lower
 
 aten = torch.ops.aten
@@ -111,7 +112,7 @@ def _linear_axis_taps(source):
 @lower(aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
 def aten_grid_sampler(input, grid, interpolation_mode, padding_mode, align_corners, *, returns):
     if not input.size or 0 in returns.shape:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     return _sampled(widened(input), widened(grid), interpolation_mode, padding_mode, align_corners).astype(input.dtype)
 
 
@@ -120,14 +121,11 @@ def aten_grid_sampler_backward(
     grad_output, input, grid, interpolation_mode, padding_mode, align_corners, output_mask, *, returns
 ):
     if not input.size or not grad_output.size:
-        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
 
     def sample(x, places):
         return _sampled(x, places, interpolation_mode, padding_mode, align_corners)
 
     _, pull = jax.vjp(sample, widened(input), widened(grid))
     made = pull(widened(grad_output))
-    return tuple(
-        None if promised is None else (grad if wanted else jnp.zeros_like(grad)).astype(promised.dtype)
-        for grad, wanted, promised in zip(made, output_mask, returns, strict=True)
-    )
+    return as_promised([grad if wanted else None for grad, wanted in zip(made, output_mask, strict=True)], returns)

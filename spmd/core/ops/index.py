@@ -1,5 +1,6 @@
 """Reading and writing at computed positions. Shapes that depend on data (masks, nonzero) have no static program."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
@@ -59,7 +60,9 @@ _COMBINE = {
 }
 
 
-def _scatter(self, dim, index, src, reduce=None):
+@lower(aten.scatter.src, aten.scatter.reduce)
+@lower(aten.scatter_add.default, reduce="add")
+def aten_scatter(self, dim, index, src, *, reduce=None):
     shape = self.shape
     self, index, src = _at_least_1d(self, index, src)
     if index.size == 0:
@@ -96,29 +99,9 @@ def _write(self, dim, index, src, method):
     return _SCATTERS[method](self, narrow[..., None], src, numbers, mode=_IN_BOUNDS)
 
 
-@lower(aten.scatter.src)
-def aten_scatter_src(self, dim, index, src):
-    return _scatter(self, dim, index, src)
-
-
-@lower(aten.scatter.reduce)
-def aten_scatter_with_reduction(self, dim, index, src, *, reduce):
-    return _scatter(self, dim, index, src, reduce)
-
-
-@lower(aten.scatter.value)
-def aten_scatter_value(self, dim, index, value):
-    return _scatter(self, dim, index, jnp.full(index.shape, value, self.dtype))
-
-
-@lower(aten.scatter.value_reduce)
-def aten_scatter_value_reduce(self, dim, index, value, *, reduce):
-    return _scatter(self, dim, index, jnp.full(index.shape, value, self.dtype), reduce)
-
-
-@lower(aten.scatter_add.default)
-def aten_scatter_add(self, dim, index, src):
-    return _scatter(self, dim, index, src, "add")
+@lower(aten.scatter.value, aten.scatter.value_reduce)
+def aten_scatter_value(self, dim, index, value, *, reduce=None):
+    return aten_scatter(self, dim, index, jnp.full(index.shape, value, self.dtype), reduce=reduce)
 
 
 def _identity(reduce, dtype):
@@ -343,33 +326,25 @@ def _search(edges, values, right, out_int32):
     return result.astype(jnp.int32 if out_int32 else jnp.int64)
 
 
-@lower(aten.searchsorted.Tensor)
+def _array(value):
+    return value if isinstance(value, jax.Array) else jnp.full((), value)
+
+
+@lower(aten.searchsorted.Tensor, aten.searchsorted.Scalar)
 def aten_searchsorted(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
     if sorter is not None:
         sorted_sequence = jnp.take_along_axis(sorted_sequence, sorter, -1)
     right = right or side == "right"
     if sorted_sequence.ndim == 1:
-        return _search(sorted_sequence, self, right, out_int32)
+        return _search(sorted_sequence, _array(self), right, out_int32)
     below = jnp.less_equal if right else jnp.less
     before = below(sorted_sequence[..., None, :], self[..., :, None])
     return jnp.sum(before, axis=-1, dtype=jnp.int32 if out_int32 else jnp.int64)
 
 
-@lower(aten.searchsorted.Scalar)
-def aten_searchsorted_number(sorted_sequence, self, *, out_int32=False, right=False, side=None, sorter=None):
-    return aten_searchsorted(
-        sorted_sequence, jnp.full((), self), out_int32=out_int32, right=right, side=side, sorter=sorter
-    )
-
-
-@lower(aten.bucketize.Scalar)
-def aten_bucketize_number(self, boundaries, *, out_int32=False, right=False):
-    return _search(boundaries, jnp.full((), self), right, out_int32)
-
-
-@lower(aten.bucketize.Tensor)
+@lower(aten.bucketize.Tensor, aten.bucketize.Scalar)
 def aten_bucketize(self, boundaries, *, out_int32=False, right=False):
-    return _search(boundaries, self, right, out_int32)
+    return _search(boundaries, _array(self), right, out_int32)
 
 
 @lower(aten.isin.Tensor_Tensor)

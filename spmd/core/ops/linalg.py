@@ -10,6 +10,7 @@ import torch
 from jax import lax
 from jax.scipy import linalg as scipy_linalg
 
+from .promised import as_promised, zeros
 from .registry import lower
 
 aten = torch.ops.aten
@@ -17,22 +18,6 @@ aten = torch.ops.aten
 
 def _adjoint(x):
     return jnp.conj(x.mT)
-
-
-def _zeros(promised):
-    return jnp.zeros(promised.shape, promised.dtype)
-
-
-def _as_promised(values, returns):
-    """Each value in the dtype that torch promises; a result that torch leaves empty stays empty."""
-    return tuple(
-        _zeros(promised) if value is None else value.reshape(promised.shape).astype(promised.dtype)
-        for value, promised in zip(values, returns, strict=True)
-    )
-
-
-def _is_empty(returns):
-    return all(0 in promised.shape for promised in returns)
 
 
 def _batch(*arrays):
@@ -78,27 +63,18 @@ def _first_bad_minor(x, upper):
 @lower(aten.linalg_cholesky_ex.default)
 def aten_linalg_cholesky_ex(self, *, upper=False, check_errors=False, returns):
     if 0 in self.shape:
-        return _zeros(returns[0]), _zeros(returns[1])
+        return zeros(returns)
     factor, failed = _cholesky(self, upper)
     info = lax.cond(
         failed.any(),
         lambda: jnp.where(failed, jnp.maximum(_first_bad_minor(self, upper), 1), 0),
         lambda: jnp.zeros(failed.shape, jnp.int32),
     )
-    return _as_promised((factor, info), returns)
+    return as_promised((factor, info), returns)
 
 
-@lower(aten.cholesky_solve.default)
-def aten_cholesky_solve(self, input2, upper=False):
-    return _cholesky_solve(self, input2, upper)
-
-
-@lower(aten._cholesky_solve_helper.default)
-def aten_cholesky_solve_helper(self, A, upper):
-    return _cholesky_solve(self, A, upper)
-
-
-def _cholesky_solve(b, factor, upper):
+@lower(aten.cholesky_solve.default, aten._cholesky_solve_helper.default)
+def aten_cholesky_solve(b, factor, /, upper=False):
     b, factor = _batch(b, factor)
     if b.size == 0 or factor.size == 0:
         return jnp.zeros(b.shape, b.dtype)
@@ -113,7 +89,7 @@ def _cholesky_solve(b, factor, upper):
 @lower(aten.cholesky_inverse.default)
 def aten_cholesky_inverse(self, upper=False):
     eye = jnp.broadcast_to(jnp.eye(self.shape[-1], dtype=self.dtype), self.shape)
-    return _cholesky_solve(eye, self, upper)
+    return aten_cholesky_solve(eye, self, upper)
 
 
 # -- QR and Householder reflectors.
@@ -123,19 +99,19 @@ def aten_cholesky_inverse(self, upper=False):
 def aten_linalg_qr(A, mode="reduced", *, returns):
     if A.size == 0:
         q = jnp.broadcast_to(jnp.eye(*returns[0].shape[-2:]), returns[0].shape) if returns[0].ndim > 1 else None
-        return _as_promised((q, None), returns)
+        return as_promised((q, None), returns)
     if mode == "r":
-        return _as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
+        return as_promised((None, jnp.triu(jnp.linalg.qr(A, mode="r"))), returns)
     q, r = lax.linalg.qr(A, full_matrices=mode == "complete")
-    return _as_promised((q, jnp.triu(r)), returns)
+    return as_promised((q, jnp.triu(r)), returns)
 
 
 @lower(aten.geqrf.default)
 def aten_geqrf(self, *, returns):
     if self.size == 0:
-        return tuple(map(_zeros, returns))
+        return zeros(returns)
     packed, tau = jnp.linalg.qr(self, mode="raw")
-    return _as_promised((packed.mT, tau), returns)
+    return as_promised((packed.mT, tau), returns)
 
 
 @lower(aten.linalg_householder_product.default)
@@ -186,12 +162,12 @@ def _lu_in_place(x):
 @lower(aten.linalg_lu_factor_ex.default)
 def aten_linalg_lu_factor_ex(A, *, pivot=True, check_errors=False, returns):
     if A.size == 0:
-        return tuple(map(_zeros, returns))
+        return zeros(returns)
     if pivot:
-        return _as_promised(_lu(A), returns)
+        return as_promised(_lu(A), returns)
     packed = _lu_in_place(A)
     pivots = jnp.broadcast_to(jnp.arange(1, returns[1].shape[-1] + 1), returns[1].shape)
-    return _as_promised((packed, pivots, None), returns)
+    return as_promised((packed, pivots, None), returns)
 
 
 def _permutation(pivots, size):
@@ -209,10 +185,10 @@ def _unpacked(packed, size):
 def aten_linalg_lu(A, *, pivot=True, returns):
     if A.size == 0:
         eye = jnp.broadcast_to(jnp.eye(A.shape[-2]), returns[0].shape) if pivot else None
-        return _as_promised((eye, None, None), returns)
+        return as_promised((eye, None, None), returns)
     packed, pivots, _ = _lu(A) if pivot else (_lu_in_place(A), None, None)
     permutation = _permutation(pivots, A.shape[-2]) if pivot else None
-    return _as_promised((permutation, *_unpacked(packed, min(A.shape[-2:]))), returns)
+    return as_promised((permutation, *_unpacked(packed, min(A.shape[-2:]))), returns)
 
 
 @lower(aten.lu_unpack.default)
@@ -220,15 +196,15 @@ def aten_lu_unpack(LU_data, LU_pivots, unpack_data=True, unpack_pivots=True, *, 
     rows, columns = LU_data.shape[-2:]
     if LU_data.size == 0:
         eye = jnp.broadcast_to(jnp.eye(rows), returns[0].shape) if unpack_pivots else None
-        return _as_promised((eye, None, None), returns)
+        return as_promised((eye, None, None), returns)
     left, right = _unpacked(LU_data, min(rows, columns)) if unpack_data else (None, None)
-    return _as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, left, right), returns)
+    return as_promised((_permutation(LU_pivots, rows) if unpack_pivots else None, left, right), returns)
 
 
 @lower(aten.linalg_lu_solve.default)
 def aten_linalg_lu_solve(LU, pivots, B, *, left=True, adjoint=False, returns):
     if B.size == 0 or LU.size == 0:
-        return _zeros(returns)
+        return zeros(returns)
     permutation = _permutation(pivots, LU.shape[-1]).astype(LU.dtype)
     LU, permutation, B = _batch(LU, permutation, B)
     if not left:  # X A = B is A^H X^H = B^H
@@ -251,16 +227,16 @@ def _triangular(a, b, *, lower, unit, adjoint=False, left=True):
 @lower(aten.linalg_inv_ex.default)
 def aten_linalg_inv_ex(A, *, check_errors=False, returns):
     if A.size == 0:
-        return tuple(map(_zeros, returns))
+        return zeros(returns)
     packed, pivots, info = _lu(A)
     made = _triangular(packed, _permutation(pivots, A.shape[-1]).astype(A.dtype).mT, lower=True, unit=True)
-    return _as_promised((_triangular(packed, made, lower=False, unit=False), info), returns)
+    return as_promised((_triangular(packed, made, lower=False, unit=False), info), returns)
 
 
 @lower(aten.linalg_solve_triangular.default)
 def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=False, returns):
     if B.size == 0 or self.size == 0:
-        return _zeros(returns)
+        return zeros(returns)
     a, b = _batch(self, B)
     return _triangular(a, b, lower=not upper, unit=unitriangular, left=left)
 
@@ -269,7 +245,7 @@ def aten_linalg_solve_triangular(self, B, *, upper, left=True, unitriangular=Fal
 def aten_triangular_solve(self, A, upper=True, transpose=False, unitriangular=False, *, returns):
     b, a = _batch(self, A)
     if b.size == 0 or a.size == 0:
-        return _zeros(returns[0]), a.reshape(returns[1].shape)
+        return zeros(returns[0]), a.reshape(returns[1].shape)
     made = lax.linalg.triangular_solve(
         a, b, left_side=True, lower=not upper, transpose_a=transpose, unit_diagonal=unitriangular
     )
@@ -283,32 +259,32 @@ def aten_triangular_solve(self, A, upper=True, transpose=False, unitriangular=Fa
 def aten_linalg_svd(A, full_matrices=False, compute_uv=True, *, driver=None, returns):
     if A.size == 0:
         return tuple(
-            jnp.broadcast_to(jnp.eye(*r.shape[-2:], dtype=r.dtype), r.shape) if r.ndim > 1 and i != 1 else _zeros(r)
+            jnp.broadcast_to(jnp.eye(*r.shape[-2:], dtype=r.dtype), r.shape) if r.ndim > 1 and i != 1 else zeros(r)
             for i, r in enumerate(returns)
         )
     if not compute_uv:
-        return _as_promised((None, jnp.linalg.svd(A, compute_uv=False), None), returns)
-    return _as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)
+        return as_promised((None, jnp.linalg.svd(A, compute_uv=False), None), returns)
+    return as_promised(jnp.linalg.svd(A, full_matrices=full_matrices), returns)
 
 
 @lower(aten._linalg_eigh.default)
 def aten_linalg_eigh(A, UPLO="L", compute_v=True, *, returns):
     if A.size == 0:
-        return tuple(map(_zeros, returns))
+        return zeros(returns)
     values, vectors = jnp.linalg.eigh(A, UPLO=UPLO.upper(), symmetrize_input=False)
-    return _as_promised((values, vectors if compute_v else None), returns)
+    return as_promised((values, vectors if compute_v else None), returns)
 
 
 @lower(aten.linalg_eig.default)
 def aten_linalg_eig(self, *, returns):
     if self.size == 0:
-        return tuple(map(_zeros, returns))
-    return _as_promised(jnp.linalg.eig(self), returns)
+        return zeros(returns)
+    return as_promised(jnp.linalg.eig(self), returns)
 
 
 @lower(aten._linalg_eigvals.default, aten.linalg_eigvals.default)
 def aten_linalg_eigvals(self, *, returns):
-    return _zeros(returns) if self.size == 0 else jnp.linalg.eigvals(self).astype(returns.dtype)
+    return zeros(returns) if self.size == 0 else jnp.linalg.eigvals(self).astype(returns.dtype)
 
 
 # -- Functions of a matrix, least squares.
@@ -351,7 +327,7 @@ def _pseudo_inverse(x, atol, rtol, hermitian):
 @lower(aten.linalg_pinv.atol_rtol_tensor)
 def aten_linalg_pinv(self, *, atol=None, rtol=None, hermitian=False, returns):
     if self.size == 0:
-        return _zeros(returns)
+        return zeros(returns)
     return _pseudo_inverse(self, atol, rtol, hermitian).astype(returns.dtype)
 
 
@@ -361,7 +337,7 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     deficient."""
     is_vector = b.ndim == self.ndim - 1
     if self.size == 0 or b.size == 0:
-        return tuple(map(_zeros, returns))
+        return zeros(returns)
     right = b[..., None] if is_vector else b
     singular = jnp.linalg.svd(self, compute_uv=False)
     bound = _tolerance(None, rcond, singular.max(-1), self.shape, singular.dtype)
@@ -371,10 +347,7 @@ def aten_linalg_lstsq(self, b, rcond=None, *, driver=None, returns):
     made = _pseudo_inverse(self, bound, 0.0, False) @ right
     residuals = jnp.sum(jnp.abs(self @ made - right) ** 2, axis=-2)
     made = made[..., 0] if is_vector else made
-    values = (made, residuals, rank, singular)
-    return _as_promised(
-        tuple(None if 0 in promised.shape else value for value, promised in zip(values, returns, strict=True)), returns
-    )
+    return as_promised((made, residuals, rank, singular), returns)
 
 
 @lower(aten.linalg_cross.default)

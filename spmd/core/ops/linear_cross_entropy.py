@@ -19,6 +19,7 @@ from jax import lax
 
 from . import loss, split
 from .floats import wide, widened
+from .promised import as_promised
 from .registry import lower
 
 _library = torch.library.Library("spmd", "FRAGMENT")
@@ -76,10 +77,7 @@ def spmd_linear_cross_entropy_backward(
     nothing = jnp.zeros((), logsumexp.dtype)
     shares = (jnp.broadcast_to(nothing if x is None else x, target.shape) for x in shares)
     made = head.backward(input, classes, logsumexp, *shares)
-    return tuple(
-        grad.astype(promised.dtype) if wanted else None
-        for grad, promised, wanted in zip(made, returns, output_mask, strict=True)
-    )
+    return as_promised(made, returns)
 
 
 @dataclass(frozen=True, slots=True)

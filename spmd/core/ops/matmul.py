@@ -97,9 +97,9 @@ def aten_mm_dtype(self, mat2, out_dtype):
     return cast(_product(self, mat2), out_dtype)
 
 
-@lower(aten.addmm.default)
-def aten_addmm(self, mat1, mat2, *, beta=1, alpha=1, returns):
-    return cast(_affine(self, _product(mat1, mat2), beta, alpha), returns.dtype)
+@lower(aten.addmm.default, aten.addmm.dtype, aten.baddbmm.default, aten.baddbmm.dtype, aten.addmv.default)
+def aten_addmm(self, left, right, /, out_dtype=None, *, beta=1, alpha=1, returns):
+    return cast(_affine(self, _product(left, right), beta, alpha), returns.dtype)
 
 
 def _rows(array):
@@ -183,21 +183,6 @@ def aten_linear_backward(self, grad_output, weight, output_mask, *, returns):
     )
 
 
-@lower(aten.addmm.dtype)
-def aten_addmm_dtype(self, mat1, mat2, out_dtype, *, beta=1, alpha=1):
-    return cast(_affine(self, _product(mat1, mat2), beta, alpha), out_dtype)
-
-
-@lower(aten.baddbmm.default)
-def aten_baddbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
-    return cast(_affine(self, _product(batch1, batch2), beta, alpha), returns.dtype)
-
-
-@lower(aten.baddbmm.dtype)
-def aten_baddbmm_dtype(self, batch1, batch2, out_dtype, *, beta=1, alpha=1):
-    return cast(_affine(self, _product(batch1, batch2), beta, alpha), out_dtype)
-
-
 @lower(aten.addbmm.default)
 def aten_addbmm(self, batch1, batch2, *, beta=1, alpha=1, returns):
     contract = (((0, 2), (0, 1)), ((), ()))
@@ -213,24 +198,14 @@ def aten_addmm_activation(self, mat1, mat2, *, beta=1, alpha=1, use_gelu=False, 
     return (0.5 * sum_ * (1 + lax.erf(sum_ * 0.7071067811865476))).astype(returns.dtype)
 
 
-@lower(aten.mv.default)
-def aten_mv(self, vec):
+@lower(aten.mv.default, aten.dot.default)
+def aten_mv(self, vec, /):
     return _product(self, vec).astype(self.dtype)
-
-
-@lower(aten.addmv.default)
-def aten_addmv(self, mat, vec, *, beta=1, alpha=1, returns):
-    return cast(_affine(self, _product(mat, vec), beta, alpha), returns.dtype)
 
 
 @lower(aten.addr.default)
 def aten_addr(self, vec1, vec2, *, beta=1, alpha=1, returns):
     return cast(_affine(self, vec1[:, None] * vec2[None, :], beta, alpha), returns.dtype)
-
-
-@lower(aten.dot.default)
-def aten_dot(self, tensor):
-    return _product(self, tensor).astype(self.dtype)
 
 
 @lower(aten.vdot.default)

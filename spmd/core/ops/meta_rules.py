@@ -1,6 +1,6 @@
 """Shapes of ops that torch cannot run on its meta device, or runs there without its checks."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,15 +39,26 @@ def _attention_backward(
     grad_out, query, key, value, attn_bias, grad_input_mask, out, logsumexp, cum_seq_q, cum_seq_k, max_q, max_k,
     dropout_p, is_causal, philox_seed, philox_offset, *, scale=None,
 ):  # fmt: skip
-    wanted = (query, key, value, attn_bias)
-    return tuple(
-        torch.empty_like(tensor, memory_format=torch.contiguous_format) if needed and tensor is not None else None
-        for tensor, needed in zip(wanted, grad_input_mask, strict=True)
-    )
+    operands = (query, key, value, attn_bias)
+    made = [x if x is None else torch.empty_like(x, memory_format=torch.contiguous_format) for x in operands]
+    return _wanted(made, grad_input_mask)
+
+
+def _wanted(made: Sequence[Any], output_mask: Sequence[bool]) -> tuple[Any, ...]:
+    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
 
 
 def _in_place(*args: Any, **kwargs: Any) -> None:
-    """An op that only writes: its targets keep shape and dtype."""
+    """An op that only writes, as a fused optimizer's: its targets keep shape and dtype."""
+
+
+def _like(place: int) -> Callable[..., torch.Tensor]:
+    """The meta kernel of an op whose result is like its operand at `place`."""
+
+    def meta(*arguments: Any, **options: Any) -> torch.Tensor:
+        return torch.empty_like(arguments[place])
+
+    return meta
 
 
 def _checked_softmax(overload: Any) -> Callable[..., Any]:
@@ -80,17 +91,8 @@ def _ctc_loss(log_probs, targets, input_lengths, target_lengths, blank=0, zero_i
     return log_probs.new_empty(batch), log_probs.new_empty(batch, time, 2 * width + 1)
 
 
-def _ctc_loss_backward(grad, log_probs, *arguments):
-    return torch.empty_like(log_probs)
-
-
-def _gradient_of_self(grad_output, self, *arguments):
-    return torch.empty_like(self)
-
-
 def _linear_backward(self, grad_output, weight, output_mask):
-    made = (torch.empty_like(self), torch.empty_like(weight), weight.new_empty(weight.shape[:1]))
-    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+    return _wanted((torch.empty_like(self), torch.empty_like(weight), weight.new_empty(weight.shape[:1])), output_mask)
 
 
 def _cross_entropy(self, target, weight, *settings):
@@ -121,20 +123,15 @@ def _linear_cross_entropy(
 
 
 def _linear_cross_entropy_backward(grad_output, input, linear_weight, target, linear_bias, *rest):
-    made = torch.empty_like(input), torch.empty_like(linear_weight), linear_weight.new_empty(linear_weight.shape[:1])
-    return tuple(value if wanted else None for value, wanted in zip(made, rest[-1], strict=True))
+    return _linear_backward(input, grad_output, linear_weight, rest[-1])
 
 
-def _batch_norm(overload: Any, place: int) -> Callable[..., Any]:
-    """torch's meta kernel, but without saved statistics in evaluation. place: the argument's position of `training`."""
-
-    def batch_norm(*args):
-        made = list(overload(*args))
-        if not args[place]:
-            made[1:3] = [args[0].new_empty(0, dtype=made[1].dtype), args[0].new_empty(0, dtype=made[2].dtype)]
-        return tuple(made)
-
-    return batch_norm
+def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
+    """torch's meta kernel, but without saved statistics in evaluation."""
+    made, *saved = aten.native_batch_norm.default(
+        input, weight, bias, running_mean, running_var, training, momentum, eps
+    )
+    return made, *(part if training else input.new_empty(0, dtype=part.dtype) for part in saved)
 
 
 def _geqrf(self):
@@ -159,17 +156,8 @@ def _lstsq(self, b, rcond=None, *, driver=None):
     )
 
 
-def _pool_backward(grad_output, self, *arguments):
-    return torch.empty_like(self)
-
-
 def _fused_lstm(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None):
     return torch.empty_like(cx), torch.empty_like(cx), torch.empty_like(input_gates)
-
-
-def _fused_lstm_backward(grad_hy, grad_cy, cx, cy, workspace, has_bias):
-    bias = workspace.new_empty(workspace.shape[1]) if has_bias else None
-    return torch.empty_like(workspace), torch.empty_like(cx), bias
 
 
 def _fused_gru(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None):
@@ -267,10 +255,6 @@ def _padded(overload, like):
     return meta
 
 
-def _fused_step(*arguments, **options):
-    """A fused optimizer's op: its targets keep their shapes, and torch has no meta kernel."""
-
-
 # --- empty tensors, by whose size torch's meta kernels in Python divide, or which they refuse -------------------------
 
 
@@ -297,8 +281,7 @@ def _resampled_gradient(grad_output: torch.Tensor, output_size: Any, input_size:
 
 
 def _group_norm_gradient(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask):
-    made = (torch.empty_like(input), input.new_empty(C), input.new_empty(C))
-    return tuple(value if wanted else None for value, wanted in zip(made, output_mask, strict=True))
+    return _wanted((torch.empty_like(input), input.new_empty(C), input.new_empty(C)), output_mask)
 
 
 def _batch_norm_functional(input, *arguments):
@@ -311,9 +294,7 @@ def _batch_norm_functional(input, *arguments):
 
 META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{
-        getattr(aten, name).default: _unless_empty(
-            getattr(aten, name).default, lambda grad, self, *_: torch.empty_like(self), 1
-        )
+        getattr(aten, name).default: _unless_empty(getattr(aten, name).default, _like(1), 1)
         for name in ("mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward")
     },
     aten.native_group_norm_backward.default: _unless_empty(
@@ -326,10 +307,13 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
         for rank in (1, 2, 3)
         for end, made in (("", _resampled), ("_backward", _resampled_gradient))
     },
-    aten._standard_gamma_grad.default: lambda self, output: torch.empty_like(self),
+    aten._standard_gamma_grad.default: _like(0),
     aten.ldexp.Tensor: lambda self, other: self * torch.pow(2.0, other),  # torch's ignores the default dtype
-    aten._fused_adagrad_.default: _fused_step,
-    aten._fused_adagrad_.tensor_lr: _fused_step,
+    **{
+        getattr(getattr(aten, f"_fused_{name}_"), overload): _in_place
+        for name in ("adagrad", "adam", "adamw", "sgd")
+        for overload in ("default", "tensor_lr")
+    },
     aten.convolution.default: _convolution,
     **{
         getattr(aten, f"{name}{rank}d{end}").default: _padded(getattr(aten, f"{name}{rank}d{end}").default, like)
@@ -341,8 +325,8 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_fused_attention_overrideable_backward.default: _attention_backward,
     aten._softmax.default: _checked_softmax(aten._softmax.default),
     aten._log_softmax.default: _checked_softmax(aten._log_softmax.default),
-    aten.binomial.default: lambda count, prob, generator=None: torch.empty_like(count),
-    aten._standard_gamma.default: lambda self, generator=None: torch.empty_like(self),
+    aten.binomial.default: _like(0),
+    aten._standard_gamma.default: _like(0),
     aten.linear_backward.default: _linear_backward,
     aten.histogram.bin_ct: _histogram,
     aten.histogram.bins_tensor: _histogram,
@@ -354,26 +338,19 @@ META_FUNCTIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_mm_v2.default: _scaled_mm_v2,
     aten._ctc_loss.default: _ctc_loss,
     aten._ctc_loss.Tensor: _ctc_loss,
-    aten._ctc_loss_backward.default: _ctc_loss_backward,
-    aten._ctc_loss_backward.Tensor: _ctc_loss_backward,
-    aten.multi_margin_loss_backward.default: _gradient_of_self,
-    aten.multilabel_margin_loss_backward.default: _gradient_of_self,
-    aten.native_batch_norm.default: _batch_norm(aten.native_batch_norm.default, 5),
-    aten._fused_sgd_.default: _in_place,
-    aten._fused_sgd_.tensor_lr: _in_place,
-    aten._fused_adam_.default: _in_place,
-    aten._fused_adam_.tensor_lr: _in_place,
-    aten._fused_adamw_.default: _in_place,
-    aten._fused_adamw_.tensor_lr: _in_place,
+    aten._ctc_loss_backward.default: _like(1),
+    aten._ctc_loss_backward.Tensor: _like(1),
+    aten.multi_margin_loss_backward.default: _like(1),
+    aten.multilabel_margin_loss_backward.default: _like(1),
+    aten.native_batch_norm.default: _batch_norm,
     aten.geqrf.default: _geqrf,
     aten.linalg_lstsq.default: _lstsq,
-    aten.fractional_max_pool3d_backward.default: _pool_backward,
+    aten.fractional_max_pool3d_backward.default: _like(1),
     aten._thnn_fused_lstm_cell.default: _fused_lstm,
-    aten._thnn_fused_lstm_cell_backward_impl.default: _fused_lstm_backward,
     aten._thnn_fused_gru_cell.default: _fused_gru,
     aten._thnn_fused_gru_cell_backward.default: _fused_gru_backward,
     loss.CROSS_ENTROPY: _cross_entropy,
-    loss.CROSS_ENTROPY_BACKWARD: _gradient_of_self,
+    loss.CROSS_ENTROPY_BACKWARD: _like(1),
     linear_cross_entropy.LINEAR_CROSS_ENTROPY: _linear_cross_entropy,
     linear_cross_entropy.LINEAR_CROSS_ENTROPY_BACKWARD: _linear_cross_entropy_backward,
     rnn.RECURRENCE: _recurrence,

@@ -8,18 +8,10 @@ from jax import lax
 
 from .floats import widened
 from .partial import total
+from .promised import as_promised, zeros
 from .registry import lower
 
 aten = torch.ops.aten
-
-
-def _like(values, returns):
-    """Each value in the dtype and shape that torch promises; None stays None, results that torch leaves empty go."""
-
-    def shaped(value, promised):
-        return value.reshape(-1)[:0] if 0 in promised.shape and value.size else value.reshape(promised.shape)
-
-    return tuple(None if v is None else shaped(v, r).astype(r.dtype) for v, r in zip(values, returns, strict=True))
 
 
 def _moments(x, axes):
@@ -55,7 +47,7 @@ def aten_native_layer_norm(input, normalized_shape, weight, bias, eps, *, return
     mean, centered, variance = _moments(widened(input), _inner_axes(input, normalized_shape))
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, weight)
-    return _like((output if bias is None else output + bias, mean, rstd), returns)
+    return as_promised((output if bias is None else output + bias, mean, rstd), returns)
 
 
 @lower(aten.native_layer_norm_backward.default)
@@ -64,7 +56,7 @@ def aten_native_layer_norm_backward(
 ):
     grad, inner, outer = widened(grad_out), _inner_axes(input, normalized_shape), _outer_axes(input, normalized_shape)
     normalized = (widened(input) - mean) * rstd
-    return _like(
+    return as_promised(
         (
             _grad_normalized(_scaled(grad, weight), normalized, rstd, inner) if output_mask[0] else None,
             total(grad * normalized, outer, grad_out, returns[1].dtype)
@@ -84,7 +76,7 @@ def aten_fused_rms_norm(input, normalized_shape, weight, eps, *, returns):
     x = widened(input)
     eps = float(jnp.finfo(x.dtype).eps) if eps is None else eps
     rstd = lax.rsqrt(jnp.mean(x * x, axis=_inner_axes(x, normalized_shape), keepdims=True) + eps)
-    return _like((_scaled(x * rstd, weight), rstd), returns)
+    return as_promised((_scaled(x * rstd, weight), rstd), returns)
 
 
 @lower(aten._fused_rms_norm_backward.default)
@@ -93,7 +85,7 @@ def aten_fused_rms_norm_backward(grad_out, input, normalized_shape, rstd, weight
     scaled, inner = _scaled(grad, weight), _inner_axes(input, normalized_shape)
     # By rows, not of x * rstd: XLA's CPU backend would write that, or the deviation broadcast, to memory.
     along = jnp.mean(scaled * x, axis=inner, keepdims=True) * rstd * rstd
-    return _like(
+    return as_promised(
         (
             rstd * (scaled - x * along) if output_mask[0] else None,
             total(grad * x * rstd, _outer_axes(input, normalized_shape), grad_out, returns[1].dtype)
@@ -116,18 +108,18 @@ def aten_native_group_norm(input, weight, bias, N, C, HxW, group, eps, *, return
     mean, centered, variance = _moments(_by_group(widened(input), N, C, HxW, group), (2, 3))
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, None if weight is None else weight.reshape(group, -1, 1))
-    return _like((output if bias is None else output + bias.reshape(group, -1, 1), mean, rstd), returns)
+    return as_promised((output if bias is None else output + bias.reshape(group, -1, 1), mean, rstd), returns)
 
 
 @lower(aten.native_group_norm_backward.default)
 def aten_native_group_norm_backward(grad_out, input, mean, rstd, weight, N, C, HxW, group, output_mask, *, returns):
     if not input.size:
-        return tuple(None if promised is None else jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
     grad = _by_group(widened(grad_out), N, C, HxW, group)
     rstd = widened(rstd).reshape(N, group, 1, 1)
     normalized = (_by_group(widened(input), N, C, HxW, group) - mean.reshape(N, group, 1, 1)) * rstd
     scaled = _scaled(grad, None if weight is None else weight.reshape(group, -1, 1))
-    return _like(
+    return as_promised(
         (
             _grad_normalized(scaled, normalized, rstd, (2, 3)) if output_mask[0] else None,
             total(grad * normalized, (0, 3), grad_out, returns[1].dtype) if output_mask[1] else None,
@@ -148,8 +140,13 @@ def _per_channel(vector, x):
     return None if vector is None else vector.reshape(1, -1, *[1] * (x.ndim - 2))
 
 
-def _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps):
-    """(output, saved mean, saved rstd, new running mean, new running variance)."""
+def _towards(running, value, momentum):
+    return None if running is None else (1 - momentum) * running + momentum * value
+
+
+@lower(aten.native_batch_norm.default, aten._native_batch_norm_legit_functional.default)
+def aten_native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns):
+    """(output, saved mean, saved rstd, new running mean, new running variance), or the first three of these."""
     x, axes = widened(input), _batch_axes(input)
     if training:
         mean, centered, variance = _moments(x, axes)
@@ -163,34 +160,18 @@ def _batch_norm(input, weight, bias, running_mean, running_var, training, moment
     rstd = lax.rsqrt(variance + eps)
     output = _scaled(centered * rstd, _per_channel(weight, x))
     output = output if bias is None else output + _per_channel(bias, x)
-    return output, mean.reshape(-1), rstd.reshape(-1), running_mean, running_var
-
-
-def _towards(running, value, momentum):
-    return None if running is None else (1 - momentum) * running + momentum * value
-
-
-@lower(aten.native_batch_norm.default)
-def aten_native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns):
-    output, *saved = _batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[:3]
-    return _like((output, *(part[: returns[1].shape[0]] for part in saved)), returns)  # none are saved in evaluation
+    made = output, mean.reshape(-1), rstd.reshape(-1), running_mean, running_var
+    return as_promised(made[: len(returns)], returns)
 
 
 @lower(aten._native_batch_norm_legit.no_stats)
 def aten_native_batch_norm_no_stats(input, weight, bias, training, momentum, eps, *, returns):
-    return _like(_batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3], returns)
+    return aten_native_batch_norm(input, weight, bias, None, None, training, momentum, eps, returns=returns)
 
 
 @lower(aten._native_batch_norm_legit_no_training.default)
 def aten_native_batch_norm_no_training(input, weight, bias, running_mean, running_var, momentum, eps, *, returns):
-    return _like(_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps)[:3], returns)
-
-
-@lower(aten._native_batch_norm_legit_functional.default)
-def aten_native_batch_norm_functional(
-    input, weight, bias, running_mean, running_var, training, momentum, eps, *, returns
-):
-    return _like(_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps), returns)
+    return aten_native_batch_norm(input, weight, bias, running_mean, running_var, False, momentum, eps, returns=returns)
 
 
 @lower(aten.native_batch_norm_backward.default)
@@ -205,9 +186,5 @@ def aten_native_batch_norm_backward(
     grad_input = _grad_normalized(scaled, normalized, rstd, axes) if train else scaled * rstd
     # torch's meta kernel returns the input's gradient whatever the mask: the promised results decide.
     of_weight, of_bias = (grad_out if like is None else like for like in returns[1:])
-    made = (
-        grad_input,
-        total(grad * normalized, axes, grad_out, of_weight.dtype),
-        total(grad, axes, grad_out, of_bias.dtype),
-    )
-    return _like([None if like is None else part for part, like in zip(made, returns, strict=True)], returns)
+    grad_weight = total(grad * normalized, axes, grad_out, of_weight.dtype)
+    return as_promised((grad_input, grad_weight, total(grad, axes, grad_out, of_bias.dtype)), returns)

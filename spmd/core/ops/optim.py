@@ -19,14 +19,17 @@ def _unscaled(grad, grad_scale):
     return widened(grad) if grad_scale is None else widened(grad) / grad_scale.reshape(()).astype(widened(grad).dtype)
 
 
-def _adam(
-    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale, found_inf, decoupled,
+# decoupled: AdamW's weight decay, of the parameter and not of its gradient.
+@lower(aten._fused_adam.default, aten._fused_adam.tensor_lr, decoupled=False)
+@lower(aten._fused_adamw.default, aten._fused_adamw.tensor_lr, decoupled=True)
+def aten_fused_adam(
+    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
+    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None, decoupled,
 ):  # fmt: skip
     # OneCycleLR changes a beta from step to step, too.
     lr, beta1, beta2 = (jnp.asarray(number, jnp.float64).reshape(()) for number in (lr, beta1, beta2))
     results = ([], [], [], [], [])
-    for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(params, grads, exp_avgs, exp_avg_sqs, strict=True)):
+    for i, (param, grad, exp_avg, exp_avg_sq) in enumerate(zip(self, grads, exp_avgs, exp_avg_sqs, strict=True)):
         wide, unscaled = widened(param), _unscaled(grad, grad_scale)
         g, dtype = -unscaled if maximize else unscaled, wide.dtype
         if weight_decay != 0:
@@ -51,30 +54,6 @@ def _adam(
             results[4].append(_unless_inf(found_inf, largest, max_exp_avg_sqs[i]))
     results[4].extend(max_exp_avg_sqs[len(results[4]) :])
     return results
-
-
-@lower(aten._fused_adam.default, aten._fused_adam.tensor_lr)
-def aten_fused_adam(
-    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None,
-):  # fmt: skip
-    return _adam(
-        self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
-        grad_scale=grad_scale, found_inf=found_inf, decoupled=False,
-    )  # fmt: skip
-
-
-@lower(aten._fused_adamw.default, aten._fused_adamw.tensor_lr)
-def aten_fused_adamw(
-    self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-    *, lr, beta1, beta2, weight_decay, eps, amsgrad, maximize, grad_scale=None, found_inf=None,
-):  # fmt: skip
-    return _adam(
-        self, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps,
-        lr=lr, beta1=beta1, beta2=beta2, weight_decay=weight_decay, eps=eps, amsgrad=amsgrad, maximize=maximize,
-        grad_scale=grad_scale, found_inf=found_inf, decoupled=True,
-    )  # fmt: skip
 
 
 @lower(aten._fused_sgd.default, aten._fused_sgd.tensor_lr)

@@ -14,24 +14,11 @@ aten = torch.ops.aten
 # -- Scans.
 
 
-def _scan(self, dim, scan, returns):
-    wide = widened_as(self, returns.dtype)
-    return wide.astype(returns.dtype) if self.ndim == 0 else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
-
-
-@lower(aten.cumsum.default)
-def aten_cumsum(self, dim, *, dtype=None, returns):
-    return _scan(self, dim, lax.cumsum, returns)
-
-
-@lower(aten.cumprod.default)
-def aten_cumprod(self, dim, *, dtype=None, returns):
-    return _scan(self, dim, lax.cumprod, returns)
-
-
-def _complex_cumlogsumexp(x, axis):
-    """The running logsumexp of complex numbers, one after another, as torch adds them: a sum's phase is that of its
+def _cumlogsumexp(x, axis):
+    """The running logsumexp; of complex numbers one after another, as torch adds them: a sum's phase is that of its
     greater part and a little, never wrapped."""
+    if not jnp.issubdtype(x.dtype, jnp.complexfloating):
+        return lax.cumlogsumexp(x, axis)
 
     def add(total, value):
         less = value.real < total.real
@@ -46,14 +33,17 @@ def _complex_cumlogsumexp(x, axis):
     return jnp.moveaxis(jnp.concatenate([moved[:1], rest]), 0, axis)
 
 
-@lower(aten.logcumsumexp.default)
-def aten_logcumsumexp(self, dim, *, returns):
-    if jnp.issubdtype(self.dtype, jnp.complexfloating):
-        return _scan(self, dim, _complex_cumlogsumexp, returns)
-    return _scan(self, dim, lax.cumlogsumexp, returns)
+@lower(aten.cumsum.default, scan=lax.cumsum)
+@lower(aten.cumprod.default, scan=lax.cumprod)
+@lower(aten.logcumsumexp.default, scan=_cumlogsumexp)
+def aten_scan(self, dim, *, scan, dtype=None, returns):
+    wide = widened_as(self, returns.dtype)
+    return wide.astype(returns.dtype) if self.ndim == 0 else scan(wide, axis=dim % self.ndim).astype(returns.dtype)
 
 
-def _extreme_scan(self, dim, better):
+@lower(aten.cummax.default, better=jnp.greater_equal)
+@lower(aten.cummin.default, better=jnp.less_equal)
+def aten_extreme_scan(self, dim, *, better):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
 
@@ -66,20 +56,11 @@ def _extreme_scan(self, dim, better):
     return lax.associative_scan(later, (self, positions), axis=dim % self.ndim)
 
 
-@lower(aten.cummax.default)
-def aten_cummax(self, dim):
-    return _extreme_scan(self, dim, jnp.greater_equal)
-
-
-@lower(aten.cummin.default)
-def aten_cummin(self, dim):
-    return _extreme_scan(self, dim, jnp.less_equal)
-
-
 # -- Sorts. NaN is the greatest value, in JAX as in torch.
 
 
-def _sort(self, dim, descending):
+@lower(aten.sort.default, aten.sort.stable)
+def aten_sort(self, dim=-1, descending=False, *, stable=True):
     """Stable (values, indices) along dim."""
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
@@ -92,16 +73,6 @@ def _sort(self, dim, descending):
     return tuple(lax.rev(part, (axis,)) for part in lax.sort(flipped, dimension=axis, num_keys=1, is_stable=True))
 
 
-@lower(aten.sort.default)
-def aten_sort(self, dim=-1, descending=False):
-    return _sort(self, dim, descending)
-
-
-@lower(aten.sort.stable)
-def aten_sort_stable(self, *, stable, dim=-1, descending=False):
-    return _sort(self, dim, descending)
-
-
 @lower(aten.topk.default)
 def aten_topk(self, k, dim=-1, largest=True, sorted=True):
     if self.ndim == 0:
@@ -110,7 +81,7 @@ def aten_topk(self, k, dim=-1, largest=True, sorted=True):
     if largest and self.dtype != np.bool_:
         values, indices = lax.top_k(jnp.moveaxis(self, axis, -1), k)
         return jnp.moveaxis(values, -1, axis), jnp.moveaxis(indices, -1, axis).astype(jnp.int64)
-    values, indices = _sort(self, axis, largest)
+    values, indices = aten_sort(self, axis, largest)
     return lax.slice_in_dim(values, 0, k, axis=axis), lax.slice_in_dim(indices, 0, k, axis=axis)
 
 
@@ -119,7 +90,7 @@ def _order_statistic(self, k, dim, keepdim):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
-    picked = (lax.index_in_dim(part, k, axis, keepdims=keepdim) for part in _sort(self, axis, False))
+    picked = (lax.index_in_dim(part, k, axis, keepdims=keepdim) for part in aten_sort(self, axis))
     return tuple(picked)
 
 
@@ -165,7 +136,7 @@ def aten_nanmedian_dim(self, dim, keepdim=False):
     axis = dim % self.ndim
     count = jnp.sum(~jnp.isnan(self), axis=axis, keepdims=True)
     middle = jnp.maximum(count - 1, 0) // 2
-    picked = (jnp.take_along_axis(part, middle, axis) for part in _sort(self, axis, False))
+    picked = (jnp.take_along_axis(part, middle, axis) for part in aten_sort(self, axis))
     return tuple(part if keepdim else jnp.squeeze(part, axis) for part in picked)
 
 
@@ -182,7 +153,7 @@ def aten_mode(self, dim=-1, keepdim=False):
     if self.ndim == 0:
         return self, jnp.zeros((), jnp.int64)
     axis = dim % self.ndim
-    values, indices = _sort(self, axis, False)
+    values, indices = aten_sort(self, axis)
     place = lax.broadcasted_iota(jnp.int64, self.shape, axis)
     before = jnp.roll(values, 1, axis)
     starts = jnp.where((values != before) | (place == 0), place, 0)

@@ -31,31 +31,53 @@ def is_full_buffer(size: int) -> bool:
     return type(size) is FullBuffer
 
 
+class Joined(int):
+    """The capacity of a dim into which a reshape has joined a padded dim and those before it.
+
+    period: the elements with padding of their own, the last ones of each `period`: the capacity of the padded dim.
+    """
+
+    period: int
+
+    def __new__(cls, size: int, period: int) -> "Joined":
+        made = super().__new__(cls, size)
+        made.period = period
+        return made
+
+
+def key_of(pads: Pads) -> tuple[Any, ...]:
+    """Returns padded dims as a hashable key."""
+    return tuple((dim, int(size), type(size), getattr(size, "period", 0)) for dim, size in pads.items())
+
+
 class NoRule(Exception):
     """An op has no rule for this padding; the message continues a sentence that begins with the op's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Fills an operand after the length of a dim."""
+    """Fills an operand after the length of a dim, or of each `period` elements of it."""
 
     operand: int
     dim: int
     value: float | str
+    period: int | None = None
 
     def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
-        operands[self.operand] = filled(operands[self.operand], self.dim, length, self.value)
+        operands[self.operand] = filled(operands[self.operand], self.dim, length, self.value, self.period)
         return operands
 
 
-def filled(array: jax.Array, dim: int, length: jax.Array, value: float | str) -> jax.Array:
-    """The array with this value after the length of a dim."""
-    return jnp.where(_counts(array.ndim, array.shape[dim], dim, length), array, _number(value, array.dtype))
+def filled(array: jax.Array, dim: int, length: jax.Array, value: float | str, period: int | None = None) -> jax.Array:
+    """The array with this value after the length of a dim, or of each `period` elements of it."""
+    counts = _counts(array.ndim, array.shape[dim], dim, length, period)
+    return jnp.where(counts, array, _number(value, array.dtype))
 
 
-def _counts(rank: int, size: int, dim: int, length: jax.Array) -> jax.Array:
+def _counts(rank: int, size: int, dim: int, length: jax.Array, period: int | None = None) -> jax.Array:
     """A mask of the places of a dim before the length, which broadcasts over the other dims."""
-    return (jnp.arange(size) < length).reshape([size if axis == dim else 1 for axis in range(rank)])
+    places = jnp.arange(size) if period is None else jnp.arange(size) % period
+    return (places < length).reshape([size if axis == dim else 1 for axis in range(rank)])
 
 
 def _number(value: float | str, dtype: Any) -> jax.Array:
@@ -112,6 +134,29 @@ class MaskKeys:
                 key = filled(key, key.ndim - 2, length, 0)
                 counts = jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
         return [query, key, filled(value, value.ndim - 2, length, 0), counts, *rest[self.has_bias :]]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskKeysBackward:
+    """Masks attention's keys after the length in the gradient: by a bias, an operand after the others without one.
+
+    The keys and values are zero there already.
+    """
+
+    key: int
+    bias: int | None
+
+    def __call__(self, operands: list[jax.Array], length: jax.Array) -> list[jax.Array]:
+        key = operands[self.key]
+        counts = _counts(key.ndim, key.shape[-2], key.ndim - 1, length)
+        if self.bias is None:
+            return [*operands, counts]
+        bias = operands[self.bias]
+        masked = (
+            bias & counts if bias.dtype == jnp.bool_ else jnp.where(counts, bias, jnp.asarray(-jnp.inf, bias.dtype))
+        )
+        operands[self.bias] = masked
+        return operands
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +241,9 @@ class Case:
         return None if value is None else int(value)
 
     def length(self, operand: int, dim: int) -> int:
-        """The length of a dim without its padding."""
+        """The length of a dim without its padding. Raises NoRule for a joined dim, whose padding is not at its end."""
+        if type(self.pads[operand].get(dim)) is Joined:
+            raise NoRule("has no rule for a padded dim that a reshape has joined to others")
         return self.shapes[operand][dim]
 
     def level(self, places: Sequence[tuple[int, int]]) -> int | None:
@@ -207,15 +254,21 @@ class Case:
             return None
         if any(place not in padded and self.length(*place) != 1 for place in places):
             raise NoRule("meets a value of the same length that has no padding")
-        least = min((self.pads[operand][dim] for operand, dim in padded), key=int)
+        sizes = {key_of({0: self.pads[operand][dim]}): self.pads[operand][dim] for operand, dim in padded}
+        if len(sizes) > 1 and any(type(size) is Joined for size in sizes.values()):
+            raise NoRule("meets a value with other padding")
+        least = min(sizes.values(), key=int)
         for operand, dim in padded:
             self.pads[operand][dim] = least
         return least
 
     def fill(self, operand: int, dim: int, value: float | str) -> None:
         """Fills an operand after a dim's length before the op, where the dim is padded."""
-        if dim in self.pads[operand]:
-            self.first(Fill(operand, dim, value), self.length(operand, dim))
+        size, length = self.pads[operand].get(dim), self.shapes[operand][dim]
+        if type(size) is Joined:
+            self.first(Fill(operand, dim, value, size.period), length // (size // size.period))
+        elif size is not None:
+            self.first(Fill(operand, dim, value), length)
 
     def first(self, step: Before, number: int) -> None:
         """Adds a step before the op."""
@@ -234,12 +287,15 @@ class Case:
 
 Rule = Callable[[Case], None]
 RULES: dict[OpOverload, Rule] = {}
+# The overloads whose rules also hold for joined dims: an element's place in a dim is used for its padding alone.
+JOINED: set[OpOverload] = set()
 
 
-def padded(*overloads: OpOverload) -> Callable[[Rule], Rule]:
-    """Registers the rule of one or more overloads."""
+def padded(*overloads: OpOverload, joined: bool = False) -> Callable[[Rule], Rule]:
+    """Registers the rule of one or more overloads; joined: the rule holds for joined dims, too."""
 
     def register(rule: Rule) -> Rule:
+        JOINED.update(overloads if joined else ())
         for overload in overloads:
             if overload in RULES:
                 raise ValueError(f"{overload} has two rules of padding")

@@ -3,13 +3,31 @@
 An op that is neither here nor in `padding_sums` or `padding_windows` ends the padding.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from .dynamic_start import run_of
-from .padding import Append, Case, FullBuffer, NoRule, Put, Take, is_full_buffer, padded, physical
-from .registry import RULES as LOWERINGS
+from .offload import CHECKPOINT_NAME, TO_DEVICE, TO_HOST
+from .padding import (
+    RULES,
+    Append,
+    Case,
+    FullBuffer,
+    Joined,
+    NoRule,
+    Pads,
+    Put,
+    Rule,
+    Take,
+    is_full_buffer,
+    padded,
+    physical,
+)
 
 aten = torch.ops.aten
 
@@ -17,15 +35,16 @@ aten = torch.ops.aten
 
 
 @padded(
-    *(op for op, rule in LOWERINGS.items() if torch.Tag.pointwise in op.tags and not rule.wants_draw),
     aten._to_copy.default, aten.copy.default, aten.alias.default, aten.detach.default, aten.lift_fresh.default,
     aten.lift_fresh_copy.default, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar,
     aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default, aten.floor_divide.Scalar,
     aten.leaky_relu_backward.default, aten.elu_backward.default, aten.hardtanh_backward.default,
     aten.softplus_backward.default, aten.hardswish.default, aten._conj.default,
+    CHECKPOINT_NAME, TO_HOST, TO_DEVICE, joined=True,
 )  # fmt: skip
 def elementwise(case: Case) -> None:
-    """Broadcasting: each dim of the result is the same dim, counted from the last, of the operands."""
+    """Broadcasting, of these ops and of those that torch tags as pointwise (`rule_of`): each dim of the result is the
+    same dim, counted from the last, of the operands."""
     for result, shape in enumerate(case.results):
         for dim in range(len(shape)):
             behind = dim - len(shape)
@@ -33,6 +52,11 @@ def elementwise(case: Case) -> None:
             size = case.level(places)
             if size is not None:
                 case.made[result][dim] = size
+
+
+def rule_of(overload: OpOverload) -> Rule | None:
+    """Returns the rule of an overload; None where it has none."""
+    return RULES.get(overload) or (elementwise if torch.Tag.pointwise in overload.tags else None)
 
 
 # --- shape ------------------------------------------------------------------------------------------------------------
@@ -43,7 +67,7 @@ def positive(dim: int, rank: int) -> int:
     return dim + rank if dim < 0 else dim
 
 
-@padded(aten.t.default, aten.transpose.int, aten.permute.default)
+@padded(aten.t.default, aten.transpose.int, aten.permute.default, joined=True)
 def order(case: Case) -> None:
     (shape,) = case.shapes
     rank = len(shape)
@@ -58,43 +82,70 @@ def order(case: Case) -> None:
 
 @padded(
     aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
-    aten.squeeze.dims, aten.unsqueeze.default,
+    aten.squeeze.dims, aten.unsqueeze.default, joined=True,
 )  # fmt: skip
 def reshape(case: Case) -> None:
-    """A padded dim stays a dim of its own: only dims of size 1 are inserted or removed next to it."""
+    """A padded dim stays one, alone or joined to the dims before it, or is taken out of such a dim again; dims without
+    padding behind it may join it."""
     old, new = case.shapes[0], case.results[0]
-    places = {} if 0 in old else _same_dims(old, new)
-    for dim, size in case.pads[0].items():
-        if dim not in places:
-            raise NoRule(f"joins or splits the padded dim {dim} of {list(old)}")
-        case.made[0][places[dim]] = size
-    if "size" in case.given:
-        case.given["size"] = [int(case.made[0].get(dim, size)) for dim, size in enumerate(new)]
-
-
-def _same_dims(old: Sequence[int], new: Sequence[int]) -> dict[int, int]:
-    """The dims longer than 1 that a reshape leaves as they are, with the new index of each."""
-    found: dict[int, int] = {}
-    i = j = 0
-    while i < len(old) and j < len(new):
-        if old[i] == 1 or new[j] == 1:
-            i, j = i + (old[i] == 1), j + (new[j] == 1)
+    for dims, others in _groups(old, new):
+        padded = [dim for dim in dims if dim in case.pads[0]]
+        if not padded:
             continue
-        size, other = old[i], new[j]
-        if size == other:
-            found[i] = j
-        while size != other:
-            if size < other:
-                i += 1
-                size *= old[i]
+        dim = padded[0]
+        place = _joined(old, new, dims, others, dim, case.pads[0][dim]) if len(padded) == 1 else None
+        if place is None:
+            raise NoRule(f"joins or splits the padded dim {dim} of {list(old)}")
+        case.made[0] |= place
+    if len(case.made[0]) < len(case.pads[0]):
+        raise NoRule(f"reshapes a padded dim of {list(old)}")
+    if "size" in case.given:
+        case.given["size"] = list(physical(new, case.made[0]))
+
+
+def _groups(old: Sequence[int], new: Sequence[int]) -> list[tuple[list[int], list[int]]]:
+    """Returns the dims longer than 1 that a reshape makes of each other, in the least groups of as many elements."""
+    found: list[tuple[list[int], list[int]]] = []
+    rest, others = ([dim for dim, size in enumerate(shape) if size != 1] for shape in (old, new))
+    if 0 in old:
+        return found
+    while rest and others:
+        one, other = [rest.pop(0)], [others.pop(0)]
+        while (size := math.prod(old[dim] for dim in one)) != (made := math.prod(new[dim] for dim in other)):
+            if size < made:
+                one.append(rest.pop(0))
             else:
-                j += 1
-                other *= new[j]
-        i, j = i + 1, j + 1
+                other.append(others.pop(0))
+        found.append((one, other))
     return found
 
 
-@padded(aten.expand.default)
+def _joined(
+    old: Sequence[int], new: Sequence[int], dims: Sequence[int], others: Sequence[int], dim: int, size: int
+) -> Pads | None:
+    """Returns the padded dim among those that a reshape makes of `dims`, one of which is padded; None where none is.
+
+    The elements are runs of one length, each with its padding behind it: so are those of the dims behind the new one.
+    """
+    capacity = size.period if type(size) is Joined else size
+    runs = math.prod(old[d] for d in dims if d < dim) * (size // capacity)
+    behind = math.prod(old[d] for d in dims if d > dim)
+    passed = 1
+    for place, other in enumerate(others):
+        if passed * new[other] > runs:
+            rest = math.prod(new[d] for d in others[place + 1 :])
+            joined, is_split = divmod(runs, passed)
+            if is_split or new[other] % joined or capacity * behind % rest:
+                return None
+            if joined == 1 and rest == behind:
+                return {other: capacity}
+            period = capacity * behind // rest
+            return None if is_full_buffer(size) else {other: period if joined == 1 else Joined(joined * period, period)}
+        passed *= new[other]
+    return None
+
+
+@padded(aten.expand.default, joined=True)
 def expand(case: Case) -> None:
     more = len(case.results[0]) - len(case.shapes[0])
     case.made[0] |= {dim + more: size for dim, size in case.pads[0].items()}
@@ -110,7 +161,7 @@ def same(case: Case) -> None:
     case.made[0] |= case.pads[0]
 
 
-@padded(aten.select.int, aten.slice.Tensor)
+@padded(aten.select.int, aten.slice.Tensor, joined=True)
 def take(case: Case) -> None:
     (shape,) = case.shapes
     dim = positive(case.given.get("dim", 0), len(shape))
@@ -118,6 +169,7 @@ def take(case: Case) -> None:
     case.made[0] |= {d - (is_select and d > dim): size for d, size in case.pads[0].items() if d != dim}
     if dim not in case.pads[0]:
         return
+    case.length(0, dim)  # it is no joined one
     found = run_of(case.overload, shape, case.given)
     if found is None:  # all of it
         if case.results[0] != shape:
@@ -126,27 +178,50 @@ def take(case: Case) -> None:
         case.given |= {"start": 0, "end": int(case.pads[0][dim])}
         return
     run, start = found
-    is_to_the_end = case.given.get("end") in (None, torch.iinfo(torch.int64).max)
-    if not is_select and is_to_the_end and (case.given.get("start") or 0) >= 0:
-        raise NoRule("takes the elements after a place in a padded dim")
-    case.do(Take(run), start)
+    size, left_out = case.pads[0][dim], _left_out(case.given)
+    if is_select or left_out is None or (case.given.get("start") or 0) < 0:
+        case.do(Take(run), start)
+        return
+    if run.step != 1 or case.results[0][dim] == 1:
+        raise NoRule("takes some of the elements after a place in a padded dim")
+    case.made[0][dim] = type(size)(size - start - left_out)
+    case.given |= {"start": start, "end": int(size - left_out)}
 
 
-@padded(aten.slice_backward.default, aten.select_backward.default)
+def _left_out(given: Mapping[str, Any]) -> int | None:
+    """Returns the number of elements that a slice leaves out at the end of its dim; None where its end is a place
+    counted from the first one."""
+    end = given.get("end")
+    if end is None or end == torch.iinfo(torch.int64).max:
+        return 0
+    return -end if end < 0 else None
+
+
+@padded(aten.slice_backward.default, aten.select_backward.default, joined=True)
 def give_back(case: Case) -> None:
-    """The gradient of a select or slice along other dims than the padded ones."""
+    """The gradient of a select or slice; along a padded dim it is zero after the length."""
     shape = tuple(case.given["input_sizes"])
     dim = positive(case.given["dim"], len(shape))
     is_select = case.overload is aten.select_backward.default
-    for d, size in case.pads[0].items():
-        if d == dim and not is_select:
-            raise NoRule("is of a slice of a padded dim")
-        case.made[0][d + (is_select and d >= dim)] = size
-    case.given["input_sizes"] = list(physical(shape, case.made[0]))
     found = run_of(case.overload, shape, case.given)
     if found is None:
         raise NoRule("is of all of a dim")
-    case.do(Put(found[0], tuple(case.given["input_sizes"])), found[1])
+    run, start = found
+    for d, size in case.pads[0].items():
+        if d != dim or is_select:
+            case.made[0][d + (is_select and d >= dim)] = size
+            continue
+        if run.step != 1 or type(size) is Joined or case.given["start"] < 0:
+            raise NoRule("is of some of the elements of a padded dim")
+        case.fill(0, d, 0)
+        run = dataclasses.replace(run, count=int(size))
+        left_out = _left_out(case.given)
+        if left_out is not None:
+            case.made[0][d] = type(size)(size + start + left_out)
+        elif start + size > shape[d]:
+            raise NoRule("is of a slice with padding behind the end of its dim")
+    case.given["input_sizes"] = list(physical(shape, case.made[0]))
+    case.do(Put(run, tuple(case.given["input_sizes"])), start)
 
 
 @padded(aten.cat.default)
@@ -199,30 +274,28 @@ def capacity_of(length: int, least: int = LEAST) -> int:
     return size
 
 
-def begins(case: Case, dims: Sequence[int]) -> None:
-    """An op without padded operands whose result has these dynamic dims: gives it its padding."""
-    shape = case.results[0]
+def begins(case: Case, dims: Pads) -> None:
+    """An op without padded operands whose result has dynamic dims of these capacities: gives it its padding."""
+    shape, made = case.results[0], case.made[0]
+    made |= dims
+    if case.overload is not aten.expand.default and any(type(size) is Joined for size in dims.values()):
+        raise NoRule("has no rule for a padded dim that a reshape has joined to others")
     if case.overload is aten.slice.Tensor:
         dim = positive(case.given.get("dim", 0), len(shape))
-        size = case.shapes[0][dim]
         if (case.given.get("start") or 0) != 0 or case.given.get("step", 1) != 1 or list(dims) != [dim]:
             raise NoRule("does not begin at 0")
-        case.given["end"] = size
-        case.made[0][dim] = FullBuffer(size)
+        made[dim] = min(dims[dim], case.shapes[0][dim])
+        case.given["end"] = int(made[dim])
     elif case.overload in (aten.arange.default, aten.arange.start, aten.arange.start_step):
-        size = capacity_of(shape[0])
         if type(case.given["end"]) is not int or case.given.get("start", 0) != 0 or case.given.get("step", 1) != 1:
             raise NoRule("does not count up from 0")
-        case.given["end"] = size
-        case.made[0][0] = size
+        case.given["end"] = int(made[0])
     elif case.overload in (aten.slice_backward.default, aten.select_backward.default):
         found = run_of(case.overload, shape, case.given)
         if found is None:
             raise NoRule("is of all of a dim")
-        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_ITERATIONS) for dim in dims}
-        case.do(Put(found[0], physical(shape, case.made[0])), found[1])
+        case.do(Put(found[0], physical(shape, made)), found[1])
     elif case.overload is aten.expand.default:
-        case.made[0] |= {dim: capacity_of(shape[dim], LEAST_ITERATIONS) for dim in dims}
-        case.given["size"] = [int(case.made[0].get(dim, size)) for dim, size in enumerate(shape)]
+        case.given["size"] = list(physical(shape, made))
     else:
         raise NoRule("makes a value with a dynamic dim")

@@ -8,7 +8,22 @@ from typing import Any
 import torch
 
 from .loss import CROSS_ENTROPY, CROSS_ENTROPY_BACKWARD
-from .padding import HIGH, LOW, RULES, Case, FromBehind, MaskKeys, Mean, NoRule, Pads, RepeatLast, padded
+from .padding import (
+    HIGH,
+    JOINED,
+    LOW,
+    RULES,
+    Case,
+    FromBehind,
+    MaskKeys,
+    MaskKeysBackward,
+    Mean,
+    NoRule,
+    Pads,
+    RepeatLast,
+    padded,
+    physical,
+)  # fmt: skip
 from .padding_shapes import positive
 
 aten = torch.ops.aten
@@ -48,9 +63,11 @@ _NEUTRAL: dict[Any, float | str] = {
 }  # fmt: skip
 for _overload, _value in _NEUTRAL.items():
     RULES[_overload] = partial(reduction, neutral=_value)
+# The others return places in a dim.
+JOINED.update(_NEUTRAL.keys() - {aten.max.dim, aten.argmax.default, aten.min.dim, aten.argmin.default})
 
 
-@padded(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+@padded(aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim, joined=True)
 def norm(case: Case) -> None:
     power = case.given.get("ord", case.given.get("p", 2))
     if power is not None and power <= 0:
@@ -72,7 +89,7 @@ def mean(case: Case) -> None:
     case.do(Mean(tuple(dims), keepdim, others, case.dtypes[0]), math.prod(case.length(0, dim) for dim in over))
 
 
-@padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default)
+@padded(aten._softmax.default, aten._log_softmax.default, aten._safe_softmax.default, joined=True)
 def softmax(case: Case) -> None:
     case.fill(0, positive(case.given["dim"], len(case.shapes[0])), LOW)
     case.made[0] |= case.pads[0]
@@ -83,13 +100,28 @@ def cumulative(case: Case) -> None:
     case.made[0] |= case.pads[0]  # elements before the length do not depend on those after it
 
 
-@padded(aten.native_layer_norm.default, aten._fused_rms_norm.default)
+@padded(aten.native_layer_norm.default, aten._fused_rms_norm.default, joined=True)
 def layer_norm(case: Case) -> None:
     first = len(case.shapes[0]) - len(case.given["normalized_shape"])
     if any(dim >= first for dim in case.pads[0]) or any(case.pads[1:]):
         raise NoRule("is over a padded dim")
     for made in case.made:
         made |= case.pads[0]
+
+
+@padded(aten.native_layer_norm_backward.default, aten._fused_rms_norm_backward.default, joined=True)
+def layer_norm_backward(case: Case) -> None:
+    """Rows after the length are zeros in the gradients of the weight and the bias."""
+    first = len(case.shapes[0]) - len(case.given["normalized_shape"])
+    rows = [operand for operand, shape in enumerate(case.shapes) if len(shape) == len(case.shapes[0])]
+    if any(dim >= first for pads in case.pads for dim in pads):
+        raise NoRule("is over a padded dim")
+    for dim in range(first):
+        size = case.level([(operand, dim) for operand in rows])
+        if size is not None:
+            for operand in rows:
+                case.fill(operand, dim, 0)
+            case.made[0] |= {dim: size} if case.given["output_mask"][0] else {}
 
 
 # --- products ---------------------------------------------------------------------------------------------------------
@@ -116,15 +148,16 @@ for _overload, _equation in {
     aten.dot.default: "m,m->", aten.baddbmm.default: "bnp,bnm,bmp->bnp",
 }.items():  # fmt: skip
     RULES[_overload] = partial(product, equation=_equation)
+    JOINED.add(_overload)
 
 
-@padded(aten.addmm.default)
+@padded(aten.addmm.default, joined=True)
 def addmm(case: Case) -> None:
     refuse_most(case)
     product(case, "np,nm,mp->np")
 
 
-@padded(aten.linear.default)
+@padded(aten.linear.default, joined=True)
 def linear(case: Case) -> None:
     refuse_most(case)
     before = "abcdefgh"[: len(case.shapes[0]) - 1]
@@ -165,10 +198,38 @@ def attention(case: Case) -> None:
         case.given["attn_bias"] = type(case.given["query"])(3)
 
 
+@padded(aten._scaled_dot_product_fused_attention_overrideable_backward.default)
+def attention_backward(case: Case) -> None:
+    """Queries and keys after the length are zero; the keys are masked, too, as the weight of a zero key is none."""
+    if len(case.shapes[1]) != 4 or case.given["dropout_p"]:
+        raise NoRule("has no batch of heads" if len(case.shapes[1]) != 4 else "drops weights")
+    named = {name: case.operand(name) for name in ("grad_out", "query", "key", "value", "out", "logsumexp")}
+    grad_out, query, key, value, out, logsumexp = (int(operand) for operand in named.values() if operand is not None)
+    bias = case.operand("attn_bias")
+    if bias is not None and (case.given["grad_input_mask"][3] or case.pads[bias]):
+        raise NoRule("has a padded bias")
+    queries = grad_out, query, out, logsumexp
+    for dim, groups in ((0, [(*queries, key, value)]), (2, [queries, (key, value)])):
+        for operands in groups:
+            size = case.level([(operand, dim) for operand in operands])
+            for operand in operands if size is not None else ():
+                case.fill(operand, dim, 0)
+            for place, operand in enumerate((query, key, value)):
+                if size is not None and operand in operands:
+                    case.made[place][dim] = size
+    if any(set(case.pads[operand]) - {0, 2} for operand in (*queries, key, value)):
+        raise NoRule("has padded heads")
+    for name, operand in (("max_q", query), ("max_k", key)):
+        case.given[name] = physical(case.shapes[operand], case.pads[operand])[2]
+    if 2 in case.pads[key]:
+        case.first(MaskKeysBackward(key, bias), case.length(key, 2))
+        case.given["attn_bias"] = type(case.given["query"])(len(case.shapes) if bias is None else bias)
+
+
 # --- rows by their numbers --------------------------------------------------------------------------------------------
 
 
-@padded(aten.embedding.default)
+@padded(aten.embedding.default, joined=True)
 def embedding(case: Case) -> None:
     _refuse_padded(case, 0)
     case.made[0] |= case.pads[1]
@@ -293,7 +354,7 @@ def _side_by_side(case: Case, given: Sequence[int | None]) -> tuple[list[int], l
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
-@padded(CROSS_ENTROPY, aten.nll_loss_forward.default)
+@padded(CROSS_ENTROPY, aten.nll_loss_forward.default, joined=True)
 def cross_entropy(case: Case) -> None:
     """Rows after the length are ignored, as targets of `ignore_index` are."""
     if len(case.shapes[0]) != 2 or any(dim != 0 for dim in case.pads[0]):
@@ -313,7 +374,7 @@ def cross_entropy(case: Case) -> None:
 # --- gradients --------------------------------------------------------------------------------------------------------
 
 
-@padded(CROSS_ENTROPY_BACKWARD)
+@padded(CROSS_ENTROPY_BACKWARD, joined=True)
 def cross_entropy_backward(case: Case) -> None:
     logsumexp = case.operand("logsumexp")
     assert logsumexp is not None
@@ -328,7 +389,7 @@ def cross_entropy_backward(case: Case) -> None:
     case.fill(2, 0, case.given["ignore_index"])
 
 
-@padded(aten.linear_backward.default)
+@padded(aten.linear_backward.default, joined=True)
 def linear_backward(case: Case) -> None:
     """Rows after the length are zeros in the weight's gradient."""
     rank = len(case.shapes[0])
@@ -345,7 +406,7 @@ def linear_backward(case: Case) -> None:
                 case.made[0][dim] = size
 
 
-@padded(aten.embedding_dense_backward.default)
+@padded(aten.embedding_dense_backward.default, joined=True)
 def embedding_dense_backward(case: Case) -> None:
     indices = case.shapes[1]
     for dim in range(len(indices)):
@@ -356,7 +417,7 @@ def embedding_dense_backward(case: Case) -> None:
         raise NoRule("is of a padded width")
 
 
-@padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
+@padded(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default, joined=True)
 def softmax_backward(case: Case) -> None:
     dim = positive(case.given["dim"], len(case.shapes[0]))
     for d in range(len(case.shapes[0])):

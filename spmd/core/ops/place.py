@@ -1,5 +1,6 @@
 """Writes into an array at computed positions, as `array.at[place]`, except where XLA partitions these wrongly."""
 
+from functools import partialmethod
 from typing import Any
 
 import jax
@@ -30,21 +31,6 @@ class _One:
         self.array = array
         self.place = place
 
-    def set(self, values: Any, **modes: Any) -> jax.Array:
-        return self._write("set", values, **modes)
-
-    def add(self, values: Any, **modes: Any) -> jax.Array:
-        return self._write("add", values, **modes)
-
-    def multiply(self, values: Any, **modes: Any) -> jax.Array:
-        return self._write("multiply", values, **modes)
-
-    def max(self, values: Any, **modes: Any) -> jax.Array:
-        return self._write("max", values, **modes)
-
-    def min(self, values: Any, **modes: Any) -> jax.Array:
-        return self._write("min", values, **modes)
-
     def _write(self, method: str, values: Any, *, mode: Any = None, wrap_negative_indices: bool = True) -> jax.Array:
         array, starts, window = self.array, [], []
         for axis, size in enumerate(array.shape):
@@ -60,3 +46,9 @@ class _One:
         if method != "set":
             new = _COMBINE[method](lax.dynamic_slice(array, starts, window), new)
         return lax.dynamic_update_slice(array, new, starts)
+
+    set = partialmethod(_write, "set")
+    add = partialmethod(_write, "add")
+    multiply = partialmethod(_write, "multiply")
+    max = partialmethod(_write, "max")
+    min = partialmethod(_write, "min")

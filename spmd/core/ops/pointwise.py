@@ -123,7 +123,7 @@ _UNARY_REAL = {
     aten.angle.default: _angle,
 }
 
-# -- Binary ops. May join: two operands, no other argument; either may be a Python number.
+# -- Binary ops, by their function. May join: two operands, no other argument; either may be a Python number.
 
 
 def _floor_divide(self, other):
@@ -190,94 +190,55 @@ def _shift_left(self, other):
 
 
 _BINARY_DEFAULT = {
-    aten.__lshift__.Scalar: _shift_left,
-    aten.__lshift__.Tensor: _shift_left,
-    aten.__rshift__.Scalar: jnp.right_shift,
-    aten.__rshift__.Tensor: jnp.right_shift,
-    aten.bitwise_and.Tensor: jnp.bitwise_and,
-    aten.bitwise_left_shift.Tensor: _shift_left,
-    aten.bitwise_or.Tensor: jnp.bitwise_or,
-    aten.bitwise_right_shift.Tensor: jnp.right_shift,
-    aten.bitwise_xor.Tensor: jnp.bitwise_xor,
-    aten.clamp_max.Tensor: jnp.minimum,
-    aten.clamp_max.default: jnp.minimum,
-    aten.clamp_min.Tensor: jnp.maximum,
-    aten.clamp_min.default: jnp.maximum,
-    aten.floor_divide.Scalar: _floor_divide,
-    aten.floor_divide.default: _floor_divide,
-    aten.fmax.default: jnp.fmax,
-    aten.fmin.default: jnp.fmin,
-    aten.fmod.Scalar: _fmod,
-    aten.fmod.Tensor: _fmod,
-    aten.gcd.default: jnp.gcd,
-    aten.heaviside.default: _heaviside,
-    aten.hypot.default: jnp.hypot,
-    aten.lcm.default: jnp.lcm,
-    aten.logaddexp.default: _logaddexp,
-    aten.logaddexp2.default: jnp.logaddexp2,
-    aten.maximum.default: jnp.maximum,
-    aten.minimum.default: jnp.minimum,
-    aten.mul.Scalar: jnp.multiply,
-    aten.mul.Tensor: jnp.multiply,
-    aten.pow.Tensor_Tensor: _power,
-    aten.remainder.Scalar: jnp.remainder,
-    aten.remainder.Tensor: jnp.remainder,
-}
+    _floor_divide: (aten.floor_divide.default, aten.floor_divide.Scalar),
+    _fmod: (aten.fmod.Tensor, aten.fmod.Scalar),
+    _heaviside: (aten.heaviside.default,),
+    _logaddexp: (aten.logaddexp.default,),
+    _power: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
+    _shift_left: (
+        aten.__lshift__.Scalar, aten.__lshift__.Tensor, aten.bitwise_left_shift.Tensor,
+        aten.bitwise_left_shift.Scalar_Tensor, aten.bitwise_left_shift.Tensor_Scalar,
+    ),
+    jnp.bitwise_and: (aten.bitwise_and.Tensor, aten.bitwise_and.Scalar, aten.bitwise_and.Scalar_Tensor),
+    jnp.bitwise_or: (aten.bitwise_or.Tensor, aten.bitwise_or.Scalar, aten.bitwise_or.Scalar_Tensor),
+    jnp.bitwise_xor: (aten.bitwise_xor.Tensor, aten.bitwise_xor.Scalar, aten.bitwise_xor.Scalar_Tensor),
+    jnp.fmax: (aten.fmax.default,),
+    jnp.fmin: (aten.fmin.default,),
+    jnp.gcd: (aten.gcd.default,),
+    jnp.hypot: (aten.hypot.default,),
+    jnp.lcm: (aten.lcm.default,),
+    jnp.logaddexp2: (aten.logaddexp2.default,),
+    jnp.maximum: (aten.maximum.default, aten.clamp_min.default, aten.clamp_min.Tensor),
+    jnp.minimum: (aten.minimum.default, aten.clamp_max.default, aten.clamp_max.Tensor),
+    jnp.multiply: (aten.mul.Tensor, aten.mul.Scalar),
+    jnp.remainder: (aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor),
+    jnp.right_shift: (
+        aten.__rshift__.Scalar, aten.__rshift__.Tensor, aten.bitwise_right_shift.Tensor,
+        aten.bitwise_right_shift.Scalar_Tensor, aten.bitwise_right_shift.Tensor_Scalar,
+    ),
+}  # fmt: skip
 
 _BINARY_FLOAT = {
-    aten.atan2.default: jnp.arctan2,
-    aten.copysign.Tensor: jnp.copysign,
-    aten.div.Scalar: jnp.divide,
-    aten.div.Tensor: jnp.divide,
-    aten.igamma.default: igamma,
-    aten.igammac.default: igammac,
-    aten.special_xlog1py.default: _xlog1py,
-    aten.special_zeta.default: zeta,
-    aten.xlogy.Tensor: _xlogy,
+    _xlog1py: (aten.special_xlog1py.default, aten.special_xlog1py.other_scalar, aten.special_xlog1py.self_scalar),
+    _xlogy: (aten.xlogy.Tensor, aten.xlogy.Scalar_Other, aten.xlogy.Scalar_Self),
+    igamma: (aten.igamma.default,),
+    igammac: (aten.igammac.default,),
+    jnp.arctan2: (aten.atan2.default,),
+    jnp.copysign: (aten.copysign.Tensor, aten.copysign.Scalar),
+    jnp.divide: (aten.div.Tensor, aten.div.Scalar),
+    zeta: (aten.special_zeta.default, aten.special_zeta.other_scalar, aten.special_zeta.self_scalar),
 }
 
 _COMPARISONS = {
-    aten.eq.Scalar: jnp.equal,
-    aten.eq.Tensor: jnp.equal,
-    aten.ge.Scalar: jnp.greater_equal,
-    aten.ge.Tensor: jnp.greater_equal,
-    aten.gt.Scalar: jnp.greater,
-    aten.gt.Tensor: jnp.greater,
-    aten.le.Scalar: jnp.less_equal,
-    aten.le.Tensor: jnp.less_equal,
-    aten.logical_and.default: jnp.logical_and,
-    aten.logical_or.default: jnp.logical_or,
-    aten.logical_xor.default: jnp.logical_xor,
-    aten.lt.Scalar: jnp.less,
-    aten.lt.Tensor: jnp.less,
-    aten.ne.Scalar: jnp.not_equal,
-    aten.ne.Tensor: jnp.not_equal,
-}
-
-# The same with a static Python number for an operand.
-_NUMBERS_DEFAULT = {
-    aten.bitwise_and.Scalar: jnp.bitwise_and,
-    aten.bitwise_and.Scalar_Tensor: jnp.bitwise_and,
-    aten.bitwise_left_shift.Scalar_Tensor: _shift_left,
-    aten.bitwise_left_shift.Tensor_Scalar: _shift_left,
-    aten.bitwise_or.Scalar: jnp.bitwise_or,
-    aten.bitwise_or.Scalar_Tensor: jnp.bitwise_or,
-    aten.bitwise_right_shift.Scalar_Tensor: jnp.right_shift,
-    aten.bitwise_right_shift.Tensor_Scalar: jnp.right_shift,
-    aten.bitwise_xor.Scalar: jnp.bitwise_xor,
-    aten.bitwise_xor.Scalar_Tensor: jnp.bitwise_xor,
-    aten.pow.Scalar: _power,
-    aten.remainder.Scalar_Tensor: jnp.remainder,
-}
-
-_NUMBERS_FLOAT = {
-    aten.copysign.Scalar: jnp.copysign,
-    aten.special_xlog1py.other_scalar: _xlog1py,
-    aten.special_xlog1py.self_scalar: _xlog1py,
-    aten.special_zeta.other_scalar: zeta,
-    aten.special_zeta.self_scalar: zeta,
-    aten.xlogy.Scalar_Other: _xlogy,
-    aten.xlogy.Scalar_Self: _xlogy,
+    jnp.equal: (aten.eq.Tensor, aten.eq.Scalar),
+    jnp.greater: (aten.gt.Tensor, aten.gt.Scalar),
+    jnp.greater_equal: (aten.ge.Tensor, aten.ge.Scalar),
+    jnp.less: (aten.lt.Tensor, aten.lt.Scalar),
+    jnp.less_equal: (aten.le.Tensor, aten.le.Scalar),
+    jnp.logical_and: (aten.logical_and.default,),
+    jnp.logical_or: (aten.logical_or.default,),
+    jnp.logical_xor: (aten.logical_xor.default,),
+    jnp.not_equal: (aten.ne.Tensor, aten.ne.Scalar),
 }
 
 
@@ -297,19 +258,22 @@ def _binary(function):
     return rule
 
 
-for _table, _promote, _wrap in (
-    (UNARY_FLOAT, Promote.INT_TO_FLOAT, _unary),
-    (UNARY_DEFAULT, Promote.DEFAULT, _unary),
-    (_UNARY_BOOL, Promote.ALWAYS_BOOL, _unary),
-    (_UNARY_REAL, Promote.COMPLEX_TO_FLOAT, _unary),
-    (_BINARY_DEFAULT, Promote.DEFAULT, _binary),
-    (_BINARY_FLOAT, Promote.INT_TO_FLOAT, _binary),
-    (_COMPARISONS, Promote.ALWAYS_BOOL, _binary),
-    (_NUMBERS_DEFAULT, Promote.DEFAULT, _binary),
-    (_NUMBERS_FLOAT, Promote.INT_TO_FLOAT, _binary),
+for _table, _promote in (
+    (UNARY_FLOAT, Promote.INT_TO_FLOAT),
+    (UNARY_DEFAULT, Promote.DEFAULT),
+    (_UNARY_BOOL, Promote.ALWAYS_BOOL),
+    (_UNARY_REAL, Promote.COMPLEX_TO_FLOAT),
 ):
     for _overload, _function in _table.items():
-        lower(_overload, promote=_promote)(_wrap(_function))
+        lower(_overload, promote=_promote)(_unary(_function))
+
+for _by_function, _promote in (
+    (_BINARY_DEFAULT, Promote.DEFAULT),
+    (_BINARY_FLOAT, Promote.INT_TO_FLOAT),
+    (_COMPARISONS, Promote.ALWAYS_BOOL),
+):
+    for _function, _overloads in _by_function.items():
+        lower(*_overloads, promote=_promote)(_binary(_function))
 
 
 # -- Sums with a factor.

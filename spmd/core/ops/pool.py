@@ -13,6 +13,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .promised import zeros
 from .registry import lower
 from .windows import adaptive_bounds, listed, per_dim
 
@@ -92,7 +93,7 @@ def _adaptive_places(axis, size, count):
 def _max_pool(x, places_of, rank, returns):
     """(values, indices): `places_of(axis, spatial dim)` gives the window's places along one axis."""
     if 0 in returns[0].shape:
-        return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
     sizes = x.shape[x.ndim - rank :]
     best, indices = x, None
     for dim in reversed(range(rank)):
@@ -101,10 +102,14 @@ def _max_pool(x, places_of, rank, returns):
     return best, indices.astype(returns[1].dtype)
 
 
-def _sliding_max(self, kernel_size, stride, padding, dilation, rank, returns):
+@lower(aten.max_pool2d_with_indices.default, rank=2)
+@lower(aten.max_pool3d_with_indices.default, rank=3)
+def aten_max_pool_with_indices(
+    self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, rank, returns
+):  # fmt: skip
     window = per_dim(kernel_size, rank)
     stride = per_dim(stride, rank) if stride else window
-    padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
+    padding, dilation = per_dim(listed(padding), rank), per_dim(listed(dilation), rank)
     sizes, counts = self.shape[self.ndim - rank :], returns[0].shape[self.ndim - rank :]
 
     def places(axis, dim):
@@ -113,29 +118,11 @@ def _sliding_max(self, kernel_size, stride, padding, dilation, rank, returns):
     return _max_pool(self, places, rank, returns)
 
 
-@lower(aten.max_pool2d_with_indices.default)
-def aten_max_pool2d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
-    return _sliding_max(self, kernel_size, stride, listed(padding), listed(dilation), 2, returns)
-
-
-@lower(aten.max_pool3d_with_indices.default)
-def aten_max_pool3d_with_indices(self, kernel_size, stride=(), padding=0, dilation=1, ceil_mode=False, *, returns):
-    return _sliding_max(self, kernel_size, stride, listed(padding), listed(dilation), 3, returns)
-
-
-def _adaptive_max(self, output_size, rank, returns):
+@lower(aten.adaptive_max_pool2d.default, rank=2)
+@lower(aten.adaptive_max_pool3d.default, rank=3)
+def aten_adaptive_max_pool(self, output_size, *, rank, returns):
     sizes = self.shape[self.ndim - rank :]
     return _max_pool(self, lambda axis, dim: _adaptive_places(axis, sizes[dim], output_size[dim]), rank, returns)
-
-
-@lower(aten.adaptive_max_pool2d.default)
-def aten_adaptive_max_pool2d(self, output_size, *, returns):
-    return _adaptive_max(self, output_size, 2, returns)
-
-
-@lower(aten.adaptive_max_pool3d.default)
-def aten_adaptive_max_pool3d(self, output_size, *, returns):
-    return _adaptive_max(self, output_size, 3, returns)
 
 
 def _scattered(grad, indices, shape, rank):
@@ -150,15 +137,19 @@ def _scattered(grad, indices, shape, rank):
     return made.reshape(shape).astype(grad.dtype)
 
 
-def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indices, rank):
+@lower(aten.max_pool2d_with_indices_backward.default, rank=2)
+@lower(aten.max_pool3d_with_indices_backward.default, rank=3)
+def aten_max_pool_with_indices_backward(
+    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices, *, rank
+):
     window = per_dim(kernel_size, rank)
-    if math.prod(window) > _MOST_PLACES or grad.size == 0:
-        return _scattered(grad, indices, self.shape, rank)
+    if math.prod(window) > _MOST_PLACES or grad_output.size == 0:
+        return _scattered(grad_output, indices, self.shape, rank)
     stride = per_dim(stride, rank) if stride else window
     padding, dilation = per_dim(padding, rank), per_dim(dilation, rank)
     lead = self.ndim - rank
-    sizes, counts = self.shape[lead:], grad.shape[lead:]
-    wide, total = widened(grad), None
+    sizes, counts = self.shape[lead:], grad_output.shape[lead:]
+    wide, total = widened(grad_output), None
     zero = jnp.zeros((), wide.dtype)
     for place in np.ndindex(*window):
         # Where this place of the window has the maximum, its gradient goes to one position; strides spread them.
@@ -173,31 +164,13 @@ def _sliding_max_grad(grad, self, kernel_size, stride, padding, dilation, indice
             pads.append((start, sizes[dim] - start - counts[dim] * stride[dim], 0))
         part = lax.pad(lax.pad(jnp.where(indices == position, wide, zero), zero, gaps), zero, pads)
         total = part if total is None else total + part
-    return total.astype(grad.dtype)
+    return total.astype(grad_output.dtype)
 
 
-@lower(aten.max_pool2d_with_indices_backward.default)
-def aten_max_pool2d_with_indices_backward(
-    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
-):
-    return _sliding_max_grad(grad_output, self, kernel_size, stride, padding, dilation, indices, 2)
-
-
-@lower(aten.max_pool3d_with_indices_backward.default)
-def aten_max_pool3d_with_indices_backward(
-    grad_output, self, kernel_size, stride, padding, dilation, ceil_mode, indices
-):
-    return _sliding_max_grad(grad_output, self, kernel_size, stride, padding, dilation, indices, 3)
-
-
-@lower(aten.adaptive_max_pool2d_backward.default)
-def aten_adaptive_max_pool2d_backward(grad_output, self, indices):
-    return _scattered(grad_output, indices, self.shape, 2)
-
-
-@lower(aten.adaptive_max_pool3d_backward.default)
-def aten_adaptive_max_pool3d_backward(grad_output, self, indices):
-    return _scattered(grad_output, indices, self.shape, 3)
+@lower(aten.adaptive_max_pool2d_backward.default, rank=2)
+@lower(aten.adaptive_max_pool3d_backward.default, rank=3)
+def aten_adaptive_max_pool_backward(grad_output, self, indices, *, rank):
+    return _scattered(grad_output, indices, self.shape, rank)
 
 
 # -- Fractional maximum: the starts of the windows are drawn, so they are known only when the program runs.
@@ -214,9 +187,13 @@ def _starts(samples, size, count, window):
     return jnp.concatenate([starts.astype(jnp.int32), last], axis=-1)
 
 
-def _fractional_max(self, kernel_size, output_size, random_samples, rank, order, returns):
+# `order`: the dims' places in a draw.
+@lower(aten.fractional_max_pool2d.default, order=(1, 0))
+@lower(aten.fractional_max_pool3d.default, order=(0, 1, 2))
+def aten_fractional_max_pool(self, kernel_size, output_size, random_samples, *, order, returns):
     if 0 in returns[0].shape:
-        return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
+    rank = len(order)
     window, lead = per_dim(kernel_size, rank), self.ndim - rank
     sizes = self.shape[lead:]
     samples = random_samples[0] if lead == 1 else random_samples[: self.shape[0]]
@@ -236,30 +213,19 @@ def _fractional_max(self, kernel_size, output_size, random_samples, rank, order,
     return jnp.take_along_axis(values, best, axis=-1).reshape(shape), indices
 
 
-@lower(aten.fractional_max_pool2d.default)
-def aten_fractional_max_pool2d(self, kernel_size, output_size, random_samples, *, returns):
-    return _fractional_max(self, kernel_size, output_size, random_samples, 2, (1, 0), returns)
-
-
-@lower(aten.fractional_max_pool3d.default)
-def aten_fractional_max_pool3d(self, kernel_size, output_size, random_samples, *, returns):
-    return _fractional_max(self, kernel_size, output_size, random_samples, 3, (0, 1, 2), returns)
-
-
-@lower(aten.fractional_max_pool2d_backward.default)
-def aten_fractional_max_pool2d_backward(grad_output, self, kernel_size, output_size, indices):
-    return _scattered(grad_output, indices, self.shape, 2)
-
-
-@lower(aten.fractional_max_pool3d_backward.default)
-def aten_fractional_max_pool3d_backward(grad_output, self, kernel_size, output_size, indices):
-    return _scattered(grad_output, indices, self.shape, 3)
+@lower(aten.fractional_max_pool2d_backward.default, rank=2)
+@lower(aten.fractional_max_pool3d_backward.default, rank=3)
+def aten_fractional_max_pool_backward(grad_output, self, kernel_size, output_size, indices, *, rank):
+    return _scattered(grad_output, indices, self.shape, rank)
 
 
 # -- Unpooling writes each value to its index; the last of equal indices wins, as in a plain loop.
 
 
-def _unpooled(self, indices, shape, rank):
+@lower(aten.max_unpool2d.default, rank=2)
+@lower(aten.max_unpool3d.default, rank=3)
+def aten_max_unpool(self, indices, output_size, stride=None, padding=None, *, rank, returns):
+    shape = returns.shape
     lead = shape[: len(shape) - rank]
     plane = math.prod(shape[len(shape) - rank :])
     if not self.size:
@@ -267,13 +233,3 @@ def _unpooled(self, indices, shape, rank):
     values, places = self.reshape(math.prod(lead), -1), indices.reshape(math.prod(lead), -1)
     made = jax.vmap(lambda v, i: jnp.zeros((plane,), v.dtype).at[i].set(v))(values, places)
     return made.reshape(shape)
-
-
-@lower(aten.max_unpool2d.default)
-def aten_max_unpool2d(self, indices, output_size, *, returns):
-    return _unpooled(self, indices, returns.shape, 2)
-
-
-@lower(aten.max_unpool3d.default)
-def aten_max_unpool3d(self, indices, output_size, stride, padding, *, returns):
-    return _unpooled(self, indices, returns.shape, 3)

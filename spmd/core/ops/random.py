@@ -120,14 +120,9 @@ def aten_bernoulli_p(self, p, *, draw):
     return keep_mask(draw, self.shape, 0.5 if p is None else p).astype(self.dtype)
 
 
-@lower(aten.bernoulli.default)
-def aten_bernoulli(self, *, draw):
-    return keep_mask(draw, self.shape, self.astype(jnp.float32)).astype(self.dtype)
-
-
-@lower(aten.bernoulli.Tensor)
-def aten_bernoulli_tensor(self, p, *, draw):
-    return keep_mask(draw, self.shape, p.astype(jnp.float32)).astype(self.dtype)
+@lower(aten.bernoulli.default, aten.bernoulli.Tensor)
+def aten_bernoulli(self, p=None, *, draw):
+    return keep_mask(draw, self.shape, (self if p is None else p).astype(jnp.float32)).astype(self.dtype)
 
 
 @lower(aten.exponential.default)
@@ -172,12 +167,11 @@ def aten_randperm(n, *, dtype=None, draw, returns):
 @lower(aten.multinomial.default)
 def aten_multinomial(self, num_samples, replacement=False, *, draw):
     logits = jnp.log(self.astype(jnp.float32))
+    # One Gumbel race per sample: argmax(log p + g) is distributed as p; without replacement the first ones of one race.
+    shape = (*self.shape[:-1], num_samples, self.shape[-1]) if replacement else self.shape
+    noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
     if replacement:
-        # One Gumbel race per sample: argmax(log p + g) is distributed as p.
-        shape = (*self.shape[:-1], num_samples, self.shape[-1])
-        noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
         return jnp.argmax(logits[..., None, :] + noise, axis=-1).astype(jnp.int64)
-    noise = -jnp.log(-jnp.log(jnp.maximum(uniform(draw, self.shape, jnp.float32), jnp.finfo(jnp.float32).tiny)))
     return jax.lax.top_k(logits + noise, num_samples)[1].astype(jnp.int64)
 
 

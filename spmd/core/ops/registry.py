@@ -1,5 +1,6 @@
 """The table of lowering rules: aten overload -> pure function of JAX arrays. Each op family has a file of rules."""
 
+import functools
 import inspect
 import itertools
 from collections.abc import Callable
@@ -37,12 +38,13 @@ RULES: dict[OpOverload, Rule] = {}
 
 
 def lower(
-    *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False
+    *overloads: OpOverload, promote: Promote | None = None, opaque: bool = False, **static: Any
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Registers a function as the lowering rule of one or more aten overloads.
 
     The function's parameters are the schema's, in its order (`from` is written `from_`), without those that place a
-    tensor (device, layout, pin_memory, memory_format, non_blocking, generator). It receives jax arrays for tensors,
+    tensor (device, layout, pin_memory, memory_format, non_blocking, generator). Parameters with a default may be absent
+    from the schema: overloads of one op share a rule. It receives jax arrays for tensors,
     lists of them for tensor lists, `None` for an absent optional, numpy dtypes for dtypes, Python values for static
     arguments, 0-d jax arrays for scalar arguments. It returns one array, or a tuple for several results.
 
@@ -56,18 +58,25 @@ def lower(
     op's results in torch; a keyword-only `draw` receives the (seed, counter) pair of a random draw.
 
     opaque: the rule is a user's, whose programs are not kept on disk.
+
+    static: further keyword arguments of the function, by which ops that share a rule differ, as the number of dims of a
+    window:
+
+        @lower(aten.avg_pool2d.default, rank=2)
+        @lower(aten.avg_pool3d.default, rank=3)
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         parameters = inspect.signature(function).parameters
+        rule = functools.update_wrapper(functools.partial(function, **static), function) if static else function
         for overload in overloads:
             if not isinstance(overload, OpOverload):
                 raise TypeError(f"lower: expected an overload such as aten.add.Tensor, got {overload!r}")
             if overload in RULES:
                 first = RULES[overload].function
                 raise ValueError(f"{overload} has two rules: {_place(first)} and {_place(function)}")
-            _check_names(overload, function, parameters)
-            RULES[overload] = Rule(function, promote, "returns" in parameters, "draw" in parameters, opaque)
+            _check_names(overload, function, static)
+            RULES[overload] = Rule(rule, promote, "returns" in parameters, "draw" in parameters, opaque)
         return function
 
     return register
@@ -98,13 +107,24 @@ def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
     ]
 
 
-def _check_names(overload: OpOverload, function: Callable[..., Any], parameters: Any) -> None:
-    if any(p.kind is p.VAR_POSITIONAL for p in parameters.values()):
-        return  # a generic body shared by many overloads (built from a dict) takes what the schema gives
-    given = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
-    expected = [argument.name for argument in rule_arguments(overload)]
-    any_name = sum(p.kind is p.POSITIONAL_ONLY for p in parameters.values())
-    if len(given) != len(expected) or given[any_name:] != expected[any_name:]:
+def _check_names(overload: OpOverload, function: Callable[..., Any], static: dict[str, Any]) -> None:
+    """Raises ValueError where a call with the schema's arguments, as dispatch makes it, does not reach the parameters
+    of these names."""
+    arguments, parameters = rule_arguments(overload), inspect.signature(function).parameters
+    positional = [argument.name for argument in arguments if not argument.kwarg_only]
+    named = {argument.name for argument in arguments if argument.kwarg_only} | {"returns", "draw"} & parameters.keys()
+    try:
+        made = inspect.signature(function).bind(*positional, **{name: name for name in named}, **static)
+        fits = all(
+            given == name.removesuffix("_") or name in static
+            for name, given in made.arguments.items()
+            if parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        )
+    except TypeError:
+        fits = False
+    if not fits:
+        given = [name.removesuffix("_") for name in parameters if name not in ("returns", "draw")]
+        expected = [argument.name for argument in arguments]
         raise ValueError(f"{_place(function)}: parameters {given} do not match the schema of {overload}: {expected}")
 
 

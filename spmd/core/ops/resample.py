@@ -129,98 +129,41 @@ def _real(x):
 _TAPS = {"linear": _linear_taps, "cubic": _cubic_taps}
 
 
-def _interpolated(x, output_size, align_corners, factors, mode):
-    made = _computed(x)
+# is_smooth: antialiased, with many taps where the image shrinks, so that both directions are products.
+@lower(
+    aten.upsample_linear1d.default, aten.upsample_bilinear2d.default, aten.upsample_trilinear3d.default, mode="linear"
+)
+@lower(aten.upsample_bicubic2d.default, mode="cubic")
+@lower(aten._upsample_bilinear2d_aa.default, mode="linear", is_smooth=True)
+@lower(aten._upsample_bicubic2d_aa.default, mode="cubic", is_smooth=True)
+# torch 2.13 has it, torch 2.11 does not
+@lower(*present("aten._upsample_lanczos2d_aa.default"), mode="lanczos", is_smooth=True)
+def aten_upsample(self, output_size, align_corners, *factors, mode, is_smooth=False):
+    made = _computed(self)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        taps = _TAPS[mode](x.shape[2 + dim], out, align_corners, factor, _real(made))
-        made = _gathered(made, taps, 2 + dim)
-    return _stored(made, x.dtype)
+        how = self.shape[2 + dim], out, align_corners, factor, _real(made)
+        if is_smooth:
+            made = _product(made, _smooth_matrix(*how, mode), 2 + dim)
+        else:
+            made = _gathered(made, _TAPS[mode](*how), 2 + dim)
+    return _stored(made, self.dtype)
 
 
-def _interpolated_grad(grad, input_size, output_size, align_corners, factors, mode):
-    made = widened(grad)
+@lower(
+    aten.upsample_linear1d_backward.default, aten.upsample_bilinear2d_backward.default,
+    aten.upsample_trilinear3d_backward.default, mode="linear",
+)  # fmt: skip
+@lower(aten.upsample_bicubic2d_backward.default, mode="cubic")
+@lower(aten._upsample_bilinear2d_aa_backward.default, mode="linear", is_smooth=True)
+@lower(aten._upsample_bicubic2d_aa_backward.default, mode="cubic", is_smooth=True)
+@lower(*present("aten._upsample_lanczos2d_aa_backward.default"), mode="lanczos", is_smooth=True)
+def aten_upsample_backward(grad_output, output_size, input_size, align_corners, *factors, mode, is_smooth=False):
+    made = widened(grad_output)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        size = input_size[2 + dim]
-        matrix = _matrix(_TAPS[mode](size, out, align_corners, factor, _real(made)), size)
+        how = input_size[2 + dim], out, align_corners, factor, _real(made)
+        matrix = _smooth_matrix(*how, mode) if is_smooth else _matrix(_TAPS[mode](*how), input_size[2 + dim])
         made = _product(made, matrix.T, 2 + dim)
-    return made.astype(grad.dtype)
-
-
-@lower(aten.upsample_linear1d.default)
-def aten_upsample_linear1d(self, output_size, align_corners, scales=None):
-    return _interpolated(self, output_size, align_corners, (scales,), "linear")
-
-
-@lower(aten.upsample_bilinear2d.default)
-def aten_upsample_bilinear2d(self, output_size, align_corners, scales_h=None, scales_w=None):
-    return _interpolated(self, output_size, align_corners, (scales_h, scales_w), "linear")
-
-
-@lower(aten.upsample_trilinear3d.default)
-def aten_upsample_trilinear3d(self, output_size, align_corners, scales_d=None, scales_h=None, scales_w=None):
-    return _interpolated(self, output_size, align_corners, (scales_d, scales_h, scales_w), "linear")
-
-
-@lower(aten.upsample_bicubic2d.default)
-def aten_upsample_bicubic2d(self, output_size, align_corners, scales_h=None, scales_w=None):
-    return _interpolated(self, output_size, align_corners, (scales_h, scales_w), "cubic")
-
-
-@lower(aten.upsample_linear1d_backward.default)
-def aten_upsample_linear1d_backward(grad_output, output_size, input_size, align_corners, scales=None):
-    return _interpolated_grad(grad_output, input_size, output_size, align_corners, (scales,), "linear")
-
-
-@lower(aten.upsample_bilinear2d_backward.default)
-def aten_upsample_bilinear2d_backward(
-    grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None
-):
-    return _interpolated_grad(grad_output, input_size, output_size, align_corners, (scales_h, scales_w), "linear")
-
-
-@lower(aten.upsample_trilinear3d_backward.default)
-def aten_upsample_trilinear3d_backward(
-    grad_output, output_size, input_size, align_corners, scales_d=None, scales_h=None, scales_w=None
-):
-    factors = (scales_d, scales_h, scales_w)
-    return _interpolated_grad(grad_output, input_size, output_size, align_corners, factors, "linear")
-
-
-@lower(aten.upsample_bicubic2d_backward.default)
-def aten_upsample_bicubic2d_backward(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
-    return _interpolated_grad(grad_output, input_size, output_size, align_corners, (scales_h, scales_w), "cubic")
-
-
-# -- Antialiased: many taps when the image shrinks, so both directions are matrix products.
-
-
-def _smooth(mode):
-    def forward(self, output_size, align_corners, scales_h=None, scales_w=None):
-        made = _computed(self)
-        for dim, (out, factor) in enumerate(zip(output_size, (scales_h, scales_w), strict=True)):
-            made = _product(
-                made, _smooth_matrix(self.shape[2 + dim], out, align_corners, factor, _real(made), mode), 2 + dim
-            )
-        return _stored(made, self.dtype)
-
-    def backward(grad_output, output_size, input_size, align_corners, scales_h=None, scales_w=None):
-        made = widened(grad_output)
-        for dim, (out, factor) in enumerate(zip(output_size, (scales_h, scales_w), strict=True)):
-            matrix = _smooth_matrix(input_size[2 + dim], out, align_corners, factor, _real(made), mode)
-            made = _product(made, matrix.T, 2 + dim)
-        return made.astype(grad_output.dtype)
-
-    return forward, backward
-
-
-for _mode, _name in (
-    ("linear", "_upsample_bilinear2d_aa"),
-    ("cubic", "_upsample_bicubic2d_aa"),
-    ("lanczos", "_upsample_lanczos2d_aa"),  # torch 2.13 has it, torch 2.11 does not
-):
-    _forward, _backward = _smooth(_mode)
-    lower(*present(f"aten.{_name}.default"))(_forward)
-    lower(*present(f"aten.{_name}_backward.default"))(_backward)
+    return made.astype(grad_output.dtype)
 
 
 # -- Nearest: `offset` 0 reads the position below, 0.5 the truly nearest one ("nearest_exact").
@@ -234,14 +177,18 @@ def _nearest_axis(x, axis, out, factor, offset):
     return jnp.take(x, indices, axis=axis)
 
 
-def _nearest(x, output_size, factors, offset):
+@lower(*(getattr(aten, f"upsample_nearest{rank}d").default for rank in (1, 2, 3)), offset=0.0)
+@lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d").default for rank in (1, 2, 3)), offset=0.5)
+def aten_upsample_nearest(self, output_size, *factors, offset):
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
-        x = _nearest_axis(x, 2 + dim, out, factor, offset)
-    return x
+        self = _nearest_axis(self, 2 + dim, out, factor, offset)
+    return self
 
 
-def _nearest_grad(grad, input_size, output_size, factors, offset):
-    made = widened(grad)
+@lower(*(getattr(aten, f"upsample_nearest{rank}d_backward").default for rank in (1, 2, 3)), offset=0.0)
+@lower(*(getattr(aten, f"_upsample_nearest_exact{rank}d_backward").default for rank in (1, 2, 3)), offset=0.5)
+def aten_upsample_nearest_backward(grad_output, output_size, input_size, *factors, offset):
+    made = widened(grad_output)
     for dim, (out, factor) in enumerate(zip(output_size, factors, strict=True)):
         axis, size = 2 + dim, input_size[2 + dim]
         indices = _nearest_taps(size, out, factor, offset)
@@ -249,33 +196,4 @@ def _nearest_grad(grad, input_size, output_size, factors, offset):
             made = made.reshape(*made.shape[:axis], size, out // size, *made.shape[axis + 1 :]).sum(axis + 1)
         else:
             made = _product(made, (indices[None] == np.arange(size)[:, None]).astype(np.float64), axis)
-    return made.astype(grad.dtype)
-
-
-def _register_nearest(name, offset):
-    def forward1d(self, output_size, scales=None):
-        return _nearest(self, output_size, (scales,), offset)
-
-    def forward2d(self, output_size, scales_h=None, scales_w=None):
-        return _nearest(self, output_size, (scales_h, scales_w), offset)
-
-    def forward3d(self, output_size, scales_d=None, scales_h=None, scales_w=None):
-        return _nearest(self, output_size, (scales_d, scales_h, scales_w), offset)
-
-    def backward1d(grad_output, output_size, input_size, scales=None):
-        return _nearest_grad(grad_output, input_size, output_size, (scales,), offset)
-
-    def backward2d(grad_output, output_size, input_size, scales_h=None, scales_w=None):
-        return _nearest_grad(grad_output, input_size, output_size, (scales_h, scales_w), offset)
-
-    def backward3d(grad_output, output_size, input_size, scales_d=None, scales_h=None, scales_w=None):
-        return _nearest_grad(grad_output, input_size, output_size, (scales_d, scales_h, scales_w), offset)
-
-    rules = ((forward1d, backward1d), (forward2d, backward2d), (forward3d, backward3d))
-    for rank, (forward, backward) in enumerate(rules, start=1):
-        lower(getattr(aten, f"{name}{rank}d").default)(forward)
-        lower(getattr(aten, f"{name}{rank}d_backward").default)(backward)
-
-
-_register_nearest("upsample_nearest", 0.0)
-_register_nearest("_upsample_nearest_exact", 0.5)
+    return made.astype(grad_output.dtype)

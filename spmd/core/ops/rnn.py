@@ -11,6 +11,7 @@ import torch
 from jax import lax
 
 from .floats import widened
+from .promised import as_promised
 from .registry import lower
 
 aten = torch.ops.aten
@@ -88,17 +89,10 @@ def _summed(*parts):
     return sum(given[1:], given[0])
 
 
-def _like(values, returns):
-    return tuple(
-        None if value is None or promised is None else value.astype(promised.dtype)
-        for value, promised in zip(values, returns, strict=True)
-    )
-
-
 @lower(aten._thnn_fused_lstm_cell.default)
 def aten_thnn_fused_lstm_cell(input_gates, hidden_gates, cx, input_bias=None, hidden_bias=None, *, returns):
     gates = _summed(input_gates, hidden_gates, input_bias, hidden_bias)
-    return _like(_lstm_forward(gates, _wide(cx)), returns)
+    return as_promised(_lstm_forward(gates, _wide(cx)), returns)
 
 
 @lower(aten._thnn_fused_lstm_cell_backward_impl.default)
@@ -106,14 +100,14 @@ def aten_thnn_fused_lstm_cell_backward(grad_hy, grad_cy, cx, cy, workspace, has_
     zero = jnp.zeros(cx.shape, _wide(cx).dtype)
     grad_h, grad_c = (zero if grad is None else _wide(grad) for grad in (grad_hy, grad_cy))
     grad_gates, grad_c = _lstm_backward(grad_h, grad_c, _wide(cx), _wide(cy), _wide(workspace))
-    return _like((grad_gates, grad_c, grad_gates.sum(0) if has_bias else None), returns)
+    return as_promised((grad_gates, grad_c, grad_gates.sum(0) if has_bias else None), returns)
 
 
 @lower(aten._thnn_fused_gru_cell.default)
 def aten_thnn_fused_gru_cell(input_gates, hidden_gates, hx, input_bias=None, hidden_bias=None, *, returns):
     hidden, h = _summed(hidden_gates, hidden_bias), _wide(hx)
     made, saved = _gru_forward(_summed(input_gates, input_bias), hidden, h)
-    return _like((made, _joined(saved, h)), returns)
+    return as_promised((made, _joined(saved, h)), returns)
 
 
 @lower(aten._thnn_fused_gru_cell_backward.default)
@@ -121,7 +115,7 @@ def aten_thnn_fused_gru_cell_backward(grad_hy, workspace, has_bias, *, returns):
     saved, h = jnp.split(_wide(workspace), [4 * grad_hy.shape[-1]], axis=-1)
     grad_input, grad_hidden, grad_h = _gru_backward(_wide(grad_hy), h, saved)
     biases = (grad_input.sum(0), grad_hidden.sum(0)) if has_bias else (None, None)
-    return _like((grad_input, grad_hidden, grad_h, *biases), returns)
+    return as_promised((grad_input, grad_hidden, grad_h, *biases), returns)
 
 
 # -- A layer.
@@ -227,4 +221,4 @@ def spmd_recurrence_backward(mode, /, grads, state, weight, bias, projection, ma
     if projection is not None:
         o = _parts(_wide(saved[1]), 4)[3]
         results.append(jnp.einsum("tbp,tbh->ph", made[1], o * jnp.tanh(_wide(saved[0]))))
-    return tuple(result.astype(promised.dtype) for result, promised in zip(results, returns, strict=True))
+    return as_promised(results, returns)

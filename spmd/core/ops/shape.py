@@ -37,23 +37,11 @@ def _dim(dim: int, rank: int) -> int:
 # --- the same elements in the same order -----------------------------------------------------------------------------
 
 
-@lower(aten.view.default, aten._unsafe_view.default)
-def aten_view(self, size, *, returns):
-    return folds.reshaped(self, returns.shape)
-
-
-@lower(aten._reshape_alias.default)
-def aten__reshape_alias(self, size, stride, *, returns):
-    return folds.reshaped(self, returns.shape)
-
-
-@lower(aten.squeeze.default)
-def aten_squeeze(self, *, returns):
-    return folds.reshaped(self, returns.shape)
-
-
-@lower(aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
-def aten_squeeze_dim(self, dim, *, returns):
+@lower(
+    aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.squeeze.default, aten.squeeze.dim,
+    aten.squeeze.dims, aten.unsqueeze.default,
+)  # fmt: skip
+def aten_view(self, *arguments, returns):
     return folds.reshaped(self, returns.shape)
 
 
@@ -176,17 +164,13 @@ def aten_slice(self, dim=0, start=None, end=None, step=1):
 
 
 @write_back(aten.slice.Tensor)
-def _write_slice(base, new, dim=0, start=None, end=None, step=1):
+@lower(aten.slice_scatter.default)
+def aten_slice_scatter(base, new, /, dim=0, start=None, end=None, step=1):
     if step == 1:
         start = slice(start, end).indices(base.shape[dim])[0]
         return _update(base, new, start, _dim(dim, base.ndim))
     places = np.arange(*slice(start, end, step).indices(base.shape[dim]))
     return at(base, (slice(None),) * _dim(dim, base.ndim) + (places,)).set(new)
-
-
-@lower(aten.slice_scatter.default)
-def aten_slice_scatter(self, src, dim=0, start=None, end=None, step=1):
-    return _write_slice(self, src, dim, start, end, step)
 
 
 @lower(aten.select.int)
@@ -195,24 +179,10 @@ def aten_select(self, dim, index):
 
 
 @write_back(aten.select.int)
-def _write_select(base, new, dim, index):
+@lower(aten.select_scatter.default)
+def aten_select_scatter(base, new, /, dim, index):
     axis = _dim(dim, base.ndim)
     return _update(base, jnp.expand_dims(new, axis), _dim(index, base.shape[axis]), axis)
-
-
-@lower(aten.select_scatter.default)
-def aten_select_scatter(self, src, dim, index):
-    return _write_select(self, src, dim, index)
-
-
-@lower(aten.select_backward.default)
-def aten_select_backward(grad_output, input_sizes, dim, index):
-    return _write_select(jnp.zeros(input_sizes, grad_output.dtype), grad_output, dim, index)
-
-
-@lower(aten.slice_backward.default)
-def aten_slice_backward(grad_output, input_sizes, dim, start, end, step):
-    return _write_slice(jnp.zeros(input_sizes, grad_output.dtype), grad_output, dim, start, end, step)
 
 
 def _diagonal_index(shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> tuple[np.ndarray | slice, ...]:
@@ -241,9 +211,11 @@ def _write_diagonal(base, new, offset=0, dim1=0, dim2=1):
     return jnp.moveaxis(at(moved, index).set(new), (-2, -1), (dim1, dim2))
 
 
-@lower(aten.diagonal_backward.default)
-def aten_diagonal_backward(grad_output, input_sizes, offset, dim1, dim2):
-    return _write_diagonal(jnp.zeros(input_sizes, grad_output.dtype), grad_output, offset, dim1, dim2)
+@lower(aten.select_backward.default, write=aten_select_scatter)
+@lower(aten.slice_backward.default, write=aten_slice_scatter)
+@lower(aten.diagonal_backward.default, write=_write_diagonal)
+def aten_view_backward(grad_output, input_sizes, *where, write):
+    return write(jnp.zeros(input_sizes, grad_output.dtype), grad_output, *where)
 
 
 @lower(aten.unfold.default)
@@ -364,19 +336,9 @@ def aten_view_as_real(self):
     return jnp.stack([self.real, self.imag], axis=-1)
 
 
-@write_back(aten.view_as_real.default)
-def _write_as_real(base, new):
-    return jax.lax.complex(new[..., 0], new[..., 1])
-
-
 @lower(aten.view_as_complex.default)
 def aten_view_as_complex(self):
     return jax.lax.complex(self[..., 0], self[..., 1])
-
-
-@write_back(aten.view_as_complex.default)
-def _write_as_complex(base, new):
-    return jnp.stack([new.real, new.imag], axis=-1)
 
 
 @lower(aten._conj.default)
@@ -389,14 +351,12 @@ def aten__neg_view(self):
     return -self
 
 
-@write_back(aten._conj.default)
-def _write_conj(base, new):
-    return jnp.conj(new)
-
-
-@write_back(aten._neg_view.default)
-def _write_neg(base, new):
-    return -new
+# Each of these views is undone by the rule of one of them.
+for _view, _inverse in (
+    (aten.view_as_real.default, aten_view_as_complex), (aten.view_as_complex.default, aten_view_as_real),
+    (aten._conj.default, aten__conj), (aten._neg_view.default, aten__neg_view),
+):  # fmt: skip
+    write_back(_view)(lambda base, new, inverse=_inverse: inverse(new))
 
 
 # --- rearrangements that copy ----------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ is learnt when anything else differs, too.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import NamedTuple
 
 import torch
 
@@ -16,12 +15,13 @@ from ..base import counters
 from ..base.config import config
 from ..base.dtypes import is_exact
 from ..compile import cache
-from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, results
+from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, origin, results
 from ..ir.op import OpSpec
-from ..ir.source import Line
 from ..pjrt import processes, transfer
+from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import lengths, padded_memo
+from .outcome import Changed, OnHost, Outcome, Sync
 
 # The number of batch shapes that have programs of their own; then the length is an operand.
 BATCHES = 2
@@ -33,45 +33,51 @@ _dynamic_starts: lengths.Places[bool] = lengths.Places()
 _host_computed: lengths.Places[bool] = lengths.Places()
 
 
-class Adapted(NamedTuple):
-    """A graph with dynamic starts and dynamic dims, as programs have them; the ops that the host computes first; and,
-    where only a length differs but the graph needs a program of its own, the reason."""
-
-    graph: Graph
-    host_computed: set[Node]
-    why_not: str = ""
-    program: cache.Program | None = None  # where there is one already
+def starts(graph: Graph, sync: Sync) -> Outcome:
+    """Makes the known dynamic starts scalar arguments of their ops, in the graph itself."""
+    if not dynamic_start_positions(graph.nodes):
+        return ""
+    return _with_starts(graph)
 
 
-def adapt(graph: Graph, line: Line) -> Adapted:
-    """Makes a graph that has no program more like those that have one.
-
-    Dynamic starts become scalar arguments in the graph itself; padding makes another graph.
-    """
-    key, counts = graph.key(), [len(node.numbers) for node in graph.nodes]  # as it was recorded
-    is_scalar_argument = dynamic_start_positions(graph.nodes)
-    host_computed = host_computed_in(graph)
-    program = cache.find(graph) if is_scalar_argument and not host_computed else None
-    if host_computed or program is not None:
-        return Adapted(graph, host_computed, program=program)
-    known = padded(graph)
-    if known.graph is not graph and known.program is not None:
-        padded_memo.keep(key, counts, graph, known.graph)
-    return _learn(graph, line) if known.graph is graph and not known.why_not else known
+def _with_starts(graph: Graph) -> Changed:
+    return Changed(graph, "starts are operands", lambda graph: graph, is_last=False)
 
 
-def padded(graph: Graph) -> Adapted:
-    """Returns the graph with its known dynamic dims padded, where there is a program for that or the graph reads padded
-    data; else the graph itself, with the reason if it cannot be padded."""
+def on_host(graph: Graph, sync: Sync) -> Outcome:
+    """Has the host compute the ops that are known to differ in length, and are small."""
+    return _computed_by_host(host_computed_in(graph))
+
+
+def _computed_by_host(nodes: set[Node]) -> Outcome:
+    return OnHost(nodes, f"{len(nodes)} ops of small lists of integers") if nodes and not is_forbidden() else ""
+
+
+def dims(graph: Graph, sync: Sync) -> Outcome:
+    """Pads the known dynamic dims of a graph, where there is a program for that or the graph reads padded data."""
     sources = lengths.sources_of(graph) if config.pad_lengths else None
     if sources is None:
-        return Adapted(graph, set())
+        return ""
     found = lengths.pad(graph, sources)
     if isinstance(found, lengths.Refused):
-        return Adapted(graph, set(), str(found) if sources.reads_padded_data else "")
+        return str(found) if sources.reads_padded_data else ""
     program = cache.find(found[0])
-    is_padded = sources.reads_padded_data or program is not None
-    return Adapted(found[0] if is_padded else graph, set(), program=program)
+    if program is None and not sources.reads_padded_data:
+        return ""
+    if program is not None:
+        padded_memo.keep(sync.key, sync.counts, graph, found[0])
+    return _padded(found[0])
+
+
+def _padded(graph: Graph) -> Changed:
+    return Changed(graph, "lengths are operands", _padded_again)
+
+
+def _padded_again(graph: Graph) -> Graph:
+    """Pads the known dynamic dims of a graph."""
+    sources = lengths.sources_of(graph)
+    found = None if sources is None else lengths.pad(graph, sources)
+    return found[0] if isinstance(found, tuple) and not isinstance(found, lengths.Refused) else graph
 
 
 def note_dynamic_start(some: Sequence[Node], others: Sequence[Node]) -> None:
@@ -98,14 +104,17 @@ def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
     return is_scalar_argument
 
 
-def _learn(graph: Graph, line: Line) -> Adapted:
+def learn(graph: Graph, sync: Sync) -> Outcome:
     """Compares a graph with the program most similar to it.
 
-    Learns where only starts, small host-computed values and lengths differ, which is all that `adapt` can make equal.
+    Learns where only starts, small host-computed values and lengths differ, which is all that the passes before can
+    make equal, and makes them so.
     """
-    before = cache.most_similar(graph, line)
+    before = cache.most_similar(graph, sync.line)
     if before is None or [op.name for op in before.entries] != [node.op.name for node in graph.nodes]:
-        return Adapted(graph, set())
+        return ""
+    if config.pad_lengths and any(node.op.name == UNPADDED for node in graph.nodes):
+        return ""  # `dims` has said why its padding does not spread
     dynamic_start: list[Node] = []
     others: list[tuple[OpSpec, Node]] = []
     for old, node in zip(before.entries, graph.nodes, strict=True):
@@ -115,18 +124,18 @@ def _learn(graph: Graph, line: Line) -> Adapted:
             others.append((old, node))
     small = [node for _, node in others if _is_small(node)]
     if len(small) < len(others):
-        if _is_of_batches(before, graph) and cache.num_equal(graph, line) < BATCHES:
-            return Adapted(graph, set())
+        if _is_of_batches(before, graph) and cache.num_equal(graph, sync.line) < BATCHES:
+            return ""
         made = _learn_lengths(graph, before, dynamic_start, others, ())
-        if made.graph is not graph or not small:
+        if isinstance(made, Changed) or not small:
             return made
         # The host computes the small values, and its next result is data with a dynamic dim.
         made = _learn_lengths(graph, before, dynamic_start, others, small)
-        if made.why_not or not made.host_computed:
+        if not isinstance(made, OnHost):
             return made
     _keep_places(dynamic_start, small)
-    dynamic_start_positions(graph.nodes)
-    return Adapted(graph, host_computed_in(graph))
+    is_changed = dynamic_start_positions(graph.nodes)
+    return _computed_by_host(host_computed_in(graph)) or (_with_starts(graph) if is_changed else "")
 
 
 def _learn_lengths(
@@ -135,8 +144,8 @@ def _learn_lengths(
     dynamic_start: Sequence[Node],
     others: Sequence[tuple[OpSpec, Node]],
     host_computed: Collection[Node],
-) -> Adapted:
-    """Returns the graph padded, where padding explains all differences other than starts and host-computed values."""
+) -> Outcome:
+    """Pads a graph, where padding explains all differences other than starts and host-computed values."""
     made = {node: lengths.changed_dims(old.metas[0], node.meta) for old, node in others if node in host_computed}
     nodes = {
         node: dims
@@ -145,20 +154,20 @@ def _learn_lengths(
     }
     inputs = _changed_data(before, graph, host_computed)
     if inputs is None or not (nodes or inputs or made) or not config.pad_lengths:
-        return Adapted(graph, set())
+        return ""
     sources = lengths.Sources(nodes, inputs, made)
     found = lengths.pad(graph, sources)
     if isinstance(found, lengths.Refused):
-        return Adapted(graph, set(), str(found))
+        return str(found)
     if any(node not in found[1] for _, node in others):
-        return Adapted(graph, set())
+        return ""
     if made:
-        return Adapted(graph, set(made))
+        return OnHost(made, "")
     lengths.learn(sources, graph)
     _keep_places(dynamic_start, ())
     dynamic_start_positions(graph.nodes)
     found = lengths.pad(graph, sources)
-    return Adapted(graph, set(), str(found)) if isinstance(found, lengths.Refused) else Adapted(found[0], set())
+    return str(found) if isinstance(found, lengths.Refused) else _padded(found[0])
 
 
 def _is_of_batches(before: cache.Program, graph: Graph) -> bool:

@@ -5,18 +5,18 @@ earlier run, as a backward pass does.
 """
 
 import itertools
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..base.tables import Bounded
 from ..ir.graph import DeviceData, Node, TupleElement, Value, origin, value_name
+from ..ir.loops import Carry, Const, Local, Source, Xs
 from ..ir.op import OpSpec
+from .stretches import FEWEST_ITERATIONS, numbered, stretches
 from .unsynced_loops import symbol
-
-# The fewest iterations of a loop.
-FEWEST = 3
 
 
 class Run(NamedTuple):
@@ -34,68 +34,38 @@ class Run(NamedTuple):
 # A run covers at least one of so many shares of a graph: ops in any order have runs of three everywhere.
 _SHARES = 256
 # The runs of a graph, by which of its symbols are equal; cached, as a sync whose lengths differ needs them at each run.
-_known: Bounded[tuple[int, ...], list[Run]] = Bounded(256)
+_known: Bounded[bytes, list[Run]] = Bounded(256)
 
 
 def runs_in(nodes: Sequence[Node]) -> list[Run]:
     """Returns the stretches of a graph that repeat, none inside another, by their symbols alone."""
-    first: dict[OpSpec, int] = {}
-    symbols = tuple([first.setdefault(symbol(node), len(first)) for node in nodes])
-    known = _known.get(symbols)
-    return _known.keep(symbols, _search(symbols)) if known is None else known
+    symbols = numbered([symbol(node) for node in nodes])
+    known = _known.get(symbols.tobytes())
+    return _known.keep(symbols.tobytes(), _search(symbols)) if known is None else known
 
 
-def _search(symbols: Sequence[int]) -> list[Run]:
-    found: list[Run] = []
-    free = [(0, len(symbols))]
-    while free:
-        low, high = free.pop()
-        best = _best_run(symbols, low, high)
-        if best is not None and _SHARES * best.period * best.iterations >= len(symbols):
-            found.append(best)
-            free += [(low, best.start), (best.stop, high)]
+def _search(symbols: np.ndarray) -> list[Run]:
+    taken, found = np.zeros(len(symbols), bool), list[Run]()
+    while longest := stretches([symbols], taken, 1)[:1]:
+        ((start, stop, period),) = longest
+        run = Run(start, period, (stop - start) // period)
+        if _SHARES * period * run.iterations < len(symbols):
+            break
+        found.append(run)
+        taken[run.start : run.stop] = True
     return sorted(found)
-
-
-def _best_run(symbols: Sequence[int], low: int, high: int) -> Run | None:
-    places: defaultdict[int, list[int]] = defaultdict(list)
-    for place in range(low, high):
-        places[symbols[place]].append(place)
-    distances: Counter[int] = Counter()
-    for at in places.values():
-        for lag in (1, 2, 3, 4, 6):
-            distances.update(later - earlier for earlier, later in zip(at, at[lag:], strict=False))
-    best: Run | None = None
-    for period in sorted(distance for distance, _ in distances.most_common(24)):
-        start = low
-        for place in range(low, high - period + 1):
-            if place == high - period or symbols[place] != symbols[place + period]:
-                count = (place - start) // period + 1
-                covered = count * period
-                # A multiple of the period covers little more: the shortest is the iteration.
-                if count >= FEWEST and (best is None or covered > best.period * best.iterations + period):
-                    best = Run(start, period, count)
-                start = place + 1
-    return best
-
-
-# The sources of an operand in all iterations: INNER, the same iteration (op, result); CARRIED, the iteration before
-# (number of the carry); SAME, one value in all; ROW, an x: a row of another loop's ys, or of stacked data, by the
-# number of the iteration.
-INNER, CARRIED, SAME, ROW = "inner", "carried", "same", "row"
-Wire = tuple[str, int, int]
 
 
 @dataclass(slots=True)
 class Iterations:
-    """A run whose iterations are isomorphic: the source of each operand of each op.
+    """A run whose iterations are isomorphic: the source of each operand of each op (`ir.loops`).
 
     carry: per carried value the op and result that compute it; inits: their initial values. sames: the consts; xs: each
     as (run, op, result, first iteration, step), or the data of each iteration.
     """
 
     run: Run
-    wires: list[list[Wire]]
+    sources: list[list[Source]]
     carry: list[tuple[int, int]]
     inits: list[Value]
     sames: list[Value]
@@ -112,23 +82,23 @@ def iterations_of(
         iteration = [nodes[run.start + offset + run.period * i] for i in range(run.iterations)]
         if len({len(node.operands) for node in iteration}) > 1:
             return None
-        wires: list[Wire] = []
+        sources: list[Source] = []
         for values in zip(*(node.operands for node in iteration), strict=True):
-            wire = _wire(values, made, position, before, seen)
-            if wire is None:
+            source = _source(values, made, position, before, seen)
+            if source is None:
                 return None
-            wires.append(wire)
-        made.wires.append(wires)
+            sources.append(source)
+        made.sources.append(sources)
     return made
 
 
-def _wire(
+def _source(
     values: Sequence[Value], made: Iterations, position: dict[Node, int], before: Sequence[Run], seen: dict[Any, int]
-) -> Wire | None:
+) -> Source | None:
     first, run = values[0], made.run
     result = first.index if type(first) is TupleElement else 0
     if all(_is_same(value, first) for value in values):
-        return SAME, _number(seen, (SAME, value_name(first)), made.sames, first), 0
+        return Const(_number(seen, (Const, value_name(first)), made.sames, first))
     later = values[1:]
     if any(
         (value.index if type(value) is TupleElement else 0) != (later[0].index if type(later[0]) is TupleElement else 0)
@@ -145,34 +115,34 @@ def _wire(
         ]
         offset = offsets[0]
         if len(set(offsets)) == 1 and 0 <= offset < run.period:
-            return (INNER, offset, result) if places[0] == run.start + offset else None
+            return Local(offset, result) if places[0] == run.start + offset else None
         if len(set(offsets)) == 1 and -run.period <= offset < 0:
             offset += run.period
-            key = (CARRIED, offset, result, value_name(first))
+            key = (Carry, offset, result, value_name(first))
             if key not in seen:
                 seen[key] = len(made.carry)
                 made.carry.append((offset, result))
                 made.inits.append(first)
-            return CARRIED, seen[key], 0
+            return Carry(seen[key])
         if places[0] is not None:
             return _row(places, result, made, before, seen)  # type: ignore[arg-type]
         return None
     data = tuple(value for value in values if type(value) is DeviceData and not is_state(value))
     if len(data) == len(values) and len({(device_data.meta, device_data.sharding) for device_data in data}) == 1:
-        return ROW, _number(seen, (ROW, data), made.xs, data), 0
+        return Xs(_number(seen, (Xs, data), made.xs, data))
     return None
 
 
 def _row(
     places: Sequence[int], result: int, made: Iterations, before: Sequence[Run], seen: dict[Any, int]
-) -> Wire | None:
+) -> Xs | None:
     for number, run in enumerate(before):
         iterations = [(place - run.start) // run.period for place in places]
         offsets = {(place - run.start) % run.period for place in places}
         steps = {later - earlier for earlier, later in itertools.pairwise(iterations)}
         if len(offsets) == 1 and len(steps) == 1 and all(0 <= iteration < run.iterations for iteration in iterations):
             row = (number, offsets.pop(), result, iterations[0], steps.pop())
-            return ROW, _number(seen, (ROW, row), made.xs, row), 0
+            return Xs(_number(seen, (Xs, row), made.xs, row))
     return None
 
 
@@ -199,7 +169,7 @@ def isomorphic_runs(nodes: Sequence[Node]) -> list[Iterations]:
     for run in runs_in(nodes):
         for first, last in ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1)):
             shorter = Run(run.start + first * run.period, run.period, run.iterations - first - last)
-            if shorter.iterations < FEWEST:
+            if shorter.iterations < FEWEST_ITERATIONS:
                 continue
             iterations = iterations_of(nodes, shorter, position, [iterations.run for iterations in found])
             if iterations is not None and (iterations.carry or iterations.xs):
@@ -234,11 +204,3 @@ def taken(node: Node) -> list[int]:
     if len(given) == len(made):
         return [size for size, part in zip(given, made, strict=True) if size != part]
     return [next(size for dim, size in enumerate(given) if (*given[:dim], *given[dim + 1 :]) == made)]
-
-
-def taken_back(node: Node) -> list[int]:
-    """Returns the dims in which the result of such an op's gradient is longer than its operand."""
-    given, made = node.operands[0].meta.shape, node.meta.shape
-    if len(given) == len(made):
-        return [dim for dim, size in enumerate(made) if size != given[dim]]
-    return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]

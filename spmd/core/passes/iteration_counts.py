@@ -8,26 +8,30 @@ its own, which reads the ys of the forward one in reverse order. Outside the loo
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from ..base.config import config
 from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, origin, value_name
-from ..ir.meta import dense_meta, padded_meta
+from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, value_name
+from ..ir.loops import Carry, Const, Local, Source, Xs
+from ..ir.meta import Meta, dense_meta, padded_meta
 from ..ir.op import PADDED, OpSpec
-from ..ir.source import Line
+from ..lower.loop_op import STACK, Loop, loop_op
+from ..lower.numbers import OfX, Step
 from ..ops.padding import NoRule, Pads
 from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
 from . import isomorphic
-from .isomorphic import CARRIED, FEWEST, INNER, ROW, SAME, Iterations, Wire, is_state, isomorphic_runs
-from .lengths import Refused, Sources, Spread
+from .isomorphic import Iterations, is_state, isomorphic_runs
+from .lengths import Refused, Sources, Spread, begins_at
 from .lengths import found as found_op
-from .loop_ops import Join, Loop, Op, Stack, TakeRow
+from .loop_ops import Join, Stack, TakeRow
+from .outcome import Changed, Outcome, Sync
 from .stacked_data import columns_of
+from .stretches import FEWEST_ITERATIONS
 
 # The most iterations that are peeled from a loop because they are not isomorphic to the others.
 _MOST_PEELED = 4
@@ -36,30 +40,45 @@ _MOST_PEELED = 4
 _seen: Bounded[tuple[Any, ...], tuple[int, ...] | None] = Bounded(256)
 
 
-def scanned(graph: Graph, line: Line, *, written: Collection[Node] = ()) -> Graph | Refused:
-    """Returns the graph with its iterations scanned, where their number is known to differ between runs; else as it is.
+def scan(graph: Graph, sync: Sync) -> Outcome:
+    """Scans the iterations of a graph, where their number is known to differ between runs.
 
-    Iterations in which state is `written` are steps of a loop without a sync: `unsynced_loops` finds them.
+    Iterations in which state is written are steps of a loop without a sync: `unsynced_loops` finds them.
     """
-    if not config.scan_iterations or not config.loop_search_ops or len(graph.nodes) < FEWEST * 4:
-        return graph
+    if not config.scan_iterations or not config.loop_search_ops or len(graph.nodes) < FEWEST_ITERATIONS * 4:
+        return ""
     iterations = isomorphic_runs(graph.nodes)
     in_iterations = {node for found in iterations for node in graph.nodes[found.run.start : found.run.stop]}
-    if not iterations or not in_iterations.isdisjoint(written):
-        return graph
-    key = (line.code, line.number, *isomorphic.collapsed(graph.nodes, iterations))
+    if not iterations or not in_iterations.isdisjoint(sync.written):
+        return ""
+    key = (sync.line.code, sync.line.number, *isomorphic.collapsed(graph.nodes, iterations))
     counts = tuple(found.run.iterations for found in iterations)
     if key not in _seen.rows:
         _seen.keep(key, counts)
     if _seen.rows[key] == counts:
-        return graph
+        return ""
     spread = _ScannedIterations(graph, iterations)
     try:
         made = spread.graph()
     except NoRule as why:
-        return Refused(spread.at, str(why))
+        return str(Refused(spread.at, str(why)))
     _seen.keep(key, None)
-    return made
+    what = f"{len(iterations)} loops with a dynamic trip count"
+    return Changed(made, what, lambda graph: _scanned_again(graph, sync))
+
+
+def _scanned_again(graph: Graph, sync: Sync) -> Graph:
+    made = scan(graph, sync._replace(written=()))
+    return made.graph if isinstance(made, Changed) else graph
+
+
+class _Op(NamedTuple):
+    """An op of an iteration: the sources of its operands, how its scalar arguments change, and its recorded op."""
+
+    op: OpSpec
+    sources: Sequence[Source]
+    steps: Sequence[Step]
+    like: Node
 
 
 class _ScannedIterations(Spread):
@@ -157,18 +176,7 @@ class _ScannedIterations(Spread):
         return next((dim for dim, size in enumerate(device_data.meta.shape) if size in self.lengths and size > 1), None)
 
     def _begins(self, node: Node) -> tuple[int, ...]:
-        if node.op.name in ("aten.slice_backward", "aten.select_backward"):
-            return tuple(dim for dim in isomorphic.taken_back(node) if node.meta.shape[dim] in self.lengths)
-        if node.op.name == "aten.expand":
-            given, made = node.operands[0].meta.shape, node.meta.shape
-            more = len(made) - len(given)
-            repeated = [dim for dim in range(len(made)) if dim < more or given[dim - more] != made[dim]]
-            return tuple(dim for dim in repeated if made[dim] in self.lengths and made[dim] > 1)
-        if node.op.constant is not None and node in self.bases:
-            return tuple(dim for dim, size in enumerate(node.meta.shape) if size in self.lengths)
-        if node.op.name.startswith("aten.arange"):
-            return tuple(dim for dim, size in enumerate(node.meta.shape) if size in self.lengths and size > 1)
-        return ()
+        return () if node.op.constant is not None and node not in self.bases else begins_at(node, self.lengths)
 
     # Values.
 
@@ -237,23 +245,22 @@ class _ScannedIterations(Spread):
         for (offset, result), pads in zip(found.carry, init_pads, strict=True):
             if pads_made[offset][result] != pads:
                 raise NoRule("carries a value whose length changes")
-        keeps = self._keeps(number)
-        metas, kept = [], []
-        for (offset, result), is_last in keeps.items():
-            meta = body[offset].op.metas[result]
-            metas.append(meta if is_last else dense_meta((capacity, *meta.shape), meta.dtype))
-            kept.append((offset, result, is_last))
-            self.row_pads[number, offset, result] = pads_made[offset][result]
-        loop = Loop(tuple(body), tuple(found.carry), tuple(kept), tuple(steps), len(sames), len(inits), len(rows))
+        keeps = sorted(self._keeps(number).items(), key=lambda item: (not item[1], item[0]))  # the last ones first
+        kept = [(offset, result) for (offset, result), _ in keeps]
+        num_last = sum(is_last for _, is_last in keeps)
         operands = [*sames, *inits, *rows, *vectors]
-        values = [run.iterations, *starts, *[value for value, _ in numbers]]
-        kinds = "i" * (1 + len(starts)) + "".join(kind for _, kind in numbers)
-        op = OpSpec.of(
-            "spmd.loop", loop, tuple(metas), tuple(operand.meta for operand in operands), numbers=kinds, statics=PADDED
-        )
-        node = self.new(op, operands, values, nodes[run.stop - 1])
-        for index, (offset, result, is_last) in enumerate(kept):
-            self.ys[number, offset, result] = (TupleElement(node, index) if len(kept) > 1 else node, is_last)
+        region = _region(found, body, [*found.carry, *kept], operands, len(sames) + len(inits), len(rows))
+        loop = Loop(
+            region, capacity, len(sames), len(inits), (True,) * (len(rows) + len(vectors)),
+            (STACK,) * (len(kept) - num_last), tuple(step for op in body for step in op.steps), num_last=num_last,
+            x_steps=(*steps, *[1] * len(vectors)),
+        )  # fmt: skip
+        op = loop_op("spmd.loop", loop, [operand.meta for operand in operands], statics=PADDED)
+        starts += [0] * len(vectors)
+        node = self.new(op, operands, [run.iterations, *starts, *numbers], nodes[run.stop - 1])
+        for index, ((offset, result), is_last) in enumerate(keeps, len(inits)):
+            self.row_pads[number, offset, result] = pads_made[offset][result]
+            self.ys[number, offset, result] = (TupleElement(node, index) if len(op.metas) > 1 else node, is_last)
 
     def _keeps(self, number: int) -> dict[tuple[int, int], bool]:
         """Returns the results of a loop that are read outside, each with whether only the last iteration's is."""
@@ -288,15 +295,15 @@ class _ScannedIterations(Spread):
 
     def _body(
         self, found: Iterations, capacity: int, same_pads: list[Pads], init_pads: list[Pads], row_pads: list[Pads]
-    ) -> tuple[list["Op"], list[tuple[float | int, str]], list[DeviceData], list[tuple[Pads, ...]]]:
+    ) -> tuple[list[_Op], list[float | int], list[DeviceData], list[tuple[Pads, ...]]]:
         """Returns the ops of an iteration on padded operands, and their scalar arguments, as many for any trip count:
         numbers that change by a constant step as the first of them, others as data."""
         run, nodes = found.run, self.old.nodes
-        body: list[Op] = []
-        numbers: list[tuple[float | int, str]] = []
+        body: list[_Op] = []
+        numbers: list[float | int] = []
         vectors: list[DeviceData] = []
         made: list[tuple[Pads, ...]] = []
-        for offset, wires in enumerate(found.wires):
+        for offset, sources in enumerate(found.sources):
             iteration = [nodes[run.start + offset + run.period * i] for i in range(run.iterations)]
             ops, lists = [], []
             for node in iteration:
@@ -308,30 +315,28 @@ class _ScannedIterations(Spread):
             self.at, op = iteration[0], ops[0]
             if op.sharding is not None:
                 raise NoRule("annotates a result of an iteration")
-            pads = [_pads(wire, made, same_pads, init_pads, row_pads) for wire in wires]
+            pads = [_pads(source, made, same_pads, init_pads, row_pads) for source in sources]
             before: tuple[int, ...] = ()
             results: tuple[Pads, ...] = ({},) * len(op.metas)
-            begins = () if any(pads) else self._begins(iteration[0])
+            begins = {} if any(pads) else dict.fromkeys(self._begins(iteration[0]), self.most)
             if any(pads) or begins:
                 op, results, before = found_op(op, pads, begins)
-            sources: list[tuple[str, int, int]] = []
-            for number in before:
-                sources.append(("i", len(numbers), 0))
-                numbers.append((number, "i"))
+            own: list[Step] = [0] * len(before)
+            numbers += before
             for kind, column in zip(op.numbers[len(before) :], zip(*lists, strict=True), strict=True):
                 steps = {later - earlier for earlier, later in itertools.pairwise(column)}
                 step = steps.pop() if len(steps) == 1 else None
                 if step == 0 or (step is not None and kind == "i"):
-                    sources.append((kind, len(numbers), int(step)))
-                    numbers.append((column[0], kind))
+                    own.append(int(step))
+                    numbers.append(column[0])
                 else:
                     dtype = np.float64 if kind == "f" else np.int64
                     array = np.zeros(capacity, dtype)
                     array[: run.iterations] = column
                     device_data = DeviceData(dense_meta((capacity,), _VECTORS[kind]), host=array)
-                    sources.append(("v", len(vectors), 0))
+                    own.append(OfX(len(row_pads) + len(vectors)))
                     vectors.append(device_data)
-            body.append(Op(op, tuple(wires), tuple(sources)))
+            body.append(_Op(op, sources, own, iteration[0]))
             made.append(results)
         return body, numbers, vectors, made
 
@@ -381,6 +386,33 @@ class _ScannedIterations(Spread):
         return True
 
 
+def _region(
+    found: Iterations, body: Sequence[_Op], wanted: Sequence[tuple[int, int]], operands: Sequence[Value], fixed: int,
+    num_rows: int,
+) -> Region:  # fmt: skip
+    """Returns the body of a loop: its inputs are the first `fixed` operands, and a row of each of the others."""
+    metas = [operand.meta if i < fixed else _row_meta(operand.meta) for i, operand in enumerate(operands)]
+    inputs = [DeviceData(meta, is_abstract=True) for meta in metas]
+    start: dict[type, int] = {Const: 0, Carry: len(found.sames), Xs: fixed}
+    nodes: list[Node] = []
+
+    def value_of(which: int, result: int) -> Value:
+        node = nodes[which]
+        return TupleElement(node, result) if len(node.op.metas) > 1 else node
+
+    for op, sources, steps, like in body:
+        given = [
+            value_of(*source) if isinstance(source, Local) else inputs[start[type(source)] + source.slot]
+            for source in sources
+        ]
+        nodes.append(Node(op, tuple(given), (0,) * len(steps), like.code, like.instruction, like.sequence))
+    return Region(nodes, inputs, [value_of(*result) for result in wanted])
+
+
+def _row_meta(meta: Meta) -> Meta:
+    return dense_meta(meta.shape[1:], meta.dtype)
+
+
 _VECTORS = {"f": torch.float64, "i": torch.int64}
 # Ops that write into zeros which autograd has made for them.
 _SCATTERS = ("aten.scatter_add", "aten.index_put")
@@ -393,6 +425,10 @@ def _copy(device_data: DeviceData) -> DeviceData:
     return DeviceData(device_data.meta, buffer=buffer, sharding=sharding)
 
 
-def _pads(wire: Wire, made: Sequence[tuple[Pads, ...]], sames: list[Pads], inits: list[Pads], rows: list[Pads]) -> Pads:
-    kind, which, result = wire
-    return made[which][result] if kind is INNER else {SAME: sames, CARRIED: inits, ROW: rows}[kind][which]
+def _pads(
+    source: Source, made: Sequence[tuple[Pads, ...]], sames: list[Pads], inits: list[Pads], rows: list[Pads]
+) -> Pads:
+    if isinstance(source, Local):
+        return made[source.place][source.result]
+    outside: dict[type, list[Pads]] = {Const: sames, Carry: inits, Xs: rows}
+    return outside[type(source)][source.slot]

@@ -23,7 +23,7 @@ from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, i
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
 from ..ir.source import line_number, node_line
-from ..ops.padding import NoRule, Pads, is_full_buffer
+from ..ops.padding import FullBuffer, Joined, NoRule, Pads, is_full_buffer, key_of
 from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut
 
@@ -58,7 +58,7 @@ LENGTHEN = "spmd.pad"
 # The ops whose results may be kept with padding: a cache extended by a token, or with its rows reordered by a search.
 _KEPT = ("aten.cat", "aten.index_select")
 # The padded op, by the op and the padded dims of its operands.
-_padded: Bounded[tuple[OpSpec, tuple[Any, ...], tuple[int, ...]], Padded] = Bounded(4096)
+_padded: Bounded[tuple[OpSpec, tuple[Any, ...], tuple[Any, ...]], Padded] = Bounded(4096)
 
 
 class Refused(NamedTuple):
@@ -78,11 +78,13 @@ def place_of(node: Node) -> Place:
 
 class Sources(NamedTuple):
     """The origins of padding: ops whose result, and data whose shape, changes in length from run to run, each with its
-    dynamic dims. host_computed: ops whose padded results the host would compute."""
+    dynamic dims. host_computed: ops whose padded results the host would compute. capacities: of the dims that the user
+    has marked, by their lengths."""
 
     nodes: Mapping[Node, Sequence[int]]
     inputs: Mapping[DeviceData, Sequence[int]]
     host_computed: Mapping[Node, Sequence[int]] = types.MappingProxyType({})
+    capacities: Mapping[int, int] = types.MappingProxyType({})
 
     @property
     def reads_padded_data(self) -> bool:
@@ -109,9 +111,13 @@ def sources_of(graph: Graph) -> Sources | None:
     """Returns the known dynamic dims of a graph's ops and data; None if there are none."""
     nodes: dict[Node, Sequence[int]] = {}
     inputs: dict[DeviceData, Sequence[int]] = {}
+    capacities: dict[int, int] = {}
     for node in graph.nodes:
-        if node.op.name == UNPADDED:
-            nodes[node] = node.op.lowering.dims  # type: ignore[attr-defined]
+        lowering = node.op.lowering
+        if isinstance(lowering, Unpad):
+            nodes[node] = lowering.dims
+            if lowering.is_marked:
+                capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
         dims = _dynamic_dims.get(node)
         if dims is not None and has_dynamic_dims(node):
             nodes[node] = dims
@@ -120,7 +126,31 @@ def sources_of(graph: Graph) -> Sources | None:
                 dims = _dynamic_inputs.get(node, index)
                 if dims is not None and may_pad(operand, dims, graph):
                     inputs[operand] = dims
-    return Sources(nodes, inputs) if nodes or inputs else None
+    return Sources(nodes, inputs, capacities=capacities) if nodes or inputs else None
+
+
+def begins_at(node: Node, lengths: Collection[int]) -> tuple[int, ...]:
+    """Returns the dims of an op's result that may be dynamic as the dims of these lengths are: of a range, of repeated
+    elements, of a number in every place, of the gradient of some elements."""
+    name, shape = node.op.name, node.meta.shape
+    dims: Sequence[int] = ()
+    if name in ("aten.slice_backward", "aten.select_backward"):
+        dims = taken_back(node)
+    elif name == "aten.expand":
+        given = node.operands[0].meta.shape
+        more = len(shape) - len(given)
+        dims = [dim for dim, size in enumerate(shape) if size > 1 and (dim < more or given[dim - more] != size)]
+    elif name.startswith("aten.arange") or node.op.constant is not None:
+        dims = [dim for dim, size in enumerate(shape) if size > 1]
+    return tuple(dim for dim in dims if shape[dim] in lengths)
+
+
+def taken_back(node: Node) -> list[int]:
+    """Returns the dims in which the result of the gradient of a slice or select is longer than its operand."""
+    given, made = node.operands[0].meta.shape, node.meta.shape
+    if len(given) == len(made):
+        return [dim for dim, size in enumerate(made) if size != given[dim]]
+    return [next(dim for dim in range(len(made)) if (*made[:dim], *made[dim + 1 :]) == given)]
 
 
 def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
@@ -161,13 +191,22 @@ def changed_dims(before: Meta, now: Meta) -> tuple[int, ...]:
 
 
 def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
-    """Returns the graph with its dynamic dims padded, and the ops that were replaced."""
+    """Returns the graph with its dynamic dims padded, and the ops that were replaced.
+
+    Where dims that the user has marked meet others of their lengths, these are taken for equal to them.
+    """
+    found = _pad(graph, sources, Spread(sources))
+    return _pad(graph, sources, AsMarked(sources)) if isinstance(found, Refused) and sources.capacities else found
+
+
+def _pad(graph: Graph, sources: Sources, spread: "Spread") -> tuple[Graph, set[Node]] | Refused:
     gradient = next((node for node in graph.nodes if node.sequence >= 0), None)
     if gradient is not None and not all(device_data.host is not None for device_data in sources.inputs):
         return Refused(gradient, "is a gradient")
-    if gradient is not None and any(node.op.dynamic_start is not None for node in sources.nodes):
+    if gradient is not None and any(
+        is_full_buffer(size) for node in sources.nodes for size in spread.begun(node).values()
+    ):
         return Refused(gradient, "is a gradient")
-    spread = Spread(sources)
     for node in graph.nodes:
         try:
             spread.take(node)
@@ -177,7 +216,8 @@ def pad(graph: Graph, sources: Sources) -> tuple[Graph, set[Node]] | Refused:
         pads, maker = spread.pads_of(root), origin(root)
         if maker is None or maker in sources.host_computed or not pads:
             continue
-        if maker.op.name not in _KEPT or any(map(is_full_buffer, pads.values())):
+        may_keep = maker.op.name in _KEPT or sources.capacities
+        if not may_keep or any(is_full_buffer(size) or type(size) is Joined for size in pads.values()):
             return Refused(maker, "makes a result that is kept at its own length")
     roots = [spread.now(root) for root in graph.roots]
     inputs = [spread.data.get(device_data, device_data) for device_data in graph.inputs]
@@ -221,8 +261,16 @@ class Spread:
         self.moved: Collection[OpSpec] = ()  # ops whose start is an operand
 
     def capacity(self, length: int) -> int:
-        """Returns the capacity of data of this length."""
-        return capacity_of(length)
+        """Returns the capacity of a dim of this length."""
+        return self.sources.capacities.get(length) or capacity_of(length)
+
+    def begun(self, node: Node) -> Pads:
+        """Returns the capacities of the dims of an op's result at which padding begins; of a slice the full buffer."""
+        dims, shape = self.sources.nodes.get(node, ()), node.meta.shape
+        if node.op.name != "aten.slice.Tensor":
+            return {dim: self.capacity(shape[dim]) for dim in dims}
+        given = node.operands[0].meta.shape
+        return {dim: self.sources.capacities.get(shape[dim]) or FullBuffer(given[dim]) for dim in dims}
 
     def now(self, value: Value) -> Value:
         """Returns the new graph's value for one of the old graph."""
@@ -251,7 +299,7 @@ class Spread:
         pads = [self.pads_of(operand) for operand in node.operands]
         is_reachable = any(pads)
         op, numbers = _alone(node), node.numbers
-        begins = () if is_reachable else self.sources.nodes.get(node, ())
+        begins = {} if is_reachable else self.begun(node)
         try:
             made = found(op, pads, begins) if begins or is_reachable else None
         except NoRule:
@@ -263,11 +311,15 @@ class Spread:
             self.changed.add(node)
             for index, pad in enumerate(made.pads):
                 if pad:
-                    self.pads[(node, index) if len(made.pads) > 1 else node] = pad
+                    self.note((node, index) if len(made.pads) > 1 else node, node.op.metas[index], pad)
         elif node.op.dynamic_start is not None and node.op.dynamic_start[0] in self.moved:
             op, position = node.op.dynamic_start
             numbers = (position, *numbers)
         self.made[node] = self.new(op, operands, numbers, node)
+
+    def note(self, name: object, meta: Meta, pads: Pads) -> None:
+        """Notes the padded dims of a value of the old graph, by its name."""
+        self.pads[name] = pads
 
     def new(self, op: OpSpec, operands: Sequence[Value], numbers: Sequence[float | int], like: Node) -> Node:
         made = Node(op, operands, numbers, like.code, like.instruction, like.sequence)
@@ -282,15 +334,53 @@ class Spread:
         pads = {dim: self.capacity(device_data.meta.shape[dim]) for dim in self.sources.inputs[device_data]}
         meta = padded_meta(device_data.meta, pads)
         if device_data.host is None:
-            self.made[device_data] = self.new(
-                OpSpec.of(LENGTHEN, _Pad(), (meta,), (device_data.meta,)), [device_data], (), reader
-            )
+            self.made[device_data] = self.new(_pad_op(device_data.meta, meta), [device_data], (), reader)
         else:
-            room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
-            self.made[device_data] = self.data[device_data] = DeviceData(
-                meta, host=np.pad(device_data.host, room), sharding=device_data.sharding
-            )
+            self.made[device_data] = self.data[device_data] = padded_on_host(device_data, meta)
         self.pads[device_data] = pads
+
+
+def padded_on_host(device_data: DeviceData, meta: Meta) -> DeviceData:
+    """Returns host data with zeros at the end of its dims."""
+    assert device_data.host is not None, "host data"
+    room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
+    return DeviceData(
+        meta, host=np.pad(device_data.host, room), sharding=device_data.sharding, source=device_data.source
+    )
+
+
+def padded_on_device(device_data: DeviceData, meta: Meta) -> Node:
+    """Returns the op that pads data to this shape on the device."""
+    return Node(_pad_op(device_data.meta, meta), [device_data])
+
+
+def _pad_op(before: Meta, meta: Meta) -> OpSpec:
+    return OpSpec.of(LENGTHEN, _Pad(), (meta,), (before,))
+
+
+class AsMarked(Spread):
+    """Takes dims of ranges, masks and other new values for dynamic where they are as long as a padded dim is."""
+
+    def __init__(self, sources: Sources):
+        super().__init__(sources)
+        self.capacities = dict(sources.capacities)
+
+    def note(self, name: object, meta: Meta, pads: Pads) -> None:
+        super().note(name, meta, pads)
+        for dim, size in pads.items():
+            if not is_full_buffer(size):
+                self.capacities.setdefault(meta.shape[dim], size)
+
+    def begun(self, node: Node) -> Pads:
+        if node in self.sources.nodes:
+            return super().begun(node)
+        shape = node.meta.shape
+        if node.op.name == "aten.slice.Tensor":  # of a table of positions
+            given = node.operands[0].meta.shape
+            dims = [dim for dim, size in enumerate(shape) if size in self.capacities and size < given[dim]]
+        else:
+            dims = list(begins_at(node, self.capacities))
+        return {dim: self.capacities[shape[dim]] for dim in dims}
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,27 +399,32 @@ def unpadded(device_data: DeviceData, value: Value) -> DeviceData | Node:
     """Returns a result as the user sees it: padded data through an op that unpads it, at the place of its maker."""
     if device_data.meta.shape == value.meta.shape:
         return device_data
-    made = Node(_unpad_op(device_data.meta, value.meta), [device_data])
     node = origin(value)
     assert node is not None, "results are computed by ops"
+    dims = changed_dims(device_data.meta, value.meta)
+    made = unpadded_view(device_data, value.meta, dims, is_marked=node.op.name not in _KEPT)
     made.code, made.instruction, made.serial = node.code, node.instruction, node.serial
     return made
 
 
-def _unpad_op(padded: Meta, meta: Meta) -> OpSpec:
-    return OpSpec.of(UNPADDED, _Unpad(changed_dims(padded, meta)), (meta,), (padded,), statics=str(list(meta.shape)))
+def unpadded_view(device_data: DeviceData, meta: Meta, dims: Sequence[int], *, is_marked: bool) -> Node:
+    """Returns the view of padded data without the padding of these dims."""
+    lowering = Unpad(tuple(dims), is_marked)
+    statics = f"{list(meta.shape)}{', marked' if is_marked else ''}"
+    return Node(OpSpec.of(UNPADDED, lowering, (meta,), (device_data.meta,), statics=statics), [device_data])
 
 
 @dataclass(frozen=True, slots=True)
-class _Unpad(Lowering):
-    """Removes the operand's padding."""
+class Unpad(Lowering):
+    """Removes the operand's padding from these dims; is_marked: the user has marked them, or dims they come from."""
 
     dims: tuple[int, ...]
+    is_marked: bool
 
     def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
         return (cut(operands[0], op.metas[0].shape),)
 
-    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+    def padded(self, op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
         (padded,) = op.operands
         op_spec = OpSpec.of(UNPADDED, self, (padded,), (padded,), statics=PADDED)
         return Padded(op_spec, ({dim: padded.shape[dim] for dim in self.dims},), ())
@@ -344,8 +439,8 @@ def _alone(node: Node) -> OpSpec:
     return OpSpec.of(op.name, op.lowering, op.metas, (), numbers=numbers, statics=PADDED, constant=constant)
 
 
-def found(op: OpSpec, pads: Sequence[Pads], begins: Sequence[int]) -> Padded:
+def found(op: OpSpec, pads: Sequence[Pads], begins: Pads) -> Padded:
     """Returns the op on operands with this padding, cached; raises NoRule."""
-    key = (op, tuple(tuple((*item, type(item[1])) for item in pad.items()) for pad in pads), tuple(begins))
+    key = (op, tuple(map(key_of, pads)), key_of(begins))
     made = _padded.get(key)
     return _padded.keep(key, op.lowering.padded(op, pads, begins)) if made is None else made

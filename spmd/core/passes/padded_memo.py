@@ -9,15 +9,14 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-
 from ..base.config import config
 from ..base.tables import Bounded
 from ..compile import cache
 from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value
 from ..ir.meta import Meta
 from ..ir.op import OpSpec
-from .lengths import LENGTHEN, in_place
+from .lengths import LENGTHEN, in_place, padded_on_host
+from .outcome import Changed, Outcome, Sync
 
 # A value: whether it is an input, the place of the input or op, and the index among several results of an op.
 _Ref = tuple[bool, int, int | None]
@@ -76,16 +75,14 @@ def keep(key: Hashable, counts: Sequence[int], graph: Graph, padded: Graph) -> N
     _plans.keep(key, _Plan(tuple(steps), data, tuple(map(ref, padded.roots)), padded_roots))
 
 
-def again(graph: Graph) -> tuple[Graph, cache.Program] | None:
-    """Returns the graph padded as an equal one was before, and its program; None if there is none."""
-    if not config.pad_lengths or not _plans.rows:
-        return None
-    plan = _plans.get(graph.key())
+def again(graph: Graph, sync: Sync) -> Outcome:
+    """Pads a graph as an equal one was padded before, if the cache has the program."""
+    plan = _plans.get(sync.key) if config.pad_lengths else None
     if plan is None or any(graph.inputs[place].host is None for place, _ in plan.data):
-        return None
+        return ""
     inputs = list(graph.inputs)
     for place, meta in plan.data:
-        inputs[place] = _lengthened(graph.inputs[place], meta)
+        inputs[place] = padded_on_host(graph.inputs[place], meta)
     nodes: list[Node] = []
 
     def value(ref: _Ref) -> Value:
@@ -102,11 +99,4 @@ def again(graph: Graph) -> tuple[Graph, cache.Program] | None:
         nodes.append(made)
     roots = [value(ref) for ref in plan.roots]
     padded = in_place(dataclasses.replace(graph, nodes=nodes, inputs=inputs, roots=roots), plan.padded_roots)
-    program = cache.find(padded)
-    return None if program is None else (padded, program)
-
-
-def _lengthened(device_data: DeviceData, meta: Meta) -> DeviceData:
-    assert device_data.host is not None, "host data"
-    room = [(0, new - old) for new, old in zip(meta.shape, device_data.meta.shape, strict=True)]
-    return DeviceData(meta, host=np.pad(device_data.host, room), sharding=device_data.sharding)
+    return "" if cache.find(padded) is None else Changed(padded, "lengths are operands, as before", lambda graph: graph)

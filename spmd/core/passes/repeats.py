@@ -12,31 +12,26 @@ from typing import Any
 import numpy as np
 
 from ..ir.graph import Node, TupleElement, Value, origin, value_name
-from ..ir.loops import Carry, Const, Local, Loop, Result, Source, Xs
-from ..ir.op import OpSpec
+from ..ir.loops import Candidate, Carry, Const, Local, Result, Source, Xs
 from ..lower.region import is_annotation
+from .stretches import FEWEST_ITERATIONS, numbered, stretches
 from .unsynced_loops import symbol
 
-# The fewest iterations of a loop, and the fewest ops that it spares.
-FEWEST_ITERATIONS = 3
+# The fewest ops that a loop spares.
 FEWEST_OPS = 8
 
-# The most equal ops after an op to which its distance is counted; the most periods that are tried.
-_LAGS = 12
-_PERIODS = 16
 
-
-def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Loop]:
+def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Candidate]:
     """Returns the loops of a graph, in order; they do not overlap."""
     if len(nodes) < FEWEST_OPS:
         return []
     position = {node: i for i, node in enumerate(nodes)}
-    symbols = [_numbered([node.op for node in nodes])]
+    symbols = [numbered([node.op for node in nodes])]
     if any(node.op.dynamic_start is not None for node in nodes):
-        symbols.append(_numbered([symbol(node) for node in nodes]))
+        symbols.append(numbered([symbol(node) for node in nodes]))
     taken = np.zeros(len(nodes), bool)
     tried: set[tuple[int, int, int]] = set()
-    loops: list[Loop] = []
+    loops: list[Candidate] = []
     # Much shorter loops than the longest are searched again without it: most distances are within its iterations.
     while found := _longest(nodes, symbols, position, taken, tried):
         loops += found
@@ -46,23 +41,17 @@ def find_loops(nodes: Sequence[Node], roots: Sequence[Value]) -> list[Loop]:
     return loops
 
 
-def _numbered(ops: Sequence[OpSpec]) -> np.ndarray:
-    """Returns a number for each op, equal for equal ops."""
-    numbers: dict[OpSpec, int] = {}
-    return np.array([numbers.setdefault(op, len(numbers)) for op in ops], np.int64)
-
-
 def _longest(
     nodes: Sequence[Node],
     symbols: Sequence[np.ndarray],
     position: dict[Node, int],
     taken: np.ndarray,
     tried: set[tuple[int, int, int]],
-) -> list[Loop]:
+) -> list[Candidate]:
     """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as many; takes them."""
-    loops: list[Loop] = []
+    loops: list[Candidate] = []
     enough = 0
-    for start, stop, period in _candidates(symbols, taken):
+    for start, stop, period in stretches(symbols, taken, FEWEST_OPS):
         if (stop - start) // period * period - period < enough:
             break
         for stretch in _free(taken, start, stop):
@@ -75,47 +64,6 @@ def _longest(
                 taken[loop.start : loop.stop] = True
                 enough = enough or (loop.iterations - 1) * loop.period // 2
     return loops
-
-
-# --- candidates: equal ops at equal distances -------------------------------------------------------------------------
-
-
-def _candidates(symbols: Sequence[np.ndarray], taken: np.ndarray) -> list[tuple[int, int, int]]:
-    """Returns stretches (start, stop, period) of ops that are not taken, in which every op is that of a period earlier;
-    those that spare most ops first.
-
-    symbols: each array has a number per op, equal for ops that may be the same op of two iterations.
-    """
-    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken)}
-    return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
-
-
-def _stretches_of(symbols: np.ndarray, taken: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-    """Yields such stretches as (ops spared, -period, start, stop)."""
-    symbols = np.where(taken, -1 - np.arange(len(symbols)), symbols)  # a taken op is equal to no other
-    for period in _periods(symbols):
-        is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
-        edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
-        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            spared = (end - start) // period * period
-            if spared >= max(FEWEST_OPS, (FEWEST_ITERATIONS - 1) * period):
-                yield spared, -period, start, end + period
-
-
-def _periods(symbols: np.ndarray) -> list[int]:
-    """Returns the candidate periods: the distances at which most ops have an equal one; no multiples of such."""
-    order = np.argsort(symbols, kind="stable")
-    counts = np.zeros(len(symbols) + 1, np.int64)
-    for lag in range(1, min(_LAGS, len(symbols) - 1) + 1):
-        is_same = symbols[order[lag:]] == symbols[order[:-lag]]
-        counts += np.bincount((order[lag:] - order[:-lag])[is_same], minlength=len(counts))
-    likely: list[int] = []
-    for period in np.argsort(-counts, kind="stable").tolist():
-        if counts[period] < FEWEST_OPS or len(likely) == _PERIODS:
-            break
-        if not any(period % shorter == 0 and counts[shorter] >= counts[period] for shorter in likely):
-            likely.append(period)
-    return likely
 
 
 def _free(taken: np.ndarray, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -135,7 +83,7 @@ _BEFORE = 1 << 60
 _WIDTH = 1 << 24
 
 
-def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int) -> Loop | None:
+def _fit(nodes: Sequence[Node], position: dict[Node, int], start: int, stop: int, period: int) -> Candidate | None:
     """Returns the longest loop in a stretch of equal ops, or None where its iterations are wired differently."""
     iterations = (stop - start) // period
     spare = stop - start - iterations * period
@@ -236,7 +184,9 @@ def _usable(
     return first, last
 
 
-def _loop(nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int) -> Loop | None:
+def _loop(
+    nodes: Sequence[Node], position: dict[Node, int], start: int, period: int, iterations: int
+) -> Candidate | None:
     """Returns the loop of these isomorphic iterations; None where dynamic starts differ and none of the xs is a weight.
 
     (They differ in the recurrence of an RNN over its inputs, too, which is no layer; see `passes.iteration_counts`.)
@@ -273,7 +223,7 @@ def _loop(nodes: Sequence[Node], position: dict[Node, int], start: int, period: 
         sources.append(tuple(taken))
     if has_dynamic_start and not any(_is_weight(values[0]) for _, values in rows.values()):
         return None
-    return Loop(
+    return Candidate(
         nodes,
         start,
         period,
@@ -319,16 +269,16 @@ def _index(value: Value) -> int:
 
 
 def _note_readers(
-    loops: Sequence[Loop], nodes: Sequence[Node], roots: Sequence[Value], position: dict[Node, int]
+    loops: Sequence[Candidate], nodes: Sequence[Node], roots: Sequence[Value], position: dict[Node, int]
 ) -> None:
     """Finds the results of each loop that are read outside of it."""
-    owner: list[Loop | None] = [None] * len(nodes)
+    owner: list[Candidate | None] = [None] * len(nodes)
     for loop in loops:
         for place in range(loop.start, loop.stop):
             owner[place] = None if (place - loop.start) % loop.period in loop.early else loop
     read: defaultdict[int, dict[Result, set[int]]] = defaultdict(dict)
 
-    def note(value: Value, reader: Loop | None) -> None:
+    def note(value: Value, reader: Candidate | None) -> None:
         maker = origin(value)
         if maker is None:
             return
@@ -354,7 +304,7 @@ def _note_readers(
                 loop.ended.add(result)
 
 
-def _orient_rows(loops: Sequence[Loop]) -> None:
+def _orient_rows(loops: Sequence[Candidate]) -> None:
     """Numbers the rows of all loops consistently: a backward pass reads those of the forward in reverse order."""
     row: dict[Any, int] = {}
     for loop in loops:

@@ -8,8 +8,9 @@ from ..base import counters
 from ..base.config import config
 from ..compile.options import platform_of
 from ..ir.graph import Graph, origin, value_name
-from ..ir.loops import Loop
+from ..ir.loops import Candidate
 from ..ir.store import StackGroup
+from .found_loops import with_loops
 from .repeats import find_loops
 from .stacked_parameters import columns_of
 from .unsynced_loops import is_state
@@ -21,64 +22,65 @@ _ENOUGH_ELSEWHERE = 8
 _LARGE = 32
 
 
-def scanned(graph: Graph, may_scan: bool = True) -> Graph:
+def scan(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     """Returns the graph with its loops, where `config.scan_layers` allows them, and with the stack groups of their xs
-    and of the xs of loops that the user wrote."""
+    and of the xs of loops that the user wrote; and the loops, or the reason why there are none, in words."""
     started = counters.now()
-    try:
-        return _formed(graph, _loops_of(graph) if may_scan and config.scan_layers != "never" else [])
-    finally:
-        counters.add_time("roll", counters.now() - started)
+    made, loops, reason = _chosen(graph, may_scan=may_scan)
+    made = with_loops(made, loops) if loops else made
+    counters.add_time("roll", counters.now() - started)
+    return made, ", ".join(f"{loop.iterations} iterations of {loop.period} ops" for loop in loops) or reason
 
 
 def num_lowered(graph: Graph) -> int:
     """Returns the number of a graph's ops that are compiled: of a loop, those of one iteration."""
-    return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in scanned(graph).loops)
+    return len(graph.nodes) - sum((loop.iterations - 1) * loop.period for loop in _chosen(graph)[1])
 
 
 def why_not(graph: Graph) -> str:
     """Returns the reason why a graph has no loops of equal layers, in words."""
-    if config.scan_layers == "never":
-        return "config.scan_layers is 'never'"
-    found = find_loops(graph.nodes, graph.roots)
-    if not found:
-        return "no layers with the same ops and shapes were found"
-    if not _loops_of(graph):
-        most = max(loop.iterations for loop in found)
-        return f"{most} equal layers, and a loop is made from {_enough(graph)} on"
-    return "the program would copy their operands into stacks, more than one row of each"
+    return _chosen(graph)[2]
 
 
 def _enough(graph: Graph) -> int:
     return _ENOUGH.get(platform_of(graph), _ENOUGH_ELSEWHERE)
 
 
-def _loops_of(graph: Graph) -> list[Loop]:
+def _loops_of(graph: Graph) -> tuple[list[Candidate], str]:
+    """Returns the loops that a program may have, and the reason why there are none."""
+    if config.scan_layers == "never":
+        return [], "config.scan_layers is 'never'"
     loops = find_loops(graph.nodes, graph.roots)
+    if not loops:
+        return [], "no layers with the same ops and shapes were found"
     if config.scan_layers == "auto":
-        enough = _enough(graph)
+        enough, most = _enough(graph), max(loop.iterations for loop in loops)
+        if most < enough:
+            return [], f"{most} equal layers, and a loop is made from {enough} on"
         loops = [loop for loop in loops if loop.iterations >= enough or (loop.iterations - 1) * loop.period >= _LARGE]
-        loops = loops if any(loop.iterations >= enough for loop in loops) else []
-    return loops
+    return loops, ""
 
 
-def _formed(graph: Graph, loops: Sequence[Loop]) -> Graph:
+def _chosen(graph: Graph, *, may_scan: bool = True) -> tuple[Graph, list[Candidate], str]:
+    """Returns the graph with its stack groups, the candidates that become loops, and why there are none."""
+    loops, reason = _loops_of(graph) if may_scan else ([], "XLA would copy the stacks of their weights")
     columns = columns_of(graph, loops)
     stack_groups = tuple(group for group in columns.inputs if _stays(graph, group))
     if loops and config.scan_layers == "auto" and _exceeds_budget(loops, graph, stack_groups):
-        return _formed(graph, [])
+        made, _, _ = _chosen(graph, may_scan=False)
+        return made, [], "the program would copy their operands into stacks, more than one row of each"
     for loop, peeled in zip(loops, columns.peeled, strict=True):
         loop.peeled = peeled
-    return dataclasses.replace(
+    made = dataclasses.replace(
         graph,
-        loops=loops,
         stack_groups=stack_groups,
         stacked=tuple(columns.roots),
         columns=[group for group in columns.inputs if group not in stack_groups],
     )
+    return made, loops, reason
 
 
-def _exceeds_budget(loops: Sequence[Loop], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
+def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequence[StackGroup]) -> bool:
     """True if the program would copy more bytes into the stacks of its loops' xs than one row of each takes.
 
     Copied are values that are rows of no loop, list op or store. One row is that of a layer which differs (T5's first).

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..ir.graph import Graph, Node, TupleElement, Value, origin, value_name
-from ..ir.loops import Loop, Result
+from ..ir.loops import Candidate, Result
 from ..ir.store import StackGroup
 
 _Column = dict[int, Any]  # a stack group: by row, the name of a value
@@ -19,7 +19,7 @@ _Place = tuple[int, int]  # a stack group, a row of it
 class Columns(NamedTuple):
     """The stack groups of a graph: places of inputs and of roots with equal metas and shardings, row by row.
 
-    peeled: for each loop, the values from outside it that belong to the stacks of its ys (`Loop.peeled`).
+    peeled: for each loop, the values from outside it that belong to the stacks of its ys (`Candidate.peeled`).
     """
 
     inputs: list[StackGroup]
@@ -27,7 +27,7 @@ class Columns(NamedTuple):
     peeled: list[dict[Result, dict[int, Value]]]
 
 
-def columns_of(graph: Graph, loops: Sequence[Loop]) -> Columns:
+def columns_of(graph: Graph, loops: Sequence[Candidate]) -> Columns:
     """Returns the stack groups of a graph's inputs and roots."""
     inputs = {device_data: i for i, device_data in enumerate(graph.inputs)}
     roots = {value_name(root): i for i, root in enumerate(graph.roots)}
@@ -45,7 +45,7 @@ def columns_of(graph: Graph, loops: Sequence[Loop]) -> Columns:
     )
 
 
-def _found(graph: Graph, loops: Sequence[Loop]) -> list[_Column]:
+def _found(graph: Graph, loops: Sequence[Candidate]) -> list[_Column]:
     """Returns every stack group of values."""
     kinds: dict[Any, Hashable] = {
         device_data: (device_data.meta, sharding)
@@ -98,7 +98,9 @@ def _found(graph: Graph, loops: Sequence[Loop]) -> list[_Column]:
     return columns
 
 
-def _peeled(graph: Graph, loops: Sequence[Loop], columns: Sequence[_Column]) -> list[dict[Result, dict[int, Value]]]:
+def _peeled(
+    graph: Graph, loops: Sequence[Candidate], columns: Sequence[_Column]
+) -> list[dict[Result, dict[int, Value]]]:
     """Returns, for each loop, the values from outside it in the groups of its ys, where no row between is missing."""
     inside = {node for loop in loops for node in graph.nodes[loop.start : loop.stop]}
     by_first = {column[0]: column for column in columns if 0 in column}

@@ -1,19 +1,23 @@
 """Transfers to the host: the check before a read or an op on the host, and the context that forbids both."""
 
-import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from types import FrameType
 
 from ..base import forking
+from ..base.state import held
 from ..ir.source import is_library, user_line
 
-_thread = threading.local()  # .forbidden: how many `no_host_transfer` blocks this thread is in
+
+class _Thread(threading.local):
+    is_forbidden = False  # whether this thread is in a `no_host_transfer` block
 
 
-@contextlib.contextmanager
-def no_host_transfer() -> Iterator[None]:
+_thread = _Thread()
+
+
+def no_host_transfer() -> AbstractContextManager[None]:
     """A context in which nothing may leave the device: a call that takes data to the host raises at the user's line.
 
     Forbidden are reads of values (`item`, `tolist`, `bool`, `cpu`, `numpy`, `print`, the checks of `torch.linalg`) and
@@ -28,16 +32,12 @@ def no_host_transfer() -> Iterator[None]:
     >>> total.item()
     3.0
     """
-    _thread.forbidden = getattr(_thread, "forbidden", 0) + 1
-    try:
-        yield
-    finally:
-        _thread.forbidden -= 1
+    return held(_thread, is_forbidden=True)
 
 
 def is_forbidden() -> bool:
     """True if this thread is inside `no_host_transfer`."""
-    return bool(getattr(_thread, "forbidden", 0))
+    return _thread.is_forbidden
 
 
 def leaving(call: str, what: str) -> None:

@@ -1,14 +1,15 @@
 """The programs that were started and may still run."""
 
 import atexit
-import contextlib
+import sys
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 
 from ..base import forking, in_flight
+from ..base.state import held
 
 # One result of each program that may still run, and the program.
 _in_flight: "deque[tuple[jax.Array, Any]]" = deque()
@@ -44,15 +45,9 @@ def note_recorded() -> None:
     _num_runs += 1
 
 
-@contextlib.contextmanager
-def unchanged() -> Iterator[None]:
+def unchanged() -> AbstractContextManager[None]:
     """A context that restores `stamp` at its end: recording inside does not count as a run."""
-    global _num_runs
-    before = _num_runs
-    try:
-        yield
-    finally:
-        _num_runs = before
+    return held(sys.modules[__name__], _num_runs=_num_runs)
 
 
 def forget_done() -> None:

@@ -1,14 +1,14 @@
 """The sharding of a value inside a program: the constraint, and the padding of dims that a mesh does not divide."""
 
-import contextlib
 import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
+from ..base.state import held
 from .value import DEVICE, HOST, Sharding
 
 
@@ -37,17 +37,16 @@ def space_of(array: jax.Array) -> str:
     return HOST if jax.typeof(array).memory_space == jax.memory.Space.Host else DEVICE
 
 
-_place = threading.local()  # .is_body: whether this thread traces the body of a loop
+class _Thread(threading.local):
+    is_body = False  # whether this thread traces the body of a loop
 
 
-@contextlib.contextmanager
-def body() -> Iterator[None]:
+_thread = _Thread()
+
+
+def body() -> AbstractContextManager[None]:
     """Marks the ops traced inside as the body of a loop or a branch."""
-    before, _place.is_body = getattr(_place, "is_body", False), True
-    try:
-        yield
-    finally:
-        _place.is_body = before
+    return held(_thread, is_body=True)
 
 
 def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
@@ -56,7 +55,7 @@ def wait_for_all(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
     There nothing of another loop can be merged, and XLA's CPU compiler, which makes one kernel of a small loop, aborts
     the process at an optimization barrier in it (jaxlib 0.10.2).
     """
-    return arrays if getattr(_place, "is_body", False) else jax.lax.optimization_barrier(arrays)
+    return arrays if _thread.is_body else jax.lax.optimization_barrier(arrays)
 
 
 def on_device(array: jax.Array) -> jax.Array:

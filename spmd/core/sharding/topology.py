@@ -8,11 +8,11 @@ as libtpu knows it, for which programs compile and do not run; "cpu:2048" are so
 here; "2xv5e:2x4" and "2xcpu:8" are two slices, with fast links inside of each and a network between them.
 """
 
-import contextlib
 import functools
 import re
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import jax
@@ -21,27 +21,27 @@ from jax.experimental import topologies
 
 from ..base.config import config, prepare_libtpu
 from ..base.jax_private import num_tpu_chips, xla_client
+from ..base.state import held
 
 Target = str | None  # None: the devices of this machine, and of all processes with it
 
 
-_thread = threading.local()  # .target: the target whose devices stand for those here
+class _Thread(threading.local):
+    target: Target = None  # whose devices stand for those here
 
 
-@contextlib.contextmanager
-def standing_in(target: Target) -> Iterator[None]:
+_thread = _Thread()
+
+
+def standing_in(target: Target) -> AbstractContextManager[None]:
     """Has this thread lower and compile for the devices of a target, ordinal by ordinal, wherever a sharding names
     those of this machine. None: for those themselves."""
-    before, _thread.target = stand_in(), target
-    try:
-        yield
-    finally:
-        _thread.target = before
+    return held(_thread, target=target)
 
 
 def stand_in() -> Target:
     """The target whose devices stand for those of this machine (see `standing_in`)."""
-    return getattr(_thread, "target", None)
+    return _thread.target
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ HOST = "pinned_host"  # the machine's own memory, from which a device can copy b
 _INTERNED: "Interned[tuple, Sharding]" = Interned(4096)
 
 
+@dataclass(slots=True, eq=False, repr=False, weakref_slot=True)
 class Sharding:
     """The sharding of an array: a mesh, for each tensor dim the mesh axes that shard it, in order, and the memory.
 
@@ -44,30 +46,21 @@ class Sharding:
     '{replicated}'
     """
 
-    __slots__ = (
-        "__weakref__", "_jax", "_over", "axis_names", "device_ids", "devices", "is_open", "memory", "mesh_shape",
-        "spec", "target",
-    )  # fmt: skip
+    device_ids: tuple[int, ...]
+    mesh_shape: tuple[int, ...]
+    axis_names: tuple[str, ...]
+    spec: Spec
+    memory: str
+    target: Target
+    is_open: bool = field(init=False)
+    devices: frozenset[Any] = field(init=False)
+    _jax: NamedSharding | None = field(init=False, default=None)
+    _over: dict[tuple[int, ...], NamedSharding] = field(init=False, default_factory=dict)
 
-    def __init__(
-        self,
-        device_ids: tuple[int, ...],
-        mesh_shape: tuple[int, ...],
-        axis_names: tuple[str, ...],
-        spec: Spec,
-        memory: str,
-        target: Target,
-    ):
-        self.device_ids = device_ids
-        self.mesh_shape = mesh_shape
-        self.axis_names = axis_names
-        self.spec = spec
-        self.is_open = spec.is_open
-        self.memory = memory
-        self.target = target
-        self.devices = frozenset[Any](device_ids if target is None else [f"{target}/{i}" for i in device_ids])
-        self._jax: NamedSharding | None = None
-        self._over: dict[tuple[int, ...], NamedSharding] = {}
+    def __post_init__(self) -> None:
+        self.is_open = self.spec.is_open
+        ids = self.device_ids
+        self.devices = frozenset(ids if self.target is None else [f"{self.target}/{i}" for i in ids])
 
     @staticmethod
     def of(
@@ -298,8 +291,12 @@ class Sharding:
         The axes of a mesh without names are numbers.
         """
         entries = self.spec.entries(rank)
-        is_nameless = self.axis_names == tuple(map(str, range(len(self.axis_names))))
-        return tuple(map(_number, entries)) if is_nameless else entries
+        return tuple(map(_number, entries)) if self.given_names is None else entries
+
+    @property
+    def given_names(self) -> tuple[str, ...] | None:
+        """The axes' names that a user gave; None for a mesh without names, whose axes are numbers."""
+        return None if self.axis_names == tuple(map(str, range(len(self.axis_names)))) else self.axis_names
 
     def text(self, rank: int, *, iota: bool = False) -> str:
         """The sharding of a tensor of `rank` dims as GSPMD text: with lists of devices, as PyTorch/XLA printed it.

@@ -27,7 +27,7 @@ def graph(*meshes: Mesh) -> Any:
 
 def found(text: str, *meshes: Mesh) -> list[tuple[Any, ...]]:
     table = collectives(Module(text), graph(*(meshes or (GRID,))))
-    return [(one.kind, one.axes, one.size, one.data, one.count, one.node) for one in table]
+    return [(row.kind, row.axes, row.devices, row.bytes, row.count, node) for row, node in table]
 
 
 def program(line: str) -> str:
@@ -118,7 +118,7 @@ class TestKinds:
         """A pair with an op between, and a chain of more than a start and an end, hide behind what is computed."""
 
         def is_async(text: str) -> list[bool]:
-            return [one.is_async for one in collectives(Module(program(text)), graph(GRID))]
+            return [row.is_async for row, _ in collectives(Module(program(text)), graph(GRID))]
 
         how = "channel_id=5, replica_groups=[2,4]<=[8], dimensions={0}"
         start = f"%s = (f32[16]{{0}}, f32[64]{{0}}) all-gather-start(%x), {how}\n  "

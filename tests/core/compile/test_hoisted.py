@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import spmd
-from spmd.core.ir.graph import Graph
-from spmd.core.lower import hoisted
+from spmd.core.ir.graph import Graph, Node
+from spmd.core.lower.loop_op import Loop
+from spmd.core.passes import hoisted
 
 WIDTH, CLASSES, LAYERS = 16, 48, 8
 
@@ -44,10 +45,10 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
-    seen: list[tuple[Graph, dict[int, hoisted.Ahead]]] = []
+    seen: list[tuple[Graph, dict[Node, hoisted._Ahead]]] = []
     find = hoisted.find
 
-    def noting(graph: Graph) -> dict[int, hoisted.Ahead]:
+    def noting(graph: Graph) -> dict[Node, hoisted._Ahead]:
         seen.append((graph, find(graph)))
         return seen[-1][1]
 
@@ -62,9 +63,9 @@ def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     check(loss, step(model, x))
     for got, wanted in zip(on_xla.parameters(), model.parameters(), strict=True):
         check(got.grad, wanted.grad)
-    graph, wanted = max(seen, key=lambda one: len(one[0].nodes))
-    backward = graph.loops[1]
-    assert backward.backwards and wanted.keys() <= {backward.start}
+    graph, wanted = max(seen, key=lambda one: len((one[0].recorded or one[0]).nodes))
+    loops = [node for node in graph.nodes if isinstance(node.op.lowering, Loop)]
+    assert loops[1].op.lowering.reverse and wanted.keys() <= {loops[1]}
     return [value.meta.shape for one in wanted.values() for value in one.values]
 
 

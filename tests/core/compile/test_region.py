@@ -16,8 +16,10 @@ from spmd.core.lazy.reads import operand
 from spmd.core.lazy.record import record
 from spmd.core.lazy.storage import LOCK, Storage
 from spmd.core.lazy.tensor import XlaTensor, tensors_of, wrap
+from spmd.core.lower.loop_op import ROWS, STACK, Loop, Y, loop_op
 from spmd.core.lower.lower import LoweringError
-from spmd.core.lower.region import EACH, Scan, body_numbers, scan_op
+from spmd.core.lower.numbers import EACH
+from spmd.core.lower.region import body_numbers
 
 
 def stand_in(*shape: int) -> XlaTensor:
@@ -30,11 +32,11 @@ def value(tensor: torch.Tensor) -> Value:
     return operand(tensor)  # type: ignore[arg-type]
 
 
-def run(name: str, scan: Scan, operands: list[torch.Tensor], numbers: list[float | int] = ()) -> list[torch.Tensor]:
+def run(name: str, scan: Loop, operands: list[torch.Tensor], numbers: list[float | int] = ()) -> list[torch.Tensor]:
     """Records a scan."""
     with LOCK:
         values = [value(tensor) for tensor in operands]
-        op = scan_op(name, scan, [each.meta for each in values])
+        op = loop_op(name, scan, [each.meta for each in values])
         return list(tensors_of(record(op, values, numbers, (*user_frame(), -1))))
 
 
@@ -61,7 +63,7 @@ class TestScan:
     def test_against_the_plain_loop(self, whole: bool, reverse: bool, mesh2x4: spmd.Mesh) -> None:
         weight, x, rows = torch.randn(4, 4) / 2, torch.randn(8, 4), torch.randn(3, 4)
         wanted, sums = expected(weight, x, rows.flip(0) if reverse else rows)
-        scan = Scan(linear(), 3, 1, 1, (whole,), (whole,), reverse=reverse)
+        scan = Loop(linear(), 3, 1, 1, (whole,), (STACK if whole else ROWS,), reverse=reverse)
         for mesh in (None, mesh2x4):
             ours = [tensor.to("xla") for tensor in (weight, x, *((rows,) if whole else rows))]
             if mesh is not None:
@@ -79,7 +81,7 @@ class TestScan:
         steps = {3.0: EACH, 7.0: 0, 100: 5}
         spread = {3.0: [1.0, 2.0, 4.0], 7.0: [7.0], 100: [100]}
         recorded = body_numbers(body)
-        scan = Scan(body, 3, 0, 1, (True,), (), tuple(steps.get(n, 0) for n in recorded))
+        scan = Loop(body, 3, 0, 1, (True,), (), tuple(steps.get(n, 0) for n in recorded))
         numbers = [each for n in recorded for each in spread.get(n, [n])]
         rows = torch.randn(3, 2)
         (last,) = run("spmd.scan", scan, [torch.ones(2).to("xla"), rows.to("xla")], numbers)
@@ -91,14 +93,26 @@ class TestScan:
     def test_no_rows(self) -> None:
         x = stand_in(2)
         body = Region.of([value(x * 2)], [value(x)])
-        scan = Scan(body, 5, 0, 1, (), (), (0,) * len(body_numbers(body)))
+        scan = Loop(body, 5, 0, 1, (), (), (0,) * len(body_numbers(body)))
         (last,) = run("spmd.scan", scan, [torch.ones(2).to("xla")], body_numbers(body))
         check(last, torch.full((2,), 32.0))
+
+    def test_rows_that_operands_fill(self) -> None:
+        """Two results whose stacks have equal room: each gets its own row, of iterations that run at once."""
+        x = stand_in(2)
+        body = Region.of([value(x.sin()), value(x.cos())], [value(x)])
+        room = Y(after=1, filled=(2,))
+        scan = Loop(body, 2, 0, 0, (False,), (room, room))
+        given = [torch.randn(2) for _ in range(4)]
+        made = run("spmd.scan", scan, [tensor.to("xla") for tensor in given])
+        wanted = [*map(torch.sin, given[:2]), given[2], *map(torch.cos, given[:2]), given[3]]
+        for got, one in zip(made, wanted, strict=True):
+            check(got, one)
 
     def test_annotations_inside(self, mesh8: spmd.Mesh) -> None:
         weight, x = stand_in(16, 16), stand_in(8, 16)
         y = spmd.mark_sharding(x @ weight, mesh8, ("fsdp", None))
-        scan = Scan(Region.of([value(y)], [value(x), value(weight)]), 2, 0, 1, (False,), ())
+        scan = Loop(Region.of([value(y)], [value(x), value(weight)]), 2, 0, 1, (False,), ())
         del y  # else the barrier would run it
         given = torch.randn(8, 16), torch.randn(16, 16) / 4, torch.randn(16, 16) / 4
         (last,) = run("spmd.scan", scan, [tensor.to("xla") for tensor in given])
@@ -109,12 +123,12 @@ class TestScan:
         x = stand_in(2)
         body = Region.of([value(x + 1)], [value(x)])
         numbers = body_numbers(body)
-        inner = Scan(body, 3, 0, 1, (), (), (0,) * len(numbers))
+        inner = Loop(body, 3, 0, 1, (), (), (0,) * len(numbers))
         outer_x = stand_in(2)
         (made,) = run("spmd.scan", inner, [outer_x], numbers)
         outer = Region.of([value(made * 2.0)], [value(outer_x)])
         del made
-        scan = Scan(outer, 2, 0, 1, (), (), (0,) * len(body_numbers(outer)))
+        scan = Loop(outer, 2, 0, 1, (), (), (0,) * len(body_numbers(outer)))
         (last,) = run("spmd.scan", scan, [torch.zeros(2).to("xla")], body_numbers(outer))
         check(last, torch.full((2,), 18.0))
 
@@ -123,7 +137,7 @@ class TestMessages:
     """What XLA says of an op in a body is traced to the line inside."""
 
     def test_a_late_error(self) -> None:
-        (last, _) = run("spmd.scan", Scan(linear(), 3, 1, 1, (True,), (True,)), [
+        (last, _) = run("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (STACK,)), [
             torch.ones(4, 4).to("xla"), torch.ones(8, 4).to("xla"), torch.ones(3, 4).to("xla"),
         ])  # fmt: skip
         last.cpu()
@@ -145,21 +159,21 @@ class TestRegion:
             Region.of([value(x * weight)], [value(x)])
 
     def test_same_text_is_one_op(self) -> None:
-        one, other = (Scan(linear(), 3, 1, 1, (True,), (True,)) for _ in range(2))
+        one, other = (Loop(linear(), 3, 1, 1, (True,), (STACK,)) for _ in range(2))
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 4))]
-        assert scan_op("spmd.scan", one, metas) is scan_op("spmd.scan", other, metas)
-        assert scan_op("spmd.scan", one, metas) is not scan_op(
-            "spmd.scan", Scan(other.body, 3, 1, 1, (True,), (True,), reverse=True), metas
+        assert loop_op("spmd.scan", one, metas) is loop_op("spmd.scan", other, metas)
+        assert loop_op("spmd.scan", one, metas) is not loop_op(
+            "spmd.scan", Loop(other.body, 3, 1, 1, (True,), (STACK,), reverse=True), metas
         )
 
     def test_refuses_what_does_not_fit(self) -> None:
         metas = [dense_meta(shape, torch.float32) for shape in ((4, 4), (8, 4), (3, 5))]
         with pytest.raises(ValueError, match="the body takes"):
-            scan_op("spmd.scan", Scan(linear(), 3, 1, 1, (True,), (True,)), metas)
+            loop_op("spmd.scan", Loop(linear(), 3, 1, 1, (True,), (STACK,)), metas)
         x = stand_in(2)
         with pytest.raises(ValueError, match="the carry goes in as"):
-            scan_op(
-                "spmd.scan", Scan(Region.of([value(x.sum())], [value(x)]), 3, 0, 1, (), ()),
+            loop_op(
+                "spmd.scan", Loop(Region.of([value(x.sum())], [value(x)]), 3, 0, 1, (), ()),
                 [dense_meta((2,), torch.float32)],
             )  # fmt: skip
 
@@ -176,7 +190,7 @@ class TestRegion:
         y = torch.ops.region_test.refuses(x)  # the line
         body = Region.of([value(y)], [value(x)])
         del y  # else the barrier would run it
-        (last,) = run("spmd.scan", Scan(body, 2, 0, 1, (), ()), [torch.ones(2).to("xla")])
+        (last,) = run("spmd.scan", Loop(body, 2, 0, 1, (), ()), [torch.ones(2).to("xla")])
         with pytest.raises(LoweringError, match=r"(?s)region_test\.refuses.*# the line.*on purpose"):
             spmd.sync()
         del last

@@ -378,8 +378,32 @@ ROLLED = """
 """
 
 
+# What XLA leaves to kernels that jax registers or finds at the first lowering: LAPACK's, and others that might be.
+KERNELS = """
+    import torch, spmd
+    torch.manual_seed(0)
+    rows = torch.rand(5, 5, device="xla") + 3 * torch.eye(5, device="xla")
+    for dtype in (torch.float32, torch.float64, torch.complex64):
+        x = rows.to(dtype)
+        for made in (
+            torch.linalg.det(x), torch.linalg.qr(x)[1], torch.linalg.svdvals(x), torch.linalg.eigvalsh(x + x.mT),
+            torch.linalg.eigvals(x), torch.linalg.cholesky(x @ x.mH), torch.linalg.solve(x, x + 1), torch.fft.fft2(x),
+        ):
+            print(torch.view_as_real(made + 0j).sum().item().hex())
+    print(rows.sort().values.sum().item().hex(), torch.special.bessel_j0(rows).sum().item().hex())
+    print(*(spmd.metrics.counter(name) for name in ("programs_compiled", "programs_loaded")))
+"""
+
+
 class TestProcesses:
     """A second process of a training script compiles nothing at all."""
+
+    def test_kernels(self, folder: Path) -> None:
+        kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder)}
+        cold, warm = (run_script(KERNELS, **kept).strip().rpartition("\n") for _ in range(2))
+        assert cold[0] == warm[0]
+        compiled = cold[2].split()[0]
+        assert int(compiled) > 10 and warm[2].split() == ["0", compiled]
 
     @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
     def test_rolled_layers(self, folder: Path, partitioner: str) -> None:

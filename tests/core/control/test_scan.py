@@ -1,5 +1,6 @@
 """`spmd.scan`: values, gradients, draws and writes are those of the plain loop, and what cannot be is refused."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -109,6 +110,15 @@ class TestGradients:
             last, _ = spmd.scan(dense(weight), x, rows)
         assert not last.requires_grad
         assert len(last._storage.value.node.op.metas) == 2
+
+    def test_a_body_of_more_ops_than_python_recurses(self) -> None:
+        def iteration(carry: torch.Tensor, row: torch.Tensor) -> Any:
+            for _ in range(sys.getrecursionlimit()):
+                carry = (carry + row).sin()
+            return carry, None
+
+        x = data(4).to("xla").requires_grad_()
+        assert spmd.scan(iteration, x, data(3, 4).to("xla"))[0].requires_grad
 
     def test_a_gradient_of_the_gradient_is_refused(self) -> None:
         x = data(4).to("xla").requires_grad_()

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 import spmd
 from spmd.core.compile import cache
-from spmd.core.engine import cutting
 from spmd.core.ir.graph import topological
 from spmd.core.lazy import recorders
-from spmd.core.passes import changing, isomorphic, unsynced_loops
+from spmd.core.passes import changing, cuts, isomorphic, unsynced_loops
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +23,9 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(recorders, "is_several", False)
     spmd.sync()
     cache.clear_cache()
-    for known in (changing._syncs, cutting._cuts, unsynced_loops._met):
+    for known in (changing._syncs, unsynced_loops._met):
         known.clear()
+    cuts.forget()
     yield
     spmd.sync()
 
@@ -83,7 +83,7 @@ class TestRandomDepth:
         assert len(told) == 1 and "0 or 1 instead of leaving the layer out" in told[0], told
 
     def test_a_graph_that_runs_often_becomes_one_program(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(cutting, "_OFTEN", 2)
+        monkeypatch.setattr(cuts, "_OFTEN", 2)
         layers = Layers()
         for chosen in CHOSEN[:5]:
             layers.step(chosen)

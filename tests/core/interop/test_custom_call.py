@@ -1,4 +1,4 @@
-"""spmd.stablehlo_custom_call: a target by its name, its attributes, its errors."""
+"""spmd.torch_xla.stablehlo_custom_call: a target by its name, its attributes, its errors."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ class TestCalls:
         square = torch.randn(4, 4)
         matrix = square @ square.T + 4 * torch.eye(4)
         upper = {"uplo": np.uint8(ord("U"))}  # of a matrix by columns: ours by rows is its transpose
-        made, info = spmd.stablehlo_custom_call(
+        made, info = spmd.torch_xla.stablehlo_custom_call(
             [matrix.to("xla")], target, [(4, 4), ()], [torch.float32, torch.int32], backend_config=upper
         )
         check(made.tril(), torch.linalg.cholesky(matrix))
@@ -30,7 +30,7 @@ class TestCalls:
 
     def test_frontend_attributes(self) -> None:
         x = torch.arange(4.0).to("xla")
-        made = spmd.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"})
+        made = spmd.torch_xla.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"})
         text = spmd.get_stablehlo([made])
         assert "custom_call @annotate_device_placement" in text and "has_side_effect = true" in text
         assert '_xla_buffer_placement = "device"' in text
@@ -39,7 +39,7 @@ class TestCalls:
     def test_a_sharding_mark(self) -> None:
         """Over several devices XLA asks it for a sharding, which is no frontend attribute: there is mark_sharding."""
         x = torch.arange(16.0).to("xla")
-        made = spmd.stablehlo_custom_call([x], "Sharding", [(16,)], [x.dtype], False, "unspecified_dims=[0]")
+        made = spmd.torch_xla.stablehlo_custom_call([x], "Sharding", [(16,)], [x.dtype], False, "unspecified_dims=[0]")
         assert "custom_call @Sharding(" in spmd.get_stablehlo([made])
         check(made, torch.arange(16.0))
 
@@ -48,7 +48,7 @@ class TestCalls:
         spmd.sync()
         compiles = []
         for _ in range(3):
-            spmd.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"}).cpu()
+            spmd.torch_xla.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"}).cpu()
             compiles.append(spmd.metrics.num_compiles())
         assert compiles[0] == compiles[2]
 
@@ -56,13 +56,15 @@ class TestCalls:
 class TestErrors:
     def test_no_gradient(self) -> None:
         x = torch.ones(4, device="xla", requires_grad=True)
-        made = spmd.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"})
+        made = spmd.torch_xla.stablehlo_custom_call([x], *PLACED, {"_xla_buffer_placement": "device"})
         with pytest.raises(NotImplementedError, match=r"'annotate_device_placement', called at .*test_custom_call\.py"):
             made.sum().backward()
-        assert not spmd.stablehlo_custom_call([x.detach()], *PLACED).requires_grad
+        assert not spmd.torch_xla.stablehlo_custom_call([x.detach()], *PLACED).requires_grad
 
     def test_unknown_target(self) -> None:
-        made = spmd.stablehlo_custom_call([torch.ones(4, device="xla")], "nobody_knows", [(4,)], [torch.float32])
+        made = spmd.torch_xla.stablehlo_custom_call(
+            [torch.ones(4, device="xla")], "nobody_knows", [(4,)], [torch.float32]
+        )
         with pytest.raises(RuntimeError, match="nobody_knows"):
             made.cpu()
 
@@ -79,4 +81,4 @@ class TestErrors:
     )
     def test_arguments(self, arguments: Any, error: Any, says: str) -> None:
         with pytest.raises(error, match=says):
-            spmd.stablehlo_custom_call(*arguments)
+            spmd.torch_xla.stablehlo_custom_call(*arguments)

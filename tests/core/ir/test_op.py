@@ -165,7 +165,7 @@ class TestDigest:
     def test_in_every_process(self) -> None:
         printed = {run_script(SCRIPT, PYTHONHASHSEED=seed) for seed in ("1", "2")}
         assert len(printed) == 1
-        assert len(printed.pop_of().split()) == 1  # each step is the same program
+        assert len(printed.pop().split()) == 1  # each step is the same program
 
 
 SCRIPT = """

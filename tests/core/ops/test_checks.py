@@ -179,3 +179,20 @@ def test_other_dims_may_be_empty() -> None:
     x = torch.ones(0, 3, device="xla")
     assert torch.amax(x, 1).shape == torch.max(x, 1).values.shape == torch.mode(x).values.shape == (0,)
     assert torch.aminmax(x, dim=1).max.shape == (0,)
+
+
+def test_of_any_size() -> None:
+    """The CPU kernel that words an error is given shapes without the memory for them."""
+    x = torch.ones(2**20, 2**20, device="xla")
+    with pytest.raises(RuntimeError, match=r"source tensor shape must match self tensor shape.*\[1048576, 1048576\]"):
+        x.index_add(0, torch.tensor([0, 1], device="xla"), torch.ones(2, 3, device="xla"))
+    with pytest.raises(RuntimeError, match="expected weight to be divisible by 3"):
+        F.conv1d(x.expand(8, *x.shape), x[:4, :3, None].expand(-1, -1, 2), groups=3)
+
+
+def test_draws_of_the_cpu_stay() -> None:
+    """The CPU kernel that checks the dtype of a draw takes no number of the CPU's generator."""
+    state = torch.get_rng_state()
+    torch.ones(3, dtype=torch.complex64, device="xla").uniform_()
+    torch.ones(3, device="xla").gt(0).random_(0, 2)
+    assert torch.equal(torch.get_rng_state(), state)

@@ -9,6 +9,7 @@ from support import check
 
 import spmd
 from spmd import P
+from spmd.manual import all_reduce
 
 SHARDS = 4
 
@@ -25,55 +26,57 @@ def rows(x: torch.Tensor) -> torch.Tensor:
 
 
 def turned(x: torch.Tensor) -> torch.Tensor:
-    return spmd.collective_permute(x, [(i, (i + 1) % SHARDS) for i in range(SHARDS)], "model")
+    return spmd.manual.collective_permute(x, [(i, (i + 1) % SHARDS) for i in range(SHARDS)], "model")
 
 
 Case = tuple[Callable[[Any], Any], Any, Callable[[torch.Tensor], torch.Tensor]]
 
 # What a shard does with its rows, how the results are joined, and the same of the whole.
 CASES: dict[str, Case] = {
-    "sum": (lambda x: spmd.all_reduce(x, "sum", "model"), P(), lambda x: rows(x).sum(0)),
-    "mean": (lambda x: spmd.all_reduce(x, "mean", "model"), P(), lambda x: rows(x).mean(0)),
-    "max": (lambda x: spmd.all_reduce(x, "max", "model"), P(), lambda x: rows(x).amax(0)),
-    "min": (lambda x: spmd.all_reduce(x, "min", "model"), P(), lambda x: rows(x).amin(0)),
-    "product": (lambda x: spmd.all_reduce(x, "product", "model"), P(), lambda x: rows(x).prod(0)),
-    "all_gather": (lambda x: spmd.all_gather(x, 0, "model"), P(), lambda x: x),
+    "sum": (lambda x: spmd.manual.all_reduce(x, "sum", "model"), P(), lambda x: rows(x).sum(0)),
+    "mean": (lambda x: spmd.manual.all_reduce(x, "mean", "model"), P(), lambda x: rows(x).mean(0)),
+    "max": (lambda x: spmd.manual.all_reduce(x, "max", "model"), P(), lambda x: rows(x).amax(0)),
+    "min": (lambda x: spmd.manual.all_reduce(x, "min", "model"), P(), lambda x: rows(x).amin(0)),
+    "product": (lambda x: spmd.manual.all_reduce(x, "product", "model"), P(), lambda x: rows(x).prod(0)),
+    "all_gather": (lambda x: spmd.manual.all_gather(x, 0, "model"), P(), lambda x: x),
     "all_gather of columns": (
-        lambda x: spmd.all_gather(x, -1, "model"), P(), lambda x: torch.cat(rows(x).unbind(0), 1),
+        lambda x: spmd.manual.all_gather(x, -1, "model"), P(), lambda x: torch.cat(rows(x).unbind(0), 1),
     ),
-    "all_gather along a new dim": (lambda x: spmd.all_gather(x, 1, "model", tiled=False), P(),
+    "all_gather along a new dim": (lambda x: spmd.manual.all_gather(x, 1, "model", tiled=False), P(),
                                    lambda x: rows(x).movedim(0, 1)),
     "all_gather, then different": (
-        lambda x: spmd.all_gather(x, 0, "model") * x.sum(), P("model"),
+        lambda x: spmd.manual.all_gather(x, 0, "model") * x.sum(), P("model"),
         lambda x: (x[None] * rows(x).sum((1, 2))[:, None, None]).flatten(0, 1),
     ),
-    "reduce_scatter": (lambda x: spmd.reduce_scatter(x, "sum", 1, "model"), P(None, "model"), lambda x: rows(x).sum(0)),
+    "reduce_scatter": (
+        lambda x: spmd.manual.reduce_scatter(x, "sum", 1, "model"), P(None, "model"), lambda x: rows(x).sum(0),
+    ),
     "reduce_scatter mean": (
-        lambda x: spmd.reduce_scatter(x, "mean", 1, "model"), P(None, "model"), lambda x: rows(x).mean(0),
+        lambda x: spmd.manual.reduce_scatter(x, "mean", 1, "model"), P(None, "model"), lambda x: rows(x).mean(0),
     ),
     "reduce_scatter max": (
-        lambda x: spmd.reduce_scatter(x, "max", 1, "model"), P(None, "model"), lambda x: rows(x).amax(0),
+        lambda x: spmd.manual.reduce_scatter(x, "max", 1, "model"), P(None, "model"), lambda x: rows(x).amax(0),
     ),
     "reduce_scatter product": (
-        lambda x: spmd.reduce_scatter(x, "product", 1, "model"), P(None, "model"), lambda x: rows(x).prod(0),
+        lambda x: spmd.manual.reduce_scatter(x, "product", 1, "model"), P(None, "model"), lambda x: rows(x).prod(0),
     ),
-    "all_to_all": (lambda x: spmd.all_to_all(x, 1, 0, "model"), P(None, "model"), lambda x: x),
+    "all_to_all": (lambda x: spmd.manual.all_to_all(x, 1, 0, "model"), P(None, "model"), lambda x: x),
     "all_to_all along one dim": (
-        lambda x: spmd.all_to_all(x, 1, 1, "model"), P("model"),
+        lambda x: spmd.manual.all_to_all(x, 1, 1, "model"), P("model"),
         lambda x: rows(x).reshape(SHARDS, 2, SHARDS, 2).permute(2, 1, 0, 3).reshape(x.shape),
     ),
     "collective_permute": (turned, P("model"), lambda x: x.roll(2, 0)),
     "collective_permute with an end": (
-        lambda x: spmd.collective_permute(x, [(i, i + 1) for i in range(SHARDS - 1)], "model"), P("model"),
+        lambda x: spmd.manual.collective_permute(x, [(i, i + 1) for i in range(SHARDS - 1)], "model"), P("model"),
         lambda x: torch.cat([torch.zeros_like(x[:2]), x[:-2]]),
     ),
-    "broadcast": (lambda x: spmd.broadcast(x, 2, "model"), P(), lambda x: rows(x)[2]),
+    "broadcast": (lambda x: spmd.manual.broadcast(x, 2, "model"), P(), lambda x: rows(x)[2]),
     "axis_index": (
-        lambda x: x * spmd.axis_index("model"), P("model"),
+        lambda x: x * spmd.manual.axis_index("model"), P("model"),
         lambda x: x * torch.arange(SHARDS).repeat_interleave(2)[:, None],
     ),
     "a sum of what is the same": (
-        lambda x: spmd.all_reduce(torch.ones_like(x) * spmd.all_reduce(x, "sum", "model"), "sum", "model"), P(),
+        lambda x: all_reduce(torch.ones_like(x) * all_reduce(x, "sum", "model"), "sum", "model"), P(),
         lambda x: SHARDS * rows(x).sum(0),
     ),
 }  # fmt: skip
@@ -112,15 +115,15 @@ class TestValuesAndGradients:
 
         def shard(x: Any) -> Any:
             return {
-                "int64": spmd.all_reduce(x, "sum", "model"),
-                "int8": spmd.all_reduce(x.to(torch.int8), "max", "model"),
-                "all": spmd.all_reduce(x > 20, "and", "model"),
-                "any": spmd.all_reduce(x > 20, "or", "model"),
-                "bits": spmd.all_reduce(x, "and", "model"),
-                "bfloat16": spmd.all_reduce(x.bfloat16(), "sum", "model"),
-                "float16": spmd.reduce_scatter(x.half(), "sum", 1, "model"),
-                "gathered": spmd.all_gather(x > 20, 0, "model"),
-                "sent": spmd.broadcast(x > 20, 3, "model"),
+                "int64": spmd.manual.all_reduce(x, "sum", "model"),
+                "int8": spmd.manual.all_reduce(x.to(torch.int8), "max", "model"),
+                "all": spmd.manual.all_reduce(x > 20, "and", "model"),
+                "any": spmd.manual.all_reduce(x > 20, "or", "model"),
+                "bits": spmd.manual.all_reduce(x, "and", "model"),
+                "bfloat16": spmd.manual.all_reduce(x.bfloat16(), "sum", "model"),
+                "float16": spmd.manual.reduce_scatter(x.half(), "sum", 1, "model"),
+                "gathered": spmd.manual.all_gather(x > 20, 0, "model"),
+                "sent": spmd.manual.broadcast(x > 20, 3, "model"),
                 "turned": turned(x.bfloat16()),
             }
 
@@ -146,11 +149,11 @@ class TestValuesAndGradients:
 
         def shard(x: Any) -> Any:
             return (
-                spmd.all_gather(x, 0, ("a", "b", "c")),
-                spmd.all_gather(x, 0, ("c", "a")),
-                spmd.all_reduce(x, "sum", ("b", "a")),
-                spmd.axis_index(("c", "b")).reshape(1),
-                x * spmd.axis_size(("a", "c")),
+                spmd.manual.all_gather(x, 0, ("a", "b", "c")),
+                spmd.manual.all_gather(x, 0, ("c", "a")),
+                spmd.manual.all_reduce(x, "sum", ("b", "a")),
+                spmd.manual.axis_index(("c", "b")).reshape(1),
+                x * spmd.manual.axis_size(("a", "c")),
             )
 
         specs = (P(), P("b"), P("c"), P(("a", "b", "c")), P(("a", "b", "c")))
@@ -165,7 +168,7 @@ class TestValuesAndGradients:
     def test_an_equal_maximum_is_shared(self) -> None:
         mesh = spmd.Mesh(range(SHARDS), (SHARDS,), ("model",))
         x = torch.tensor([3.0, 1.0, 3.0, 2.0]).to("xla").requires_grad_()
-        spmd.shard_map(lambda x: spmd.all_reduce(x, "max", "model"), mesh, P("model"), P())(x).sum().backward()
+        spmd.shard_map(lambda x: spmd.manual.all_reduce(x, "max", "model"), mesh, P("model"), P())(x).sum().backward()
         assert x.grad.tolist() == [0.5, 0.0, 0.5, 0.0]
 
 
@@ -181,48 +184,50 @@ class TestErrors:
 
     def test_outside(self) -> None:
         with pytest.raises(
-            RuntimeError, match=r"spmd.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
+            RuntimeError, match=r"spmd.manual.all_reduce at .*test_collective.py.* called outside spmd.shard_map"
         ):
-            spmd.all_reduce(torch.ones(2, device="xla"), "sum", "model")
+            spmd.manual.all_reduce(torch.ones(2, device="xla"), "sum", "model")
 
     def test_axis(self) -> None:
         refuses(
             ValueError, "there is no axis 'modle' in the mesh (axes: 'data', 'model'); did you mean 'model'?",
-            lambda x: spmd.all_reduce(x, "sum", "modle"),
+            lambda x: spmd.manual.all_reduce(x, "sum", "modle"),
         )  # fmt: skip
         refuses(
             ValueError, "axis 'data' is left to the partitioner here (manual: 'model'); name it in axis_names",
-            lambda x: spmd.all_gather(x, 0, "data"), ("model",),
+            lambda x: spmd.manual.all_gather(x, 0, "data"), ("model",),
         )  # fmt: skip
-        refuses(ValueError, "axis 'data' is used twice", lambda x: spmd.axis_index(("data", "data")))
-        refuses(ValueError, "expected an axis, one of 'data', 'model'", lambda x: spmd.all_reduce(x))
+        refuses(ValueError, "axis 'data' is used twice", lambda x: spmd.manual.axis_index(("data", "data")))
+        refuses(ValueError, "expected an axis, one of 'data', 'model'", lambda x: spmd.manual.all_reduce(x))
 
     def test_op(self) -> None:
-        refuses(ValueError, "there is no op 'summ' (ops: 'sum'", lambda x: spmd.all_reduce(x, "summ", "model"))
-        refuses(TypeError, "a sum of bools; use 'or' or 'and'", lambda x: spmd.all_reduce(x > 0, "sum", "model"))
-        refuses(TypeError, "a mean of torch.int32 is no", lambda x: spmd.all_reduce(x.int(), "mean", "model"))
-        refuses(TypeError, "'and' takes bools and integers", lambda x: spmd.all_reduce(x, "and", "model"))
-        refuses(TypeError, "complex numbers have no max", lambda x: spmd.all_reduce(x + 0j, "max", "model"))
+        refuses(ValueError, "there is no op 'summ' (ops: 'sum'", lambda x: spmd.manual.all_reduce(x, "summ", "model"))
+        refuses(TypeError, "a sum of bools; use 'or' or 'and'", lambda x: spmd.manual.all_reduce(x > 0, "sum", "model"))
+        refuses(TypeError, "a mean of torch.int32 is no", lambda x: spmd.manual.all_reduce(x.int(), "mean", "model"))
+        refuses(TypeError, "'and' takes bools and integers", lambda x: spmd.manual.all_reduce(x, "and", "model"))
+        refuses(TypeError, "complex numbers have no max", lambda x: spmd.manual.all_reduce(x + 0j, "max", "model"))
 
     def test_dims(self) -> None:
-        refuses(IndexError, "a shard of shape [2, 6] has no dim 2", lambda x: spmd.all_gather(x, 2, "model"))
+        refuses(IndexError, "a shard of shape [2, 6] has no dim 2", lambda x: spmd.manual.all_gather(x, 2, "model"))
         refuses(
             ValueError, "dim 1 of a shard of shape [2, 6] has 6 elements, which the 4 shards along 'model' do not",
-            lambda x: spmd.reduce_scatter(x, "sum", 1, "model"),
+            lambda x: spmd.manual.reduce_scatter(x, "sum", 1, "model"),
         )  # fmt: skip
-        refuses(ValueError, "do not divide", lambda x: spmd.all_to_all(x, 1, 0, "model"))
+        refuses(ValueError, "do not divide", lambda x: spmd.manual.all_to_all(x, 1, 0, "model"))
 
     def test_places(self) -> None:
         refuses(
             ValueError, "target 4 of [(0, 4)] is out of range; 'model' has the indices 0 to 3",
-            lambda x: spmd.collective_permute(x, [(0, 4)], "model"),
+            lambda x: spmd.manual.collective_permute(x, [(0, 4)], "model"),
         )  # fmt: skip
         refuses(
             ValueError, "1 is used twice as target in [(0, 1), (2, 1)]",
-            lambda x: spmd.collective_permute(x, [(0, 1), (2, 1)], "model"),
+            lambda x: spmd.manual.collective_permute(x, [(0, 1), (2, 1)], "model"),
         )  # fmt: skip
-        refuses(ValueError, "source 4 is out of range; 'model' has 4 shards", lambda x: spmd.broadcast(x, 4, "model"))
+        refuses(
+            ValueError, "source 4 is out of range; 'model' has 4 shards", lambda x: spmd.manual.broadcast(x, 4, "model")
+        )
 
     def test_tensor(self) -> None:
-        refuses(TypeError, "expected a tensor on xla, got 1.0", lambda x: spmd.all_reduce(1.0, "sum", "model"))
-        refuses(TypeError, "got one on cpu", lambda x: spmd.all_reduce(torch.ones(2), "sum", "model"))
+        refuses(TypeError, "expected a tensor on xla, got 1.0", lambda x: spmd.manual.all_reduce(1.0, "sum", "model"))
+        refuses(TypeError, "got one on cpu", lambda x: spmd.manual.all_reduce(torch.ones(2), "sum", "model"))

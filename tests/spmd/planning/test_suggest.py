@@ -11,11 +11,12 @@ from torch import nn
 import fsdp
 import spmd
 from recipes.llama import Llama, LlamaConfig, cross_entropy
-from spmd import P, ShardingRules, Suggestion
+from spmd import P, ShardingRules
 from spmd.core.engine import abstract
 from spmd.planning.reachable import Reachable
 from spmd.planning.saved_state import kept, without_data
 from spmd.suggestions.candidates import Layout, Model, Unfit, blocks_of, layouts, model_of, rules_of
+from spmd.suggestions.search import Suggestion
 from spmd.suggestions.uses import Flow
 
 TOKENS = torch.zeros(8, 32, dtype=torch.long, device="meta")

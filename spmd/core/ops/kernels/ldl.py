@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import torch
 from jax import lax
 
+from ..promised import as_promised, zeros
 from ..registry import lower
 
 aten = torch.ops.aten
@@ -143,18 +144,16 @@ def _is_conjugate(x, hermitian):
 @lower(aten.linalg_ldl_factor_ex.default)
 def aten_linalg_ldl_factor_ex(self, *, hermitian=False, check_errors=False, returns):
     if self.size == 0:
-        return tuple(jnp.zeros(promised.shape, promised.dtype) for promised in returns)
+        return zeros(returns)
     function = functools.partial(_factored, conjugate=_is_conjugate(self, hermitian))
     made = jax.vmap(function)(self.reshape(-1, *self.shape[-2:]))
-    return tuple(
-        value.reshape(promised.shape).astype(promised.dtype) for value, promised in zip(made, returns, strict=True)
-    )
+    return as_promised(made, returns)
 
 
 @lower(aten.linalg_ldl_solve.default)
 def aten_linalg_ldl_solve(LD, pivots, B, *, hermitian=False, returns):
     if B.size == 0 or LD.size == 0:
-        return jnp.zeros(returns.shape, returns.dtype)
+        return zeros(returns)
     lead = returns.shape[:-2]
     packed = jnp.broadcast_to(LD, lead + LD.shape[-2:]).reshape(-1, *LD.shape[-2:])
     places = jnp.broadcast_to(pivots, lead + pivots.shape[-1:]).reshape(-1, pivots.shape[-1])

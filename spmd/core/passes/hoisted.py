@@ -4,64 +4,83 @@ XLA may defer a computation that no loop needs until the loop has ended. For the
 a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
 """
 
+import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..ir.graph import Graph, Node, Value, origin, results, value_name
-from ..ir.loops import Loop
-from ..ops import split
-from ..sharding.constrain import space_of, wait_for_all
-from ..sharding.value import DEVICE
-from .stack_rows import Made, Row, made_of, plain, replace
+from ..ir.loops import FOUND_LOOP, WAIT
+from ..ir.op import OpSpec
+from ..lower.row_ops import WaitForAll
 
 
-class Ahead(NamedTuple):
+class _Ahead(NamedTuple):
     """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for them."""
 
     values: list[Value]
     ops: list[Node]
 
 
-def find(graph: Graph) -> dict[int, Ahead]:
-    """Returns, by the number of ops before each loop with a carry, the late values that are smaller than the operands
+def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
+    """Returns the graph with these values computed before its loops begin: an op waits for them and for the carry; and
+    their number, in words."""
+    found = find(graph) if may_scan else {}
+    if not found:
+        return graph, ""
+    moved = {node for ahead in found.values() for node in ahead.ops}
+    nodes: list[Node] = []
+    sources = dict(graph.sources)
+    now: dict[Any, Value] = {}
+
+    def place(node: Node) -> None:
+        node.operands = tuple([now.get(value_name(operand), operand) for operand in node.operands])
+        nodes.append(node)
+
+    for node in graph.nodes:
+        if node in found:
+            for one in found[node].ops:
+                place(one)
+            lowering: Any = node.op.lowering
+            carry = node.operands[lowering.num_constants : lowering.num_fixed]
+            entering = {value_name(value): value for value in (*found[node].values, *carry)}
+            metas = tuple(value.meta for value in entering.values())
+            wait = Node(OpSpec.of(WAIT, WaitForAll(), metas, metas), (), (), node.code, node.instruction, node.sequence)
+            wait.operands = tuple(entering.values())
+            place(wait)
+            sources[wait] = sources[node][:1]
+            now |= zip(entering, results(wait), strict=True)
+        if node not in moved:
+            place(node)
+    roots = [now.get(value_name(root), root) for root in graph.roots]
+    count = sum(len(ahead.values) for ahead in found.values())
+    return dataclasses.replace(graph, nodes=nodes, roots=roots, sources=sources), f"{count} values before loops"
+
+
+def find(graph: Graph) -> dict[Node, _Ahead]:
+    """Returns, by each loop with a carry, the late values that are smaller than the operands
     that their computation keeps alive."""
-    loops = [loop for loop in graph.loops if loop.carry]
+    loops = [(place, node) for place, node in enumerate(graph.nodes) if _has_carry(node)]
     if not loops:
         return {}
-    outside = _outside(graph)
+    outside = {node for node in graph.nodes if node.op.name != FOUND_LOOP}
     readers = _readers(graph, outside)
     found = {}
     start = 0
-    for loop in loops:
-        nodes = [(place, graph.nodes[place]) for place in range(start, loop.start) if graph.nodes[place] in outside]
+    for loop, node in loops:
+        nodes = [(place, graph.nodes[place]) for place in range(start, loop) if graph.nodes[place] in outside]
         late = _late(nodes, loop, readers)
         wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
         if wanted:
             ends = [_smallest(value, graph, outside, readers) for value in wanted]
-            found[loop.start] = Ahead([value for value, _ in ends], [node for _, ops in ends for node in ops])
-        start = loop.stop
+            found[node] = _Ahead([value for value, _ in ends], [node for _, ops in ends for node in ops])
+        start = loop + 1
     return found
 
 
-def have(wanted: Sequence[Value], loop: Loop, values: dict[Value, Sequence[Made]]) -> None:
-    """Makes a loop begin only when these values are computed."""
-    entering = {value_name(value): value for value in (*wanted, *(value for _, value in loop.carry))}
-    made = {name: made_of(value, values) for name, value in entering.items()}
-    arrays = {name: one for name, one in made.items() if not isinstance(one, Row) and space_of(one) == DEVICE}
-    there = wait_for_all(tuple(map(plain, arrays.values())))
-    for (name, array), waited in zip(arrays.items(), there, strict=True):
-        split.note(waited, split.sharding_of(array))
-        replace(entering[name], waited, values)
-
-
-def _outside(graph: Graph) -> set[Node]:
-    """Returns the ops that are in no loop."""
-    inside: set[Node] = set()
-    for loop in graph.loops:
-        inside.update(graph.nodes[loop.start : loop.stop])
-    return {node for node in graph.nodes if node not in inside}
+def _has_carry(node: Node) -> bool:
+    return node.op.name == FOUND_LOOP and node.op.lowering.num_carried > 0  # type: ignore[attr-defined]  # a `Loop`
 
 
 def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
@@ -74,7 +93,7 @@ def _readers(graph: Graph, outside: set[Node]) -> dict[Any, list[int]]:
     return found
 
 
-def _late(nodes: Sequence[tuple[int, Node]], loop: Loop, readers: Mapping[Any, list[int]]) -> dict[Any, Value]:
+def _late(nodes: Sequence[tuple[int, Node]], loop: int, readers: Mapping[Any, list[int]]) -> dict[Any, Value]:
     """Returns the results of these ops, each with its place, that the loop does not need, also not through other ops.
 
     Each result of an op is taken by itself: XLA computes the others without it.
@@ -83,18 +102,16 @@ def _late(nodes: Sequence[tuple[int, Node]], loop: Loop, readers: Mapping[Any, l
     late_at: set[int] = set()
     for place, node in reversed(nodes):
         made = {value_name(value): value for value in results(node)}
-        here = {name for name in made if all(at >= loop.stop or at in late_at for at in readers.get(name, ()))}
+        here = {name for name in made if all(at > loop or at in late_at for at in readers.get(name, ()))}
         late |= {name: made[name] for name in here}
         if len(here) == len(made):
             late_at.add(place)
     return late
 
 
-def _is_wanted(
-    name: Any, value: Value, loop: Loop, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]
-) -> bool:
+def _is_wanted(name: Any, value: Value, loop: int, late: Mapping[Any, Value], readers: Mapping[Any, list[int]]) -> bool:
     """True if a late value is read after a loop, and is smaller than the operands that would be kept for it."""
-    if all(reader < loop.stop for reader in readers.get(name, ())):
+    if all(reader <= loop for reader in readers.get(name, ())):
         return False
     cone: set[Any] = set()
     kept: dict[Any, int] = {}
@@ -109,7 +126,7 @@ def _is_wanted(
             cone.add(read)
             if read in late:
                 pending.append(operand)
-            elif all(reader < loop.start for reader in readers.get(read, (loop.start,))):
+            elif all(reader < loop for reader in readers.get(read, (loop,))):
                 kept[read] = operand.meta.nbytes
     return sum(kept.values()) > value.meta.nbytes
 

@@ -1,0 +1,101 @@
+"""A graph as one JAX function: arguments taken in, ops lowered, results given out; paddings removed and added."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+
+from ..ir.graph import DeviceData, Graph, Node, Port
+from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
+from ..sharding.value import HOST, Sharding
+from . import lm_head, updates
+from .lower import Layout, Reporting, Values, known_sharding_of, lower_nodes, reports_to
+from .numbers import Numbers
+from .stack_rows import Row, as_stack, find_stretch, joined, made_of, plain
+
+
+def build(
+    graph: Graph, describe: Callable[[Node], str], chosen: list[tuple[Node, Any]] | None = None
+) -> Callable[..., tuple[jax.Array, ...]]:
+    """Returns the graph as a function of physical shapes: (buffers of `graph.arguments()`..., float64 vector, int64
+    vector) -> `graph.results()`.
+
+    chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
+    """
+    shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
+    by_head = lm_head.find(graph)
+    written = updates.Written.of(graph)
+    recorded = graph.recorded or graph
+    sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
+    reporting = Reporting(describe, chosen, by_head, {node: place for place, node in enumerate(recorded.nodes)})
+
+    def lists(
+        nodes: Sequence[Node], place: int, values: Values, numbers: Numbers, apply: Any, layout_of: Layout
+    ) -> int:
+        run = updates.lists_at(nodes, place)
+        found = updates.find(run, values, written) if run else []
+        if found:
+            updates.lower(found, run, values, [numbers.of(one.op) for one in run], apply, layout_of)
+        return len(run) if found else 0
+
+    def program(*arguments: jax.Array) -> tuple[jax.Array, ...]:
+        *buffers, floats, integers = arguments
+        values: Values = {}
+        inputs = [
+            (_take_in(graph, port, buffer, values), port.sharding)
+            for port, buffer in zip(graph.arguments(), buffers, strict=True)
+        ]
+        with reports_to(reporting), known_sharding_of(inputs):
+            for column in graph.columns:
+                _stack([graph.inputs[i] for i in column], shardings, values)
+            lower_nodes(graph.nodes, values, (floats, integers), shardings, sources, lists)
+        return tuple(_give_out(graph, port, values) for port in graph.results())
+
+    return program
+
+
+def _take_in(graph: Graph, port: Port, buffer: jax.Array, values: Values) -> jax.Array:
+    """Adds an argument, in logical shapes, to the values of the program."""
+    assert port.sharding is not None, "every input has a sharding"
+    array = buffer if buffer.shape == port.meta.shape else cut(on_device(buffer), port.meta.shape)
+    if isinstance(port.places, int):
+        values[graph.inputs[port.places]] = (array,)
+    else:
+        values |= {graph.inputs[place]: (Row(array, row),) for row, place in enumerate(port.places)}
+    return array
+
+
+def _give_out(graph: Graph, port: Port, values: Values) -> jax.Array:
+    """Returns a result of the program, in its physical shape."""
+    if isinstance(port.places, int):
+        array = plain(made_of(graph.roots[port.places], values))
+    else:
+        wanted = [graph.inputs[~place] if place < 0 else graph.roots[place] for place in port.places]
+        array = as_stack([made_of(value, values) for value in wanted])
+    if port.sharding is None:
+        return array
+    is_even = port.sharding.padded_shape(port.meta.shape) == array.shape
+    if is_even and port.sharding.memory == HOST == space_of(array) and not is_slice(array):
+        return array  # written in place there
+    # Placed here, as jit would pair results with donated arguments of any memory.
+    return in_memory(pad(on_device(array), port.sharding, port.meta.shape), port.sharding.memory)
+
+
+def _stack(inputs: Sequence[DeviceData], shardings: Mapping[DeviceData, Sharding], values: Values) -> None:
+    """Joins inputs of one shape and dtype into an array of which they become the rows, unless they are rows already."""
+    given = [values[device_data][0] for device_data in inputs]
+    if find_stretch(given) is not None:
+        return
+    sharding, shape = shardings[inputs[0]], inputs[0].meta.shape
+    stack = joined(given)
+    if sharding.padded_shape(shape) == shape:
+        stack = constrain(stack, sharding.behind_rows())
+    for row, (device_data, one) in enumerate(zip(inputs, given, strict=True)):
+        values[device_data] = (Row(stack, row, one.plain if isinstance(one, Row) else one),)
+
+
+def argument_struct(port: Port) -> jax.ShapeDtypeStruct:
+    """Returns the physical shape, dtype and sharding of an input, for which jax compiles."""
+    meta, sharding = port.meta, port.sharding
+    assert sharding is not None, "every input has a sharding"
+    return jax.ShapeDtypeStruct(sharding.padded_shape(meta.shape), meta.struct.dtype, sharding=sharding.in_program())

@@ -1,0 +1,137 @@
+"""A stretch of isomorphic iterations (`ir.loops.Candidate`) as one op (`lower.loop_op.Loop`)."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from ..ir.graph import DeviceData, Node, TupleElement, Value, value_name
+from ..ir.loops import FOUND_LOOP, Candidate, Carry, Const, Local, Result, Xs
+from ..ir.op import OpSpec
+from ..sharding.value import DEVICE, HOST
+from .loop_op import Loop, Y, loop_op
+from .numbers import EACH, Step
+from .region import Region
+
+# By the name of a value, the input whose buffer it takes.
+Over = Mapping[Any, DeviceData]
+
+
+class FoundLoop(NamedTuple):
+    """The op of a stretch.
+
+    operands: in its order. body: the ops of the first iteration that the body's are made of. numbers: its scalar
+    arguments, each as (place in an iteration, iteration, index among those of the op). results: by the name of a value
+    of the graph, the index of the result that it becomes. stacks: the ys whose stacks have rows for values that later
+    ops make: the y, the names of its rows, and these values by row.
+    """
+
+    op: OpSpec
+    operands: list[Value]
+    body: list[Node]
+    numbers: list[tuple[int, int, int]]
+    results: dict[Any, int]
+    stacks: list[tuple[Y, dict[int, Any], dict[int, Value]]]
+
+
+def found_loop(found: Candidate, over: Over, is_before: Callable[[Value], bool] = lambda value: False) -> FoundLoop:
+    """Returns the op of a candidate.
+
+    over: by the name of a value, the input whose buffer it takes. is_before: whether a value from outside is computed
+    before the found.
+    """
+    order = range(found.iterations)[:: -1 if found.backwards else 1]  # the iterations by row
+    given = [value.meta for value in (*found.consts, *(value for _, value in found.carry))]
+    inputs = [DeviceData(meta, is_abstract=True) for meta in (*given, *(values[0].meta for values in found.xs))]
+    constants, fixed = len(found.consts), len(given)
+    start_of = {Const: 0, Carry: constants, Xs: fixed}
+    made: dict[int, Node] = {}
+
+    def value_of(result: Result) -> Value:
+        node = made[result[0]]
+        return node if len(node.op.metas) == 1 else TupleElement(node, result[1])
+
+    steps: list[Step] = []
+    numbers: list[tuple[int, int, int]] = []
+    for place, node in enumerate(found.body()):
+        if place in found.early:
+            continue
+        operands = [
+            value_of(source) if isinstance(source, Local) else inputs[source.slot + start_of[type(source)]]
+            for source in found.sources[place]
+        ]
+        op, positions = node.op, found.positions(place)
+        if positions is not None:
+            assert op.dynamic_start is not None, "iterations differ in start positions alone"
+            op = op.dynamic_start[0]
+            steps.append(tuple(positions[iteration] for iteration in order))
+        for k in range(len(node.op.numbers)):
+            steps.append(EACH)
+            numbers += [(place, iteration, k) for iteration in order]
+        made[place] = Node(op, tuple(operands), (0,) * len(op.numbers), node.code, node.instruction, node.sequence)
+
+    carried = {result: slot for slot, (result, _) in reversed(list(enumerate(found.carry)))}
+    last = [result for result in found.last if result not in carried]
+    roots = [value_of(result) for result, _ in found.carry] + [value_of(result) for result in last]
+    results = {found.name(found.iterations - 1, result): slot for result, slot in carried.items()}
+    start = len(found.carry)
+    results |= {found.name(found.iterations - 1, result): start + i for i, result in enumerate(last)}
+    ys: list[Y] = []
+    filled: list[Value] = []
+    stacks: list[tuple[Y, dict[int, Any], dict[int, Value]]] = []
+    start += len(last)
+    for result in found.ys:
+        if result in carried:
+            slot = carried[result]
+            y, names = _entered(found, result, slot)
+            roots.append(inputs[constants + slot])
+        else:
+            y, names, known, late = _kept(found, result, over, is_before)
+            filled += known
+            stacks += [(y, names, late)] if late else []
+            roots.append(value_of(result))
+        results |= {names[row]: start + i for i, row in enumerate(y.rows_of(found.iterations))}
+        start += y.num_rows(found.iterations)
+        ys.append(y)
+    loop = Loop(
+        Region(list(made.values()), inputs, roots), found.iterations, constants, len(found.carry),
+        (False,) * len(found.xs), tuple(ys), tuple(steps), reverse=found.backwards, num_last=len(last),
+    )  # fmt: skip
+    operands = [*found.consts, *(value for _, value in found.carry)]
+    operands += [values[iteration] for values in found.xs for iteration in order]
+    operands += filled
+    op = loop_op(FOUND_LOOP, loop, [operand.meta for operand in operands], statics=f"{found.iterations} iterations")
+    body = [node for place, node in enumerate(found.body()) if place not in found.early]
+    return FoundLoop(op, operands, body, numbers, results, stacks)
+
+
+def _entered(found: Candidate, result: Result, slot: int) -> tuple[Y, dict[int, Any]]:
+    """Returns the y of a carried value that is read outside for more than the last iteration, as each iteration
+    receives it, and the names of the values in its rows."""
+    count = found.iterations
+    has_end = result in found.ended and found.node(0, result[0]).op.memory == DEVICE
+    before = int(has_end and found.backwards)
+    names = {before + found.row(0): value_name(found.carry[slot][1])}
+    names |= {before + found.row(i + 1): found.name(i, result) for i in range(count - 1)}
+    y = Y(before=before, after=int(has_end and not before), has_end=has_end)
+    if has_end:
+        names[y.end_of(count)] = found.name(count - 1, result)
+    return y, names
+
+
+def _kept(
+    found: Candidate, result: Result, over: Over, is_before: Callable[[Value], bool]
+) -> tuple[Y, dict[int, Any], list[Value], dict[int, Value]]:
+    """Returns the y of another result, the names of the values in its rows, the operands that fill rows of it, and the
+    values that later ops write into others."""
+    others = {} if found.node(0, result[0]).op.memory == HOST else found.peeled.get(result, {})
+    before = -min(0, *others) if others else 0
+    names = {before + row: name for row, name in enumerate(found.names(result))}
+    known = {before + row: value for row, value in sorted(others.items()) if is_before(value)}
+    late = {before + row: value for row, value in sorted(others.items()) if not is_before(value)}
+    names |= {row: value_name(value) for row, value in known.items()}
+    inputs = tuple([over.get(found.name(iteration, result)) for iteration in range(found.iterations)])
+    is_over = inputs[0] is not None and inputs in found.xs
+    if is_over and inputs[0].meta.struct != found.node(0, result[0]).op.metas[result[1]].struct:  # type: ignore[union-attr]
+        is_over = False
+    after = len(others) - before
+    slot = found.xs.index(inputs) if is_over else None
+    return Y(before=before, after=after, filled=tuple(known), over=slot), names, list(known.values()), late

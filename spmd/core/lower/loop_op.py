@@ -1,0 +1,499 @@
+"""A loop as one op: a body (`Region`), and how each value passes from iteration to iteration.
+
+The operands are the constants, the initial carry, the xs, and rows that are known before; the body reads (constants,
+carry, a row of each x) and returns (carry, results of which the last iteration's is read, a row of each y). Rows are
+passed in one of two ways: as one operand with a leading dim, or as an operand per row, as the weights of layers are;
+results likewise. Where the operands of all iterations are rows of one array, the loop reads that array itself, and its
+results come out as rows of one.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding
+
+from ..ir.graph import Node, Region, Value, origin
+from ..ir.meta import Meta, dense_meta
+from ..ir.op import Arrays, Columns, Layouts, Lowering, OpSpec
+from ..ops import split
+from ..sharding.constrain import constrain, in_memory, on_device, space_of
+from ..sharding.value import DEVICE, HOST, Sharding
+from .loop_counter import count_up, first_iteration, row_at, with_row
+from .lower import lower_region
+from .numbers import EACH, Step, at_iteration, by_iteration
+from .region import draws_in, is_opaque, kinds_of, mesh_in, split_steps, strong
+from .stack_rows import Made, Row, Stretch, plain, rows, rows_on_device, stretch
+
+
+@dataclass(frozen=True, slots=True)
+class Y:
+    """A result of the body, a row per iteration.
+
+    is_stack: one result, [iterations, ...], instead of one per row. Else the stack may have more rows: `before` those
+    of the iterations and `after` them, for values from outside, of which operands of the loop fill the rows `filled`,
+    and later ops the others (`PutRow`). has_end: it is a value of the carry as each iteration receives it, and its row
+    before or after them is for the last. over: the x whose rows are replaced.
+    """
+
+    is_stack: bool = False
+    before: int = 0
+    after: int = 0
+    filled: tuple[int, ...] = ()
+    has_end: bool = False
+    over: int | None = None
+
+    def rows_of(self, iterations: int) -> list[int]:
+        """Returns the rows of the stack that are results of the loop, in order."""
+        end = [self.end_of(iterations)] if self.has_end else []
+        return sorted([*range(self.before, self.before + iterations), *self.filled, *end])
+
+    def num_rows(self, iterations: int) -> int:
+        """Counts these rows."""
+        return iterations + len(self.filled) + self.has_end
+
+    def end_of(self, iterations: int) -> int:
+        """Returns the row of the last value of the carry."""
+        return 0 if self.before else iterations
+
+
+STACK = Y(is_stack=True)
+ROWS = Y()
+
+
+@dataclass(frozen=True, slots=True)
+class Loop(Lowering):
+    """A loop whose trip count is `iterations`, or at most that where it is dynamic.
+
+    body: its inputs are the constants, the carry, and a row of each x; its roots the carry, `num_last` results and a
+    row of each y. xs: for each x whether its rows are one operand, [iterations, ...], instead of an operand per row.
+    steps: for each scalar argument of the body, in the order of its nodes, its increment; the op has one scalar
+    argument for each, or `iterations` of them for EACH. reverse: the last rows come first. x_steps: None for a fixed
+    trip count. A dynamic one is the op's first integer; the next are the first rows of the xs, whose rows in the next
+    iteration are so far on; the ys are padded to `iterations` rows.
+    """
+
+    body: Region
+    iterations: int
+    num_constants: int
+    num_carried: int
+    xs: tuple[bool, ...]
+    ys: tuple[Y, ...]
+    steps: tuple[Step, ...] = ()
+    reverse: bool = False
+    num_last: int = 0
+    x_steps: tuple[int, ...] | None = None
+
+    def with_steps(self, steps: tuple[Step, ...]) -> "Loop":
+        """Returns the same loop with other steps."""
+        return dataclasses.replace(self, steps=steps)
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.body,)
+
+    @property
+    def opaque(self) -> bool:
+        return is_opaque(self.regions)
+
+    @property
+    def takes_rows(self) -> bool:
+        return True
+
+    @property
+    def any_memory(self) -> bool:
+        return True
+
+    @property
+    def num_fixed(self) -> int:
+        return self.num_constants + self.num_carried
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(
+            [run for run, is_stacked in zip(self.operand_runs(), self.xs, strict=True) if not is_stacked],
+            [run for run, y in zip(self.result_runs(), self.ys, strict=True) if not y.is_stack],
+        )
+
+    def operand_runs(self) -> Iterator[range]:
+        """Yields the places of the operands of each x: one, or one per row."""
+        start = self.num_fixed
+        for is_stacked in self.xs:
+            yield range(start, start := start + (1 if is_stacked else self.iterations))
+
+    def result_runs(self) -> Iterator[range]:
+        """Yields the places of the results of each y: one, or one per row."""
+        start = self.num_carried + self.num_last
+        for y in self.ys:
+            yield range(start, start := start + (1 if y.is_stack else y.num_rows(self.iterations)))
+
+    @property
+    def num_own(self) -> int:
+        """The number of the op's first integers, which are not the body's."""
+        return 0 if self.x_steps is None else 1 + len(self.x_steps)
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        if self.x_steps is not None:
+            return ()  # such a loop is made when a graph runs: nothing is recorded with it
+        starts, counts, start = [], [], 0
+        for step in self.steps:
+            starts.append(start)
+            counts.append(self.iterations if step is EACH else 1)
+            start += 0 if isinstance(step, tuple) else counts[-1]
+        return [
+            (starts[seed] + iteration % counts[seed], starts[count] + iteration % counts[count])
+            for seed, count in draws_in(self.body.nodes)
+            for iteration in range(max(counts[seed], counts[count]))
+        ]
+
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        trace = _Trace.of(self, operands, numbers, layouts)
+        if self.x_steps is not None:
+            return trace.in_iterations()
+        if trace.is_from_host():
+            return trace.row_by_row()
+        return trace.in_one() if self._is_elementwise() else trace.in_iterations()
+
+    def root_of(self, index: int) -> Value:
+        """Returns the root of the body that a result of the loop comes from; of the carry its next value."""
+        single = self.num_carried + self.num_last
+        place = index
+        if index >= single:
+            place = next(single + k for k, run in enumerate(self.result_runs()) if index in run)
+        root = self.body.roots[place]
+        carried = self.body.inputs[self.num_constants : self.num_fixed]
+        return self.body.roots[carried.index(root)] if root in carried else root
+
+    def replaced(
+        self, operands: Sequence[Made], made: Sequence[Made]
+    ) -> Iterator[tuple[jax.Array, jax.Array, set[int]]]:
+        """Yields the stacks on the host that are written in place: before, after, and the rows written."""
+        xs = list(self.operand_runs())
+        for y, run in zip(self.ys, self.result_runs(), strict=True):
+            own = [one for one in made[run.start : run.stop] if isinstance(one, Row)]
+            if y.over is None or not own or space_of(own[0].stack) != HOST:
+                continue
+            old = operands[xs[y.over].start]
+            if isinstance(old, Row) and old.stack.shape == own[0].stack.shape:
+                yield old.stack, own[0].stack, {one.index for one in own}
+
+    def memory_of(self, root: Value) -> str:
+        """Returns the memory of a root of the body; what is carried stays in the memory of its next value."""
+        maker = origin(root)
+        if maker is not None:
+            return maker.op.memory
+        carried = self.body.inputs[self.num_constants : self.num_fixed]
+        return self.memory_of(self.body.roots[carried.index(root)]) if root in carried else DEVICE
+
+    def _is_elementwise(self) -> bool:
+        """True if the iterations are independent, as an optimizer's are, and no op's results are larger than its
+        operands."""
+        return not self.num_carried and all(
+            node.op.sharding is None
+            and node.op.memory == DEVICE
+            and not node.op.lowering.regions
+            and not node.op.lowering.opaque
+            and all(meta.shape in ((), *(operand.shape for operand in node.op.operands)) for meta in node.op.metas)
+            and len({operand.shape for operand in node.op.operands if operand.shape}) == 1
+            for node in self.body.nodes
+        )
+
+
+@dataclass(slots=True)
+class _Trace:
+    """A loop while it is lowered.
+
+    layouts: the known shardings of the body's inputs. own: of a dynamic trip count that and the first rows of the xs.
+    tables: the scalar arguments of the body, the floats and the integers: [iterations, number of them], of a dynamic
+    trip count those of the first iteration. known: the sharding of each root of the body, once an iteration is lowered.
+    """
+
+    loop: Loop
+    constants: list[jax.Array]
+    carry: list[jax.Array]
+    xs: list[Stretch]
+    filled: list[Made]
+    layouts: list[Sharding | None]
+    own: jax.Array
+    tables: tuple[jax.Array, jax.Array]
+    known: list[NamedSharding | None]
+
+    @staticmethod
+    def of(loop: Loop, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> "_Trace":
+        carry = list(map(plain, operands[loop.num_constants : loop.num_fixed]))
+        # Constants are taken to the device once, before the loop.
+        outside = list(map(plain, operands[: loop.num_constants]))
+        constants = list(map(plain, rows_on_device(outside, layouts[: loop.num_constants])))
+        xs, row_layouts, end = list[Stretch](), list[Sharding | None](), loop.num_fixed
+        for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
+            end = run.stop
+            if is_stacked:
+                xs.append(Stretch(on_device(plain(operands[run.start])), 0, 1))
+                row_layouts.append(None)
+                continue
+            of_rows = layouts[run.start : run.stop]
+            layout = of_rows[0] if all(other is of_rows[0] for other in of_rows) else None
+            xs.append(stretch(operands[run.start : run.stop], layout))
+            row_layouts.append(layout)
+        floats, integers = numbers
+        own, integers = integers[: loop.num_own], integers[loop.num_own :]
+        tables = [floats, integers]
+        if loop.x_steps is None:
+            tables = [
+                by_iteration(vector, steps, loop.iterations)
+                for vector, steps in zip(tables, split_steps(loop.body.nodes, loop.steps), strict=True)
+            ]
+        start = [
+            in_memory(array, loop.memory_of(root)) for array, root in zip(strong(carry), loop.body.roots, strict=False)
+        ]
+        layouts = [*layouts[: loop.num_fixed], *row_layouts]
+        return _Trace(loop, constants, start, xs, list(operands[end:]), layouts, own, tuple(tables), [])  # type: ignore[arg-type]
+
+    def lowered(self, at: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
+        """Lowers the iteration of a row; returns its roots."""
+        if self.loop.x_steps is None:
+            floats, integers = (row_at(table, at) for table in self.tables)
+            return self.with_numbers((floats, integers), carry, read)
+        steps = split_steps(self.loop.body.nodes, self.loop.steps)
+        own = [at_iteration(vector, of_kind, at, read) for vector, of_kind in zip(self.tables, steps, strict=True)]
+        return self.with_numbers(own, carry, read)
+
+    def with_numbers(self, own: Any, carry: Sequence[jax.Array], read: Sequence[jax.Array]) -> list[jax.Array]:
+        made = lower_region(self.loop.body, 0, [*self.constants, *carry, *read], own, self.layouts)
+        self.known = list(map(split.sharding_of, made))
+        return made
+
+    def read(self, at: Any) -> list[jax.Array]:
+        """Reads a row of each x."""
+        if self.loop.x_steps is not None:
+            firsts = [self.own[1 + k] for k in range(len(self.xs))]
+            steps = self.loop.x_steps
+            return [row_at(x.array, k + step * at) for x, k, step in zip(self.xs, firsts, steps, strict=True)]
+        return [row_at(array, _place(first, step, at)) for array, first, step in self.xs]
+
+    # --- an iteration after the other ---------------------------------------------------------------------------------
+
+    def in_iterations(self) -> tuple[Any, ...]:
+        """Lowers the loop as a loop of the program."""
+        loop, count, end = self.loop, self.loop.num_carried, self.loop.num_carried + self.loop.num_last
+        roots = loop.body.roots
+        on_host = [k for k, y in enumerate(loop.ys) if loop.memory_of(roots[end + k]) == HOST and not y.is_stack]
+        on_device = [k for k in range(len(loop.ys)) if k not in on_host]
+        # Shardings that are known outside (`ops.split`) are known inside, and the other way round.
+        carry_shardings = list(map(split.sharding_of, self.carry))
+        row_shardings = [split.row_sharding(array) for array, _, _ in self.xs]
+
+        def iteration(state: Any, _: None) -> Any:
+            number, carry, last, buffers = state
+            at = loop.iterations - 1 - number if loop.reverse else number
+            read = self.read(at)
+            with split.inside((*carry, *read), (*carry_shardings, *row_shardings)):
+                made = self.lowered(at, carry, read)
+            after = [_like(new, old) for new, old in zip(made[:count], carry, strict=True)]
+            last = [_like(new, old) for new, old in zip(made[count:end], last, strict=True)]
+            buffers = [
+                with_row(buffer, made[end + k], _place(loop.ys[k].before, 1, at))
+                for k, buffer in zip(on_device, buffers, strict=True)
+            ]
+            return (number + 1, after, last, buffers), [made[end + k] for k in on_host]
+
+        last = [in_memory(_empty(root), loop.memory_of(root)) for root in roots[count:end]]
+        state = first_iteration(), self.carry, last, [self._buffer(k) for k in on_device]
+        if on_host:  # By jax.lax.scan: a buffer made here would be on the device first.
+            (_, carry, last, buffers), stacks = jax.lax.scan(
+                iteration, state, length=loop.iterations, reverse=loop.reverse
+            )
+        else:
+            count_to = loop.iterations if loop.x_steps is None else self.own[0].astype(np.int32)
+            (_, carry, last, buffers), stacks = count_up(count_to, lambda s: iteration(s, None)[0], state), []
+        for array, sharding in zip((*carry, *last), (*carry_shardings, *self.known[count:end]), strict=True):
+            split.note(array, sharding)
+        found = dict(zip((*on_device, *on_host), (*buffers, *stacks), strict=True))
+        ys = [made for k in range(len(loop.ys)) for made in self._results(k, found[k], carry)]
+        return (*carry, *last, *ys)
+
+    def _buffer(self, k: int) -> jax.Array:
+        """Returns the stack of a y before the first iteration."""
+        y = self.loop.ys[k]
+        root = self.loop.body.roots[self.loop.num_carried + self.loop.num_last + k]
+        stack = _empty(root, y.before + self.loop.iterations + y.after)
+        for row, one in zip(y.filled, self._filled(k), strict=True):
+            stack = with_row(stack, plain(one), row)
+        return stack
+
+    def _filled(self, k: int) -> Sequence[Made]:
+        """Returns the operands that fill rows of the stack of a y."""
+        start = sum(len(y.filled) for y in self.loop.ys[:k])
+        return self.filled[start : start + len(self.loop.ys[k].filled)]
+
+    def _results(self, k: int, stack: jax.Array, after: Sequence[jax.Array]) -> Iterator[Made]:
+        """Yields the results of a y."""
+        loop = self.loop
+        y, root = loop.ys[k], loop.body.roots[loop.num_carried + loop.num_last + k]
+        slot = loop.body.inputs.index(root) - loop.num_constants if root in loop.body.inputs else -1
+        is_entered = 0 <= slot < loop.num_carried
+        if y.has_end:
+            stack = with_row(stack, after[slot], y.end_of(loop.iterations))
+        sharding = (
+            split.sharding_of(self.carry[slot]) if is_entered else self.known[loop.num_carried + loop.num_last + k]
+        )
+        split.note(stack, split.behind_rows(sharding))
+        if y.is_stack:
+            # An annotation of a row in the body applies to the stack of them, too.
+            requested = _annotated(root)
+            yield stack if requested is None else constrain(stack, requested.behind_rows())
+            return
+        known: dict[int, Made] = dict(zip(y.filled, self._filled(k), strict=True))
+        if is_entered:
+            known[y.before + (loop.iterations - 1 if loop.reverse else 0)] = self.carry[slot]
+        if y.has_end:
+            known[y.end_of(loop.iterations)] = after[slot]
+        for row in y.rows_of(loop.iterations):
+            yield Row(stack, row, plain(known[row]) if row in known else None)
+
+    # --- all at once, or a row at a time ------------------------------------------------------------------------------
+
+    def in_one(self) -> tuple[Any, ...]:
+        """Computes all iterations at once (`jax.vmap`): they are independent, and their results no larger than their
+        operands."""
+        loop = self.loop
+        arrays = [rows(x, loop.iterations) for x in self.xs]
+        found = jax.vmap(lambda floats, integers, read: self.with_numbers((floats, integers), (), read))(
+            *self.tables, arrays
+        )
+        last = [row_at(array, 0 if loop.reverse else loop.iterations - 1) for array in found[: loop.num_last]]
+        ys: list[Made] = []
+        for k, array in enumerate(found[loop.num_last :]):
+            own = [Row(array, row) for row in range(loop.iterations)]
+            ys += [array] if loop.ys[k].is_stack else self._among_filled(k, own)
+        return (*last, *ys)
+
+    def _among_filled(self, k: int, own: Sequence[Made]) -> list[Made]:
+        """Returns rows of the iterations with the rows of a y that operands fill, in order."""
+        y = self.loop.ys[k]
+        by_row: dict[int, Made] = {y.before + row: one for row, one in enumerate(own)}
+        by_row |= zip(y.filled, self._filled(k), strict=True)
+        return [by_row[row] for row in sorted(by_row)]
+
+    def is_from_host(self) -> bool:
+        """True if independent iterations read rows of stacks on the host, as those of an offloaded optimizer do."""
+        is_on_host = any(space_of(array) == HOST for array, _, _ in self.xs)
+        if not is_on_host or self.carry or any(y.is_stack for y in self.loop.ys):
+            return False
+        return all(self.loop.memory_of(root) == DEVICE for root in self.loop.body.roots)
+
+    def row_by_row(self) -> tuple[Any, ...]:
+        """Lowers the loop so that each iteration fetches its rows and writes each result over the row that it replaces.
+
+        So no stack on the host is ever on the device in full; a result that replaces no row becomes a stack on the
+        device.
+        """
+        loop = self.loop
+        ys = loop.ys
+        slots = {k: y.over for k, y in enumerate(ys) if y.over is not None}
+        new = [k for k in range(len(ys)) if k not in slots]
+        row_shardings = [split.row_sharding(array) for array, _, _ in self.xs]
+        count = loop.num_last
+
+        def iteration(state: Any) -> Any:
+            number, last, written, buffers = state
+            at = loop.iterations - 1 - number if loop.reverse else number
+            arrays = [array for array, _, _ in self.xs]
+            for slot, array in zip(slots.values(), written, strict=True):
+                arrays[slot] = array
+            places = [_place(first, step, at) for _, first, step in self.xs]
+            there = [row_at(array, place) for array, place in zip(arrays, places, strict=True)]
+            read = list(map(plain, rows_on_device(there, self.layouts[loop.num_constants :])))
+            with split.inside(read, row_shardings):
+                made = self.lowered(at, (), read)
+            last = [_like(new, old) for new, old in zip(made[:count], last, strict=True)]
+            written = [
+                with_row(array, in_memory(made[count + k], space_of(array)), places[slot])
+                for array, (k, slot) in zip(written, slots.items(), strict=True)
+            ]
+            buffers = [with_row(buffer, made[count + k], at) for buffer, k in zip(buffers, new, strict=True)]
+            return number + 1, last, written, buffers
+
+        roots = loop.body.roots
+        state = (
+            first_iteration(),
+            [_empty(root) for root in roots[:count]],
+            [self.xs[slot].array for slot in slots.values()],
+            [_empty(roots[count + k], loop.iterations) for k in new],
+        )
+        _, last, written, buffers = count_up(loop.iterations, iteration, state)
+        made: dict[int, list[Made]] = {}
+        for k, buffer in zip(new, buffers, strict=True):
+            split.note(buffer, split.behind_rows(self.known[count + k]))
+            made[k] = [Row(buffer, row) for row in range(loop.iterations)]
+        for (k, slot), array in zip(slots.items(), written, strict=True):
+            before, first, step = self.xs[slot]
+            split.note(array, split.sharding_of(before))
+            made[k] = [Row(array, first + step * row) for row in range(loop.iterations)]
+        return (*last, *(one for k in range(len(ys)) for one in self._among_filled(k, made[k])))
+
+
+def loop_op(name: str, loop: Loop, operands: Sequence[Meta], *, statics: str = "") -> OpSpec:
+    """Returns the op of a loop over operands like these, in the order in which `lower` takes them.
+
+    ValueError if the body returns another carry than it is given, or is given rows of another kind.
+    """
+    body, iterations = loop.body, loop.iterations
+    given = [meta.struct for meta in operands[: loop.num_fixed]]
+    for run, is_stacked in zip(loop.operand_runs(), loop.xs, strict=True):
+        meta = operands[run.start]
+        given.append(jax.ShapeDtypeStruct(meta.shape[1:], meta.struct.dtype) if is_stacked else meta.struct)
+    expected = [device_data.meta.struct for device_data in body.inputs]
+    if given != expected:
+        raise ValueError(f"{name}: the body takes {expected}, the operands give {given}")
+    carried = [root.meta.struct for root in body.roots[: loop.num_carried]]
+    if carried != expected[loop.num_constants : loop.num_fixed]:
+        raise ValueError(
+            f"{name}: the carry goes in as {expected[loop.num_constants : loop.num_fixed]}, out as {carried}"
+        )
+    metas = [dense_meta(root.meta.shape, root.meta.dtype) for root in body.roots]
+    single = loop.num_carried + loop.num_last
+    results = metas[:single]
+    for meta, y in zip(metas[single:], loop.ys, strict=True):
+        stack = dense_meta((iterations, *meta.shape), meta.dtype)
+        results += [stack] if y.is_stack else [meta] * y.num_rows(iterations)
+    numbers = "i" * loop.num_own + "".join(
+        kind * (iterations if step is EACH else 1)
+        for kind, step in zip(kinds_of(body.nodes), loop.steps, strict=True)
+        if not isinstance(step, tuple)
+    )
+    return OpSpec.of(
+        name, loop, tuple(results), tuple(operands), numbers=numbers, statics=statics or f"{iterations} iterations",
+        sharding=mesh_in(loop.regions),
+    )  # fmt: skip
+
+
+def _place(first: int, step: int, at: Any) -> Any:
+    """Returns the row of a stretch that belongs to a row of the loop."""
+    if step == 1:
+        return at if first == 0 else first + at
+    return first + step * at
+
+
+def _annotated(root: Value) -> Sharding | None:
+    """Returns the sharding that an annotation requests for a root of a body."""
+    return root.op.sharding if isinstance(root, Node) and not root.op.lowering.regions else None
+
+
+def _like(array: jax.Array, other: jax.Array) -> jax.Array:
+    """Returns a carried value in the dtype, the strong type and the memory of its value before."""
+    return in_memory(jax.lax.convert_element_type(array, other.dtype), space_of(other))
+
+
+def _empty(root: Value, *rows: int) -> jax.Array:
+    """Returns the buffer into which the loop writes a root of each iteration."""
+    struct = root.meta.struct
+    array = jnp.zeros((*rows, *struct.shape), struct.dtype)
+    requested = _annotated(root)
+    if requested is None or len(root.op.metas) > 1 or requested.padded_shape(struct.shape) != struct.shape:  # type: ignore[union-attr]
+        return array
+    return constrain(array, requested.behind_rows() if rows else requested)

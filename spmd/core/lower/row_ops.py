@@ -1,0 +1,84 @@
+"""Ops around loops: adjacent runs of an array taken as rows, a row written into a stack, values that are waited for."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from ..ops import split
+from ..ops.dynamic_start import Run
+from ..sharding.constrain import space_of, wait_for_all
+from ..sharding.value import DEVICE
+from .loop_counter import with_row
+from .stack_rows import Made, Row, plain, taken
+
+
+@dataclass(frozen=True, slots=True)
+class PutRow(Lowering):
+    """Writes the last operand into a row of the stack whose other rows the operands before it are.
+
+    The results are all these rows, in order; `row` is the place of the new one in the stack, `place` among the results.
+    Where the operands are rows of no stack with room for one more, each stays as it is.
+    """
+
+    row: int
+    place: int
+
+    @property
+    def takes_rows(self) -> bool:
+        return True
+
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        *others, new = operands
+        first = others[0]
+        rows = [one for one in others if isinstance(one, Row) and isinstance(first, Row) and one.stack is first.stack]
+        taken_rows = {one.index for one in rows}
+        if len(rows) < len(others) or self.row in taken_rows or self.row >= rows[0].stack.shape[0]:
+            return (*others[: self.place], new, *others[self.place :])
+        stack = with_row(rows[0].stack, plain(new), self.row)
+        split.note(stack, split.sharding_of(rows[0].stack))
+        made = [Row(stack, one.index, one.plain) for one in rows]
+        return (*made[: self.place], Row(stack, self.row, plain(new)), *made[self.place :])
+
+
+@dataclass(frozen=True, slots=True)
+class TakeRows(Lowering):
+    """Takes adjacent runs of an array, each a result: rows of one array."""
+
+    run: Run
+    positions: tuple[int, ...]
+
+    @staticmethod
+    def of(op: OpSpec, positions: Sequence[int]) -> "TakeRows | None":
+        """Returns the lowering for an op with these starts; None if its runs are not adjacent."""
+        run = None if op.dynamic_start is None else op.dynamic_start[0].lowering.taken
+        by = positions[1] - positions[0]
+        if run is None or run.step != 1 or abs(by) != run.count:
+            return None
+        is_regular = all(b - a == by for a, b in itertools.pairwise(positions))
+        return TakeRows(run, tuple(positions)) if is_regular else None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        return tuple(taken(operands[0], self.run, self.positions))
+
+
+@dataclass(frozen=True, slots=True)
+class WaitForAll(Lowering):
+    """Returns the operands, no array on the device available before all are; rows and what is on the host as it is."""
+
+    @property
+    def takes_rows(self) -> bool:
+        return True
+
+    @property
+    def any_memory(self) -> bool:
+        return True
+
+    def lower(self, op: OpSpec, operands: Sequence[Made], numbers: Arrays, layouts: Layouts) -> tuple[Any, ...]:
+        made = list(operands)
+        arrays = {k: one for k, one in enumerate(operands) if not isinstance(one, Row) and space_of(one) == DEVICE}
+        for k, array in zip(arrays, wait_for_all(tuple(arrays.values())), strict=True):
+            split.note(array, split.sharding_of(arrays[k]))
+            made[k] = array
+        return tuple(made)

@@ -1,0 +1,79 @@
+"""The outcome of a pass, and the facts that it may read beside the graph."""
+
+import types
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from ..ir.graph import Graph, Node, Value
+from ..ir.source import Line
+
+
+class Changed(NamedTuple):
+    """Another graph, which computes the same: what is different, in words.
+
+    again: applies the change to the graph of the same ops as it is after a compilation. is_last: no later pass looks at
+    the graph.
+    """
+
+    graph: Graph
+    what: str
+    again: Callable[[Graph], Graph]
+    is_last: bool = True
+
+
+class Cut(NamedTuple):
+    """The programs that run in place of one, in words; they are `nodes` between these places.
+
+    ends: places in `nodes`, each the number of ops before it. has_rest: the ops behind the last place are looked at
+    again, and not a program as they are. replaced: the values that stand for results of the graph from now on, by name.
+    """
+
+    nodes: Sequence[Node]
+    ends: Sequence[int]
+    what: str
+    has_rest: bool = False
+    replaced: Mapping[Any, Value] = types.MappingProxyType({})
+
+
+class OnHost(NamedTuple):
+    """Ops that the host computes, and the reason in words; programs are what is between them."""
+
+    nodes: Collection[Node]
+    what: str
+
+
+# Text: the reason why the graph is not changed; "": it has nothing that the pass is about.
+Outcome = Changed | Cut | OnHost | str
+
+
+class Sync(NamedTuple):
+    """The sync that a graph is of.
+
+    line: the user's. key: of the graph as it was recorded; counts: the number of scalar arguments of its ops, then.
+    written: the ops of the values of state that several steps have written since the sync before. is_rest: iterations
+    of a loop were cut out of the graph.
+    """
+
+    line: Line
+    key: Hashable
+    counts: Sequence[int]
+    written: Collection[Node] = ()
+    is_rest: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A function from a graph to its outcome, and where it applies.
+
+    processes: it looks at the graph alone, not at earlier runs, so that each of several processes decides alike.
+    threads: it also applies while several threads record. reads: it also applies to what a read needs, where nothing is
+    donated. plans: it also applies to a step that is planned.
+    """
+
+    name: str
+    run: Callable[[Graph, Sync], Outcome]
+    processes: bool = False
+    threads: bool = True
+    reads: bool = False
+    plans: bool = False

@@ -1,0 +1,57 @@
+"""Stretches of a graph that repeat: equal ops at equal distances, whatever connects them."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ..ir.op import OpSpec
+
+# The fewest iterations of a loop.
+FEWEST_ITERATIONS = 3
+# The most equal ops after an op to which its distance is counted; the most periods that are tried.
+_LAGS = 12
+_PERIODS = 16
+
+
+def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
+    """Returns a number for each op, equal for equal ops."""
+    numbers: dict[OpSpec, int] = {}
+    return np.array([numbers.setdefault(op, len(numbers)) for op in ops], np.int64)
+
+
+def stretches(symbols: Sequence[np.ndarray], taken: np.ndarray, least: int) -> list[tuple[int, int, int]]:
+    """Returns stretches (start, stop, period) of ops that are not taken, in which every op is that of a period earlier;
+    those that spare most ops first, all of them at least `least`.
+
+    symbols: each array has a number per op, equal for ops that may be the same op of two iterations.
+    """
+    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least)}
+    return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
+
+
+def _stretches_of(symbols: np.ndarray, taken: np.ndarray, least: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yields such stretches as (ops spared, -period, start, stop)."""
+    symbols = np.where(taken, -1 - np.arange(len(symbols)), symbols)  # a taken op is equal to no other
+    for period in _periods(symbols, least):
+        is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
+        edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
+        for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            spared = (end - start) // period * period
+            if spared >= max(least, (FEWEST_ITERATIONS - 1) * period):
+                yield spared, -period, start, end + period
+
+
+def _periods(symbols: np.ndarray, least: int) -> list[int]:
+    """Returns the candidate periods: the distances at which most ops have an equal one; no multiples of such."""
+    order = np.argsort(symbols, kind="stable")
+    counts = np.zeros(len(symbols) + 1, np.int64)
+    for lag in range(1, min(_LAGS, len(symbols) - 1) + 1):
+        is_same = symbols[order[lag:]] == symbols[order[:-lag]]
+        counts += np.bincount((order[lag:] - order[:-lag])[is_same], minlength=len(counts))
+    likely: list[int] = []
+    for period in np.argsort(-counts, kind="stable").tolist():
+        if counts[period] < least or len(likely) == _PERIODS:
+            break
+        if not any(period % shorter == 0 and counts[shorter] >= counts[period] for shorter in likely):
+            likely.append(period)
+    return likely
