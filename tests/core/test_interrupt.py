@@ -297,6 +297,43 @@ class TestSignals:
         assert "caught" in printed
 
 
+def test_inside_of_jax() -> None:
+    """jax's caches break where an exception cuts them short: the handler runs before the next op is lowered."""
+    printed = run_script(
+        """
+        import signal, time, jax, torch, spmd
+        class Alarm(Exception): pass
+        def ring(number, frame): raise Alarm
+        signal.signal(signal.SIGALRM, ring)
+        x = torch.ones(3, device="xla")
+        spmd.sync()
+        lowered, rings = [], False
+        def doubled(x):
+            if rings:
+                signal.raise_signal(signal.SIGALRM)
+                end = time.time() + 0.2  # longer than a signal waits for an op
+                while time.time() < end:
+                    pass
+            lowered.append("doubled")
+            return x * 2
+        def halved(x):
+            lowered.append("halved")
+            return x / 2
+        y = spmd.call_jax(lambda x: jax.jit(lambda x: doubled(x))(x), x)
+        z = spmd.call_jax(halved, y)
+        lowered.clear()
+        rings = True
+        try:
+            spmd.sync()
+        except Alarm as alarm:
+            print("alarm", lowered, alarm.__cause__)
+        rings = False
+        print(y.tolist(), z.tolist())
+        """
+    )
+    assert printed == "alarm ['doubled'] None\n[2.0, 2.0, 2.0] [1.0, 1.0, 1.0]\n"
+
+
 def test_keyboard_interrupt_from_an_alarm_during_compiles() -> None:
     """As wall-clock limits and preemption hooks do: `default_int_handler` behind SIGALRM."""
     run_script(
