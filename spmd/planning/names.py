@@ -10,7 +10,7 @@ from torch.nn.modules import module as hooks
 from torch.utils._pytree import tree_leaves
 
 from ..core.hlo.hlo_collectives import source_of
-from ..core.ir.graph import DeviceData, Node, TupleElement, Value, next_serial, origin
+from ..core.ir.graph import DeviceData, Node, Value, next_serial, origin, result_index
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
 from .reachable import Reachable, outermost
@@ -137,7 +137,7 @@ _SAME = frozenset({"spmd.renew", "mark_sharding", "aten._to_copy", "aten.detach"
 def _stored(value: Value) -> Any:
     """The value before its renewals, annotations and casts."""
     while (maker := origin(value)) is not None and maker.op.name in _SAME:
-        value = maker.operands[value.index if type(value) is TupleElement else 0]
+        value = maker.operands[result_index(value)]
     return value
 
 

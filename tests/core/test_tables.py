@@ -12,7 +12,7 @@ from spmd.core.dispatch import call
 from spmd.core.interop import call_jax
 from spmd.core.ir import meta, source
 from spmd.core.lazy import annotations, reads, views
-from spmd.core.passes import dynamic
+from spmd.core.passes import dynamic_places
 from spmd.core.sharding import value
 
 aten = torch.ops.aten
@@ -125,11 +125,11 @@ class TestLongProcesses:
         codes = [compile(f"x{number} = 1", f"file{number}.py", "exec") for number in range(MANY)]
         for code in codes:
             source.is_library(code)
-            dynamic._dynamic_starts.table.keep(((code, 1, "aten.select"), None), True)
+            dynamic_places._table.keep((code, 1, "aten.select.int", dynamic_places.START), ())
         del codes, code
         gc.collect()
         assert len(source._is_library) <= source._is_library.limit
-        assert len(dynamic._dynamic_starts.table) <= dynamic._dynamic_starts.table.limit
+        assert len(dynamic_places._table) <= dynamic_places._table.limit
 
     def test_functions_of_jax(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """What a user's function has captured is freed when the table and the programs have dropped the function."""

@@ -258,7 +258,7 @@ class _Left(BaseException):
 
 @contextlib.contextmanager
 def between_ops() -> Iterator[None]:
-    """Delays signals until the end of the block, or until `poll`, whose exceptions leave the block as they were raised."""
+    """Delays signals to the end of the block, or until `poll`; exceptions leave the block as they were raised."""
     try:
         with later():
             yield

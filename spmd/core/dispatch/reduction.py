@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..ir.graph import Node, TupleElement, Value, results
+from ..ir.graph import Node, TupleElement, Value, result_index, results
 from ..ir.meta import Meta, intern_meta
 from ..ir.op import OpSpec, Slot
 from ..lazy.annotations import mark_op
@@ -55,7 +55,7 @@ class _Way:
             return self._marked(node)
         lowering = node.op.lowering
         sums = _sums(node.op, name)
-        index = value.index if type(value) is TupleElement else 0
+        index = result_index(value)
         if index in sums:
             return value if value.meta.dtype is self.dtype else self._in_dtype(node, index, sums)
         if name in WAYS and isinstance(lowering, Call) and not lowering.opaque:

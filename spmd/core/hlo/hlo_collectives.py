@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from ..base.counters import Collective
-from ..ir.graph import Graph, Node, TupleElement, Value, origin
+from ..ir.graph import Graph, Node, Value, origin, result_index
 from ..ir.source import Line, node_line
 from ..sharding.topology import Target, all_devices, slices, stand_in
 from ..sharding.value import Sharding
@@ -322,7 +322,7 @@ def source_of(node: Node) -> Node:
     """Returns the op whose value an annotation is about; the annotation itself if that value is data."""
     value: Value = node
     while (maker := origin(value)) is not None and maker.op.name in ("mark_sharding", "spmd.renew"):
-        value = maker.operands[value.index if type(value) is TupleElement else 0]
+        value = maker.operands[result_index(value)]
     return node if maker is None else maker
 
 

@@ -79,6 +79,12 @@ class DeviceData:
         assert self.buffer is not None
         return self.buffer, self.sharding
 
+    @property
+    def is_state(self) -> bool:
+        """True if this is the value of a module's parameter or buffer."""
+        storage = self.holder() if self.holder is not None else None
+        return storage is not None and storage.is_state
+
     def give_up(self, why: str) -> None:
         """Drops the data; the next use raises LostError with this reason."""
         self.gone, self.buffer, self.store = why, None, None
@@ -182,6 +188,11 @@ def origin(value: Value) -> Node | None:
     """Returns the recorded op that computes a value, or None for device data."""
     kind = type(value)
     return value if kind is Node else value.node if kind is TupleElement else None  # type: ignore[return-value,union-attr]
+
+
+def result_index(value: Value) -> int:
+    """Returns the index of a value among the results of its op; 0 for device data."""
+    return value.index if type(value) is TupleElement else 0
 
 
 def value_name(value: Value) -> Any:

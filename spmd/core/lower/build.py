@@ -8,7 +8,7 @@ import jax
 from ..ir.graph import DeviceData, Graph, Node, Port
 from ..sharding.constrain import constrain, cut, in_memory, is_slice, on_device, pad, space_of
 from ..sharding.value import HOST, Sharding
-from . import lm_head, updates
+from . import updates
 from .lower import Layout, Reporting, Values, known_sharding_of, lower_nodes, reports_to
 from .numbers import Numbers
 from .stack_rows import Row, as_stack, find_stretch, joined, made_of, plain
@@ -23,11 +23,10 @@ def build(
     chosen: if given, receives (annotated node, the sharding that the partitioner gave it) during compilation.
     """
     shardings = dict(zip(graph.inputs, graph.shardings, strict=True))
-    by_head = lm_head.find(graph)
     written = updates.Written.of(graph)
     recorded = graph.recorded or graph
     sources = [graph.sources.get(node, (node,)) for node in graph.nodes]
-    reporting = Reporting(describe, chosen, by_head, {node: place for place, node in enumerate(recorded.nodes)})
+    reporting = Reporting(describe, chosen, {node: place for place, node in enumerate(recorded.nodes)})
 
     def lists(
         nodes: Sequence[Node], place: int, values: Values, numbers: Numbers, apply: Any, layout_of: Layout

@@ -17,7 +17,6 @@ from ..ops import split
 from ..sharding.constrain import body
 from ..sharding.partitioner import report_sharding
 from ..sharding.value import DEVICE, Sharding
-from . import lm_head
 from .numbers import Numbers, Vectors
 from .stack_rows import Made, Row, made_of, move_rows, plain, rows_on_device
 
@@ -54,7 +53,6 @@ class Reporting(NamedTuple):
 
     describe: Callable[[Node], str]
     chosen: list[tuple[Node, Any]] | None
-    heads: Mapping[Node, lm_head.Head]
     places: Mapping[Node, int]
     found: Sequence[Node] | None = None
 
@@ -122,13 +120,8 @@ def lower_nodes(
         return _known_sharding(value, shardings)
 
     def lower_one(node: Node) -> None:
-        own, lower = packed.of(node.op), None
-        if node in reporting.heads:
-            lower = reporting.heads[node].lowering(node, lambda value: plain(made_of(value, values)))
-            if lower is None:
-                return
-        operands = [] if lower else [made_of(operand, values) for operand in node.operands]
-        values[node] = apply(node, operands, own, list(map(layout_of, node.operands)), lower)
+        operands = [made_of(operand, values) for operand in node.operands]
+        values[node] = apply(node, operands, packed.of(node.op), list(map(layout_of, node.operands)))
         if node.op.name == FOUND_LOOP:
             for before, after, written_rows in node.op.lowering.replaced(operands, values[node]):  # type: ignore[attr-defined]
                 move_rows(before, after, written_rows, values)

@@ -5,7 +5,7 @@ looks at what it returns. `engine/prepare.py` runs both lists: PASSES for each n
 program afterwards, and COMPILE_PASSES on the graph for which there is none.
 """
 
-from . import cuts, dynamic, hoisted, iteration_counts, padded_memo, scan_layers
+from . import cuts, dynamic, hoisted, iteration_counts, lm_head, padded_memo, scan_layers
 from .outcome import Pass
 
 PASSES = (
@@ -32,4 +32,6 @@ COMPILE_PASSES = (
     ("scan layers", scan_layers.scan),
     # Values that are read only behind a loop: computed before it, where that is cheaper to keep.
     ("hoist", hoisted.hoist),
+    # Large logits that only a loss reads: computed in chunks of classes.
+    ("fuse LM heads", lm_head.fuse),
 )

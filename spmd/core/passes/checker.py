@@ -5,7 +5,7 @@ A wrong rewrite is found here, with the name of its pass, and not in XLA or in a
 
 from collections.abc import Iterator, Sequence
 
-from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin
+from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index
 from ..ir.source import describe, node_line
 
 
@@ -67,7 +67,7 @@ def _operand(value: Value, known: set[Value]) -> Iterator[str]:
         what = repr(value.meta) if maker is None else maker.op.name
         yield f"is or reads {what}, which is no input and no earlier op"
     elif maker is not None:
-        count, index = len(maker.op.metas), value.index if type(value) is TupleElement else 0
+        count, index = len(maker.op.metas), result_index(value)
         if index >= count or (type(value) is TupleElement) != (count > 1):
             yield f"is or reads result {index} of {maker.op.name}, which has {count}"
 

@@ -15,12 +15,13 @@ from ..base import counters
 from ..base.config import config
 from ..base.dtypes import is_exact
 from ..compile import cache
-from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, origin, results
+from ..ir.graph import UNPADDED, DeviceData, Graph, Node, Value, origin, result_index, results
 from ..ir.op import OpSpec
 from ..pjrt import processes, transfer
 from ..pjrt.host import is_forbidden
 from ..sharding.value import Sharding
 from . import lengths, padded_memo
+from .dynamic_places import HOST, START, add, dims_of
 from .outcome import Changed, OnHost, Outcome, Sync
 
 # The number of batch shapes that have programs of their own; then the length is an operand.
@@ -28,9 +29,6 @@ BATCHES = 2
 
 # The most elements of a host-computed value.
 LARGEST = 1 << 16
-
-_dynamic_starts: lengths.Places[bool] = lengths.Places()
-_host_computed: lengths.Places[bool] = lengths.Places()
 
 
 def starts(graph: Graph, sync: Sync) -> Outcome:
@@ -84,12 +82,12 @@ def note_dynamic_start(some: Sequence[Node], others: Sequence[Node]) -> None:
     """Learns the dynamic starts: those that differ between two iterations of a loop."""
     for one, other in zip(some, others, strict=True):
         if one.op is not other.op:
-            _dynamic_starts.keep(other, True)
+            add(other, START)
 
 
 def host_computed_in(graph: Graph) -> set[Node]:
     """Returns the ops that the host computes, by what has been learnt before."""
-    host_computed = {node for node in graph.nodes if _host_computed.get(node) and _is_small(node)}
+    host_computed = {node for node in graph.nodes if dims_of(node, HOST) is not None and _is_small(node)}
     return host_computed | _host_only(host_computed)
 
 
@@ -97,8 +95,9 @@ def dynamic_start_positions(nodes: Sequence[Node]) -> bool:
     """Makes the known dynamic starts scalar arguments of their ops; returns True if there are any."""
     is_scalar_argument = False
     for node in nodes:
-        if node.op.dynamic_start is not None and _dynamic_starts.get(node) and not lengths.has_dynamic_dims(node):
-            node.op, position = node.op.dynamic_start
+        start = node.op.dynamic_start
+        if start is not None and dims_of(node, START) is not None and not lengths.has_dynamic_dims(node):
+            node.op, position = start
             node.numbers = (position, *node.numbers)  # the later numbers of a random op are its key
             is_scalar_argument = True
     return is_scalar_argument
@@ -199,9 +198,9 @@ def _changed_data(
 
 
 def _keep_places(dynamic_start: Sequence[Node], host_computed: Sequence[Node]) -> None:
-    for nodes, table in ((dynamic_start, _dynamic_starts), (host_computed, _host_computed)):
+    for nodes, what in ((dynamic_start, START), (host_computed, HOST)):
         for node in nodes:
-            table.keep(node, True)
+            add(node, what)
 
 
 def _is_moved(old: OpSpec, new: OpSpec) -> bool:
@@ -253,7 +252,7 @@ def known(value: Value, nodes: Sequence[Node]) -> DeviceData:
         if maker is None:
             assert type(value) is DeviceData
             return value
-        return made[maker][value.index if type(value) is TupleElement else 0]
+        return made[maker][result_index(value)]
 
     for node in nodes:
         made[node] = compute(node, [device_data_of(operand) for operand in node.operands])

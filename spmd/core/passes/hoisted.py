@@ -4,7 +4,6 @@ XLA may defer a computation that no loop needs until the loop has ended. For the
 a product that reads all logits and is read by the optimizer alone, that keeps the logits while all layers run backward.
 """
 
-import dataclasses
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from ..ir.graph import Graph, Node, Value, origin, results, value_name
 from ..ir.loops import FOUND_LOOP, WAIT
 from ..ir.op import OpSpec
 from ..lower.row_ops import WaitForAll
+from .rewrite import Rewrite
 
 
 class _Ahead(NamedTuple):
@@ -30,32 +30,23 @@ def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     if not found:
         return graph, ""
     moved = {node for ahead in found.values() for node in ahead.ops}
-    nodes: list[Node] = []
-    sources = dict(graph.sources)
-    now: dict[Any, Value] = {}
-
-    def place(node: Node) -> None:
-        node.operands = tuple([now.get(value_name(operand), operand) for operand in node.operands])
-        nodes.append(node)
-
+    made = Rewrite(graph)
     for node in graph.nodes:
         if node in found:
             for one in found[node].ops:
-                place(one)
+                made.copy(one)
             lowering: Any = node.op.lowering
             carry = node.operands[lowering.num_constants : lowering.num_fixed]
             entering = {value_name(value): value for value in (*found[node].values, *carry)}
             metas = tuple(value.meta for value in entering.values())
-            wait = Node(OpSpec.of(WAIT, WaitForAll(), metas, metas), (), (), node.code, node.instruction, node.sequence)
-            wait.operands = tuple(entering.values())
-            place(wait)
-            sources[wait] = sources[node][:1]
-            now |= zip(entering, results(wait), strict=True)
+            wait = made.add(
+                OpSpec.of(WAIT, WaitForAll(), metas, metas), entering.values(), node, (), graph.sources[node][:1]
+            )
+            made.replace(entering.values(), wait)
         if node not in moved:
-            place(node)
-    roots = [now.get(value_name(root), root) for root in graph.roots]
+            made.copy(node)
     count = sum(len(ahead.values) for ahead in found.values())
-    return dataclasses.replace(graph, nodes=nodes, roots=roots, sources=sources), f"{count} values before loops"
+    return made.graph(), f"{count} values before loops"
 
 
 def find(graph: Graph) -> dict[Node, _Ahead]:

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Node, TupleElement, Value, origin, value_name
+from ..ir.graph import DeviceData, Node, Value, origin, result_index, value_name
 from ..ir.loops import Carry, Const, Local, Source, Xs
 from ..ir.op import OpSpec
-from .stretches import FEWEST_ITERATIONS, numbered, stretches
+from .stretches import FEWEST_ITERATIONS, numbered, repeated
 from .unsynced_loops import symbol
 
 
@@ -46,7 +46,7 @@ def runs_in(nodes: Sequence[Node]) -> list[Run]:
 
 def _search(symbols: np.ndarray) -> list[Run]:
     taken, found = np.zeros(len(symbols), bool), list[Run]()
-    while longest := stretches([symbols], taken, 1)[:1]:
+    while longest := repeated([symbols], taken, 1)[:1]:
         ((start, stop, period),) = longest
         run = Run(start, period, (stop - start) // period)
         if _SHARES * period * run.iterations < len(symbols):
@@ -96,16 +96,11 @@ def _source(
     values: Sequence[Value], made: Iterations, position: dict[Node, int], before: Sequence[Run], seen: dict[Any, int]
 ) -> Source | None:
     first, run = values[0], made.run
-    result = first.index if type(first) is TupleElement else 0
     if all(_is_same(value, first) for value in values):
         return Const(_number(seen, (Const, value_name(first)), made.sames, first))
-    later = values[1:]
-    if any(
-        (value.index if type(value) is TupleElement else 0) != (later[0].index if type(later[0]) is TupleElement else 0)
-        for value in later
-    ):
+    result, *others = set(map(result_index, values[1:]))
+    if others:
         return None
-    result = later[0].index if type(later[0]) is TupleElement else 0
     places = [None if (maker := origin(value)) is None else position[maker] for value in values]
     if None not in places[1:]:
         offsets = [
@@ -127,7 +122,7 @@ def _source(
         if places[0] is not None:
             return _row(places, result, made, before, seen)  # type: ignore[arg-type]
         return None
-    data = tuple(value for value in values if type(value) is DeviceData and not is_state(value))
+    data = tuple(value for value in values if type(value) is DeviceData and not value.is_state)
     if len(data) == len(values) and len({(device_data.meta, device_data.sharding) for device_data in data}) == 1:
         return Xs(_number(seen, (Xs, data), made.xs, data))
     return None
@@ -155,11 +150,6 @@ def _number(seen: dict[Any, int], key: Any, listed: list[Any], item: Any) -> int
 
 def _is_same(one: Value, other: Value) -> bool:
     return bool(value_name(one) == value_name(other))
-
-
-def is_state(device_data: DeviceData) -> bool:
-    storage = device_data.holder() if device_data.holder is not None else None
-    return storage is not None and storage.is_state
 
 
 def isomorphic_runs(nodes: Sequence[Node]) -> list[Iterations]:

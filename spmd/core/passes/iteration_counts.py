@@ -16,7 +16,7 @@ import torch
 
 from ..base.config import config
 from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, value_name
+from ..ir.graph import DeviceData, Graph, Node, Region, TupleElement, Value, origin, result_index, value_name
 from ..ir.loops import Carry, Const, Local, Source, Xs
 from ..ir.meta import Meta, dense_meta, padded_meta
 from ..ir.op import PADDED, OpSpec
@@ -25,7 +25,7 @@ from ..lower.numbers import OfX, Step
 from ..ops.padding import NoRule, Pads
 from ..ops.padding_shapes import LEAST_ITERATIONS, capacity_of
 from . import isomorphic
-from .isomorphic import Iterations, is_state, isomorphic_runs
+from .isomorphic import Iterations, isomorphic_runs
 from .lengths import Refused, Sources, Spread, begins_at
 from .lengths import found as found_op
 from .loop_ops import Join, Stack, TakeRow
@@ -171,7 +171,7 @@ class _ScannedIterations(Spread):
         return {size for size in found if any(0 <= size - count <= _MOST_PEELED for count in counts)}
 
     def _dynamic_dim(self, device_data: DeviceData) -> int | None:
-        if device_data.host is None or is_state(device_data):
+        if device_data.host is None or device_data.is_state:
             return None
         return next((dim for dim, size in enumerate(device_data.meta.shape) if size in self.lengths and size > 1), None)
 
@@ -185,7 +185,7 @@ class _ScannedIterations(Spread):
         maker = origin(value)
         if maker in self.place:
             number, _, offset = self.place[maker]
-            return self.row_pads[number, offset, value.index if type(value) is TupleElement else 0]
+            return self.row_pads[number, offset, result_index(value)]
         return super().pads_of(value)
 
     def now(self, value: Value) -> Value:
@@ -198,7 +198,7 @@ class _ScannedIterations(Spread):
             return super().now(value)
         assert maker is not None
         number, iteration, offset = self.place[maker]
-        kept, is_last = self.ys[number, offset, value.index if type(value) is TupleElement else 0]
+        kept, is_last = self.ys[number, offset, result_index(value)]
         return kept if is_last else self._row_at(value, kept, iteration, maker)
 
     def _row_at(self, value: Value, rows: Value, place: int, like: Node) -> Value:
@@ -272,7 +272,7 @@ class _ScannedIterations(Spread):
             maker = origin(value)
             if maker in self.place and self.place[maker][0] == number:
                 _, iteration, offset = self.place[maker]
-                key = offset, value.index if type(value) is TupleElement else 0
+                key = offset, result_index(value)
                 found[key] = found.get(key, True) and iteration == last
 
         for node in self.old.nodes:
@@ -349,11 +349,11 @@ class _ScannedIterations(Spread):
             if maker in self.place and self.place[maker][1] == 0:
                 number, _, offset = self.place[maker]
                 count = self.iterations[number].run.iterations
-                result = operand.index if type(operand) is TupleElement else 0
+                result = result_index(operand)
                 wanted = [(number, iteration, offset) for iteration in range(count)]
                 given = node.operands[at : at + count]
                 if [self.place.get(origin(value)) for value in given] == wanted and all(  # type: ignore[arg-type]
-                    (value.index if type(value) is TupleElement else 0) == result for value in given
+                    result_index(value) == result for value in given
                 ):
                     return at, at + count, (number, offset, result)
         return None

@@ -11,8 +11,7 @@ import dataclasses
 import types
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from types import CodeType
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,37 +21,12 @@ from ..base.tables import Bounded
 from ..ir.graph import UNPADDED, DeviceData, Graph, Node, TupleElement, Value, is_unpadded, origin, value_name
 from ..ir.meta import Meta, padded_meta
 from ..ir.op import PADDED, Arrays, Layouts, Lowering, OpSpec, Padded
-from ..ir.source import line_number, node_line
+from ..ir.source import node_line
 from ..ops.padding import FullBuffer, Joined, NoRule, Pads, is_full_buffer, key_of
 from ..ops.padding_shapes import capacity_of
 from ..sharding.constrain import cut
+from .dynamic_places import RESULT, add, dims_of
 
-# An op's place in the user's code, and its name.
-Place = tuple[CodeType | None, int, str]
-Item = TypeVar("Item")
-
-
-class Places(Generic[Item]):
-    """Items by the places of ops, or of their operands. A set of op names makes the common lookup of no item fast."""
-
-    def __init__(self) -> None:
-        self.table: Bounded[tuple[Place, int | None], Item] = Bounded(4096)
-        self.names: set[str] = set()
-
-    def get(self, node: Node, operand: int | None = None) -> Item | None:
-        """Returns the item of an op, or of its operand with this number; None if there is none."""
-        return self.table.get((place_of(node), operand)) if node.op.name in self.names else None
-
-    def keep(self, node: Node, item: Item, operand: int | None = None) -> None:
-        """Sets the item of an op, or of its operand with this number."""
-        self.names.add(node.op.name)
-        self.table.keep((place_of(node), operand), item)
-
-
-# The dynamic dims of the results of the ops at these places.
-_dynamic_dims: Places[tuple[int, ...]] = Places()
-# The dynamic dims of the data that ops at these places read, by the number of the operand.
-_dynamic_inputs: Places[tuple[int, ...]] = Places()
 # The op that pads data on the device; `pad` adds it.
 LENGTHEN = "spmd.pad"
 # The ops whose results may be kept with padding: a cache extended by a token, or with its rows reordered by a search.
@@ -69,11 +43,6 @@ class Refused(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.node.op.name} {self.why} at {node_line(self.node)}"
-
-
-def place_of(node: Node) -> Place:
-    """Returns the place of an op, which is the same from run to run."""
-    return node.code, line_number(node.code, node.instruction), node.op.name
 
 
 class Sources(NamedTuple):
@@ -95,16 +64,11 @@ class Sources(NamedTuple):
 def learn(sources: Sources, graph: Graph) -> None:
     """Adds these dims to the known dynamic dims."""
     for node, dims in sources.nodes.items():
-        _dynamic_dims.keep(node, _union(_dynamic_dims.get(node), dims))
-    for device_data, dims in sources.inputs.items():
-        for node in graph.nodes:
-            for index, operand in enumerate(node.operands):
-                if operand is device_data:
-                    _dynamic_inputs.keep(node, _union(_dynamic_inputs.get(node, index), dims), index)
-
-
-def _union(some: Sequence[int] | None, others: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted({*(some or ()), *others}))
+        add(node, RESULT, dims)
+    for node in graph.nodes:
+        for index, operand in enumerate(node.operands):
+            if operand in sources.inputs:
+                add(node, index, sources.inputs[operand])  # type: ignore[index]  # these are data
 
 
 def sources_of(graph: Graph) -> Sources | None:
@@ -118,12 +82,11 @@ def sources_of(graph: Graph) -> Sources | None:
             nodes[node] = lowering.dims
             if lowering.is_marked:
                 capacities |= {node.meta.shape[dim]: node.op.operands[0].shape[dim] for dim in lowering.dims}
-        dims = _dynamic_dims.get(node)
-        if dims is not None and has_dynamic_dims(node):
-            nodes[node] = dims
-        for index, operand in enumerate(node.operands) if node.op.name in _dynamic_inputs.names else ():
+        if has_dynamic_dims(node):
+            nodes[node] = dims_of(node, RESULT) or ()
+        for index, operand in enumerate(node.operands):
             if type(operand) is DeviceData:
-                dims = _dynamic_inputs.get(node, index)
+                dims = dims_of(node, index)
                 if dims is not None and may_pad(operand, dims, graph):
                     inputs[operand] = dims
     return Sources(nodes, inputs, capacities=capacities) if nodes or inputs else None
@@ -165,7 +128,7 @@ def may_pad(device_data: DeviceData, dims: Sequence[int], graph: Graph) -> bool:
 
 def has_dynamic_dims(node: Node) -> bool:
     """True if an op's result is known to have dynamic dims; a slice from elsewhere in the same line has none."""
-    dims = _dynamic_dims.get(node)
+    dims = dims_of(node, RESULT)
     dynamic_start = node.op.dynamic_start
     return dims is not None and _is_long(node, dims) and (dynamic_start is None or dynamic_start[1] == 0)
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ..ir.graph import Node, TupleElement, Value, origin, value_name
+from ..ir.graph import Node, TupleElement, Value, origin, result_index, value_name
 from ..ir.loops import Candidate, Carry, Const, Local, Result, Source, Xs
 from ..lower.region import is_annotation
-from .stretches import FEWEST_ITERATIONS, numbered, stretches
+from .stretches import FEWEST_ITERATIONS, numbered, repeated
 from .unsynced_loops import symbol
 
 # The fewest ops that a loop spares.
@@ -51,7 +51,7 @@ def _longest(
     """Finds the loop that spares most ops of those not in a loop, and the loops that spare half as many; takes them."""
     loops: list[Candidate] = []
     enough = 0
-    for start, stop, period in stretches(symbols, taken, FEWEST_OPS):
+    for start, stop, period in repeated(symbols, taken, FEWEST_OPS):
         if (stop - start) // period * period - period < enough:
             break
         for stretch in _free(taken, start, stop):
@@ -207,11 +207,11 @@ def _loop(
         taken: list[Source] = []
         for k, operand in enumerate(() if place - start in early else nodes[place].operands):
             if is_inside(operand):
-                taken.append(Local(position[origin(operand)] - start, _index(operand)))  # type: ignore[index]
+                taken.append(Local(position[origin(operand)] - start, result_index(operand)))  # type: ignore[index]
                 continue
             values = tuple([nodes[i].operands[k] for i in range(place, stop, period)])
             if is_inside(values[1]):
-                result = position[origin(values[1])] - start, _index(values[1])  # type: ignore[index]
+                result = position[origin(values[1])] - start, result_index(values[1])  # type: ignore[index]
                 key = (result, value_name(operand))
                 taken.append(Carry(carried.setdefault(key, (len(carried), result, operand))[0]))
                 continue
@@ -261,10 +261,6 @@ def _is_weight(value: Value) -> bool:
     return maker is None or is_annotation(maker)
 
 
-def _index(value: Value) -> int:
-    return value.index if type(value) is TupleElement else 0
-
-
 # --- the results that are read outside of the loops -------------------------------------------------------------------
 
 
@@ -286,7 +282,7 @@ def _note_readers(
         loop = owner[made]
         if loop is not None and loop is not reader:
             iteration, place = divmod(made - loop.start, loop.period)
-            read[id(loop)].setdefault((place, _index(value)), set()).add(iteration)
+            read[id(loop)].setdefault((place, result_index(value)), set()).add(iteration)
 
     for node, reader in zip(nodes, owner, strict=True):
         for operand in node.operands:

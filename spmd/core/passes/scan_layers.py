@@ -13,7 +13,6 @@ from ..ir.store import StackGroup
 from .found_loops import with_loops
 from .repeats import find_loops
 from .stacked_parameters import columns_of
-from .unsynced_loops import is_state
 
 # The fewest equal layers that "auto" scans: fewer compile as fast unrolled. TPU compilers take longer over each.
 _ENOUGH = {"tpu": 4}
@@ -102,4 +101,4 @@ def _exceeds_budget(loops: Sequence[Candidate], graph: Graph, stack_groups: Sequ
 
 def _stays(graph: Graph, group: StackGroup) -> bool:
     """True if the inputs, or the values written over them, exist at the next run, too: then they are worth a store."""
-    return any(graph.donated[i] for i in group) or all(is_state(graph.inputs[i]) for i in group)
+    return any(graph.donated[i] for i in group) or all(graph.inputs[i].is_state for i in group)

@@ -10,24 +10,23 @@ read the same state, or state that the earlier one has written at the same place
 import itertools
 import math
 import zlib
-from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from ..base.dtypes import is_exact
 from ..base.tables import Bounded
-from ..ir.graph import DeviceData, Node, TupleElement, Value, origin, value_name
+from ..ir.graph import DeviceData, Node, Value, origin, result_index, value_name
 from ..ir.meta import Meta
 from ..ir.op import OpSpec
 from ..ir.source import node_line
 from . import dynamic
+from .stretches import numbered, repeated
 
 # The fewest ops of an iteration: shorter ones are taken several at a time.
 SHORTEST = 16
-
-# A rare op occurs fewer times than this in an iteration.
-_LAGS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +56,12 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
     symbols = [symbol(node) for node in nodes]
     start = stop = period = 0
     shares = False
-    for likely in _periods(symbols):
-        run = _longest_run(nodes, symbols, position, likely)
+    equal = repeated([numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2)
+    for first, last, distance in sorted(equal, key=lambda stretch: stretch[2]):
+        likely = distance * -(-SHORTEST // distance)
+        run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
-            start, stop, shares = run
+            start, stop, shares = run[0] + first, run[1] + first, run[2]
             period = likely
     if not period:
         return None
@@ -221,7 +222,7 @@ class _Wiring:
 def _read(value: Value, position: dict[Node, int]) -> tuple[int | None, int, Any]:
     """Returns the place of the op that computes a value, its index among the op's results, and its name."""
     maker = origin(value)
-    return None if maker is None else position[maker], _result(value), value_name(value)
+    return None if maker is None else position[maker], result_index(value), value_name(value)
 
 
 def _by_line(nodes: Sequence[Node], length: int) -> list[int]:
@@ -252,37 +253,14 @@ def _are_similar(some: Sequence[OpSpec], others: Sequence[OpSpec]) -> bool:
     return len(some) == len(others) and sum(a is b for a, b in zip(some, others, strict=True)) >= 0.9 * len(some)
 
 
-def _periods(symbols: list[OpSpec]) -> list[int]:
-    """Returns the candidate periods, from the distances of equal ops: the common distances, those of rare ops, and
-    those from a rare op to the next but one and so on (for an op that occurs several times in an iteration)."""
-    places: defaultdict[OpSpec, list[int]] = defaultdict(list)
-    for place, symbol in enumerate(symbols):
-        places[symbol].append(place)
-    common: Counter[int] = Counter()
-    for found in places.values():
-        common.update(later - earlier for earlier, later in itertools.pairwise(found))
-    rare: Counter[int] = Counter()
-    rarest = sorted((found for found in places.values() if len(found) > 1), key=len)[:16]
-    for found in rarest:
-        rare.update(later - earlier for earlier, later in itertools.pairwise(found))
-    likely = {distance for counter in (common, rare) for distance, _ in counter.most_common(6)}
-    for lag in range(2, _LAGS):
-        further = Counter(b - a for found in rarest for a, b in zip(found, found[lag:], strict=False))
-        likely |= {distance for distance, _ in further.most_common(4)}
-    return sorted({distance * -(-SHORTEST // distance) for distance in likely})
-
-
-def _longest_run(
-    nodes: Sequence[Node], symbols: list[OpSpec], position: dict[Node, int], period: int
-) -> tuple[int, int, bool]:
-    """Returns the longest stretch [start, stop) in which every op is that of a period earlier; and whether its
-    iterations share state."""
+def _longest_run(nodes: Sequence[Node], position: dict[Node, int], period: int) -> tuple[int, int, bool]:
+    """Returns the longest part [start, stop) of ops, each that of a period earlier, in which each also reads what that
+    one reads or the next of it; and whether its iterations share state."""
     best = (0, 0, False)
     start, shares = 0, False
     for place in range(len(nodes) - period + 1):
-        kind = None
-        if place < len(nodes) - period and symbols[place] is symbols[place + period]:
-            kind = _reads(nodes[place], nodes[place + period], position, period)
+        later = nodes[place + period] if place + period < len(nodes) else None
+        kind = None if later is None else _reads(nodes[place], later, position, period)
         if kind is None:
             if place - start > best[1] - best[0]:
                 best = (start, place, shares)
@@ -292,51 +270,34 @@ def _longest_run(
     return best[0], best[1] + period, best[2]
 
 
-# The relation of an operand to that of the op a period earlier: SAME, the same value; CARRIED, a result of that
-# iteration; NEW, the next data of its kind; ROW, other data at the same place, as the weights of layers are; INNER,
-# computed, as that one is, a period later.
-SAME, CARRIED, NEW, ROW, INNER = "same", "carried", "new", "row", "inner"
-
-
 def _reads(node: Node, later: Node, position: dict[Node, int], period: int) -> bool | None:
     """Compares the operands of two ops a period apart: None if they are not of one loop, True if they share state."""
-    state = False
-    for one, other in zip(node.operands, later.operands, strict=True):
-        relation = _relation(one, other, (node, later), position, period)
-        if relation is None or relation is ROW:
-            return None
-        state |= relation is CARRIED or (relation is SAME and (type(one) is not DeviceData or is_state(one)))
-    return state
+    found = [
+        _shares(*pair, (node, later), position, period) for pair in zip(node.operands, later.operands, strict=True)
+    ]
+    return None if None in found else any(found)
 
 
-def _relation(
+def _shares(
     one: Value, other: Value, readers: tuple[Node, Node], position: dict[Node, int], period: int
-) -> str | None:
-    """Returns one of the relations above, or None for a value that no rule relates to the other."""
+) -> bool | None:
+    """Compares two operands: True for one value of state, and for a carry; False for the next data of its kind, and for
+    what is computed a period later; None for any other, such as the weights of two layers."""
     if type(other) is DeviceData:
-        if type(one) is not DeviceData:
-            return None
-        return SAME if one is other else NEW if _is_new_data(other, readers[0]) else ROW
-    if _result(one) != _result(other):
+        if one is other:
+            return other.is_state
+        return False if type(one) is DeviceData and _is_new_data(other, readers[0]) else None
+    if result_index(one) != result_index(other):
         return None
     maker, now = origin(one), position[origin(other)]  # type: ignore[index]
     if maker is None:  # the first iteration reads data where later ones read the carry
-        return CARRIED if position[readers[1]] - now <= 2 * period else None
-    return SAME if position[maker] == now else INNER if now - position[maker] == period else None
+        return True if position[readers[1]] - now <= 2 * period else None
+    return True if position[maker] == now else False if now - position[maker] == period else None
 
 
 def _is_new_data(device_data: DeviceData, node: Node) -> bool:
     """True if data is the next batch: it came after the op that read the batch before, or is token numbers."""
-    return not is_state(device_data) and (device_data.serial > node.serial or is_exact(device_data.meta.dtype))
-
-
-def _result(value: Value) -> int:
-    return value.index if type(value) is TupleElement else 0
-
-
-def is_state(device_data: DeviceData) -> bool:
-    storage = device_data.holder() if device_data.holder is not None else None
-    return storage is not None and storage.is_state
+    return not device_data.is_state and (device_data.serial > node.serial or is_exact(device_data.meta.dtype))
 
 
 def _carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int]:
@@ -346,7 +307,7 @@ def _carried_bytes(nodes: Sequence[Node], position: dict[Node, int]) -> list[int
         for operand in node.operands:
             maker = origin(operand)
             if maker is not None:
-                last[maker, _result(operand)] = (position[maker], place, operand.meta)
+                last[maker, result_index(operand)] = (position[maker], place, operand.meta)
     change = [0] * (len(nodes) + 2)
     for made, read, meta in last.values():
         change[made + 1] += meta.nbytes

@@ -207,17 +207,21 @@ class TestRelations:
 
     def test_of_operands(self) -> None:
         weights = [torch.ones(3).to("xla") + 0 for _ in range(2)]
+        state = nn.Parameter(torch.ones(3).to("xla"))
         spmd.sync()
         first, second = (weight._storage.value for weight in weights)
         x = torch.ones(3, device="xla")
         made = [x * weights[0]]
         made.append(made[0] * weights[1])
         one, other = (tensor._storage.value for tensor in made)
-        position = {one: 0, other: 1}
-        assert unsynced_loops._relation(first, second, (one, other), position, 1) == unsynced_loops.ROW
-        assert unsynced_loops._relation(first, first, (one, other), position, 1) == unsynced_loops.SAME
-        assert unsynced_loops._relation(first, one, (one, other), position, 1) == unsynced_loops.CARRIED
-        assert unsynced_loops._relation(one, other, (one, other), position, 1) == unsynced_loops.INNER
-        assert unsynced_loops._relation(one, first, (one, other), position, 1) is None
-        batch = torch.ones(3).to("xla")
-        assert unsynced_loops._relation(first, batch._storage.value, (one, other), position, 1) == unsynced_loops.NEW
+        batch = torch.ones(3).to("xla")._storage.value
+        for some, others, expected in (
+            (first, second, None),  # rows, as the weights of layers are
+            (one, first, None),
+            (state._storage.value, state._storage.value, True),
+            (first, first, False),
+            (first, one, True),  # a carry and its initial value
+            (one, other, False),  # computed a period later
+            (first, batch, False),
+        ):
+            assert unsynced_loops._shares(some, others, (one, other), {one: 0, other: 1}, 1) is expected

@@ -1,5 +1,5 @@
-"""Avoids large logits that only a cross entropy reads: the LM head and its gradients are lowered to
-`ops.linear_cross_entropy` if the logits exceed `config.max_logits_bytes`.
+"""Avoids large logits that only a cross entropy reads: the LM head and its gradients become two ops, lowered to
+`ops.linear_cross_entropy`, if the logits exceed `config.max_logits_bytes`.
 
 The pattern is a product (`nn.Linear`, `x @ w.T`), ops on its rows (a cast, views, the shift by one token), a cross
 entropy of class indices; and in the backward pass, if there is one, the same way back to the product's gradients. If an
@@ -7,24 +7,23 @@ intermediate value has another reader, the user among them, all of it is compute
 """
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..base.config import config
-from ..ir.graph import Graph, Node, Value, value_name
+from ..ir.graph import Graph, Node, Value, results, value_name
+from ..ir.meta import dense_meta
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
 from ..ops import linear_cross_entropy as ops
 from ..ops.floats import wide
 from ..ops.shape import aten_slice
 from ..sharding.constrain import constrain
 from ..sharding.spec import Spec
-
-Arrays = tuple[jax.Array, ...]
-Get = Callable[[Value], jax.Array]
+from .rewrite import Rewrite
 
 # Ops that select, shard or cast rows of the logits, each with the op of its gradient, where one is required.
 _ROWS = {
@@ -51,99 +50,166 @@ class Head:
     loss_backward: Node | None = None
     back: list[Node] = field(default_factory=list)
     gradients: dict[Node, tuple[Any, ...]] = field(default_factory=dict)
-    made: tuple[Any, ...] | None = None  # the gradients, while a program is traced
 
     @property
     def skipped(self) -> list[Node]:
         """The ops that are not computed."""
         return [self.product, *self.rows, *([self.loss_backward] if self.loss_backward else []), *self.back]
 
-    def lowering(self, node: Node, get: Get) -> Callable[[Sequence[jax.Array]], Arrays] | None:
-        """Returns the function that computes the results of the loss or of an op of gradients; None for a skipped
-        op."""
-        return partial(self._lower, node, get) if node is self.loss or node in self.gradients else None
+    def forward(self) -> tuple[OpSpec, list[Value]]:
+        """Returns the op of the loss, and its operands: input, weight, bias (where there is one), target, weights of
+        the classes (where there are any)."""
+        lowering = _LmHead(
+            tuple([(_name(node), node.op) for node in self.rows]),
+            _name(self.product) == "aten.mm",
+            len(self.product.operands) > 2,
+            self.loss.op,
+            getattr(self.product.op.lowering, "precision", None),
+        )
+        operands = [*self.product.operands, *self.loss.operands[1:]]
+        return _op("spmd.lm_head", lowering, self.loss.op.metas, operands), operands
 
-    def _lower(self, node: Node, get: Get, operands: Sequence[jax.Array]) -> Arrays:
-        # `operands` is empty, as some of the op's operands are never computed.
-        precision = getattr(self.product.op.lowering, "precision", None)
-        with jax.default_matmul_precision(precision) if precision else contextlib.nullcontext():
-            if node is self.loss:
-                return self._forward(get)
-            if self.made is None:
-                self.made = self._backward(get)
-        grads = {0: self.made[0], 1: self.made[1], 2: self.made[2], "T": self.made[1].T}
-        metas = node.op.metas
-        return tuple(grads[place].reshape(meta.shape) for place, meta in zip(self.gradients[node], metas, strict=True))
-
-    def _forward(self, get: Get) -> Arrays:
-        input, weight, bias = self._of_product(get)
-        target, *class_weights = map(get, self.loss.operands[1:])
-        weight = self._placed(weight.T if _name(self.product) == "aten.mm" else weight)
-        operands = self._rows_of(input), weight, target, bias, class_weights[0] if class_weights else None
-        returns = tuple(meta.struct for meta in self.loss.op.metas)
-        return ops.spmd_linear_cross_entropy(*operands, *self._settings(), returns=returns)
-
-    def _backward(self, get: Get) -> tuple[Any, ...]:
+    def backward(self, forward: OpSpec) -> tuple[OpSpec, list[Value]]:
+        """Returns the op of all gradients, in the order of `gradients`, and its operands: those of the loss, whose op
+        is `forward`; then the loss's gradient and what else its backward reads."""
         assert self.loss_backward is not None
-        input, weight, bias = self._of_product(get)
+        product = list(self.product.operands)
         (first, *_) = self.gradients
         if _name(first) == "aten.linear_backward":  # its operands may be gathered or recomputed ones
-            input, weight = get(first.operands[0]), get(first.operands[2])
-        weight = self._placed(weight.T if _name(self.product) == "aten.mm" else weight)
-        grad_output, target, *rest = (get(x) for i, x in enumerate(self.loss_backward.operands) if i != 1)
-        *class_weights, logsumexp, total_weight = rest
-        rows, pull = jax.vjp(self._rows_of, input)
-        operands = rows, weight, target, bias, class_weights[0] if class_weights else None
-        returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
-        grad_rows, *grads = ops.spmd_linear_cross_entropy_backward(
-            grad_output, *operands, *self._settings(), logsumexp, total_weight, (True, True, True), returns=returns
+            product[:2] = first.operands[0], first.operands[2]
+        grad_output, _, *others = self.loss_backward.operands
+        wanted = tuple([place for places in self.gradients.values() for place in places])
+        lowering = _LmHeadBackward(forward.lowering, wanted)  # type: ignore[arg-type]  # of `forward`
+        metas = tuple([dense_meta(meta.shape, meta.dtype) for node in self.gradients for meta in node.op.metas])
+        operands = [*product, *others[:-2], grad_output, *others[-2:]]
+        return _op("spmd.lm_head_backward", lowering, metas, operands), operands
+
+
+def _op(name: str, lowering: Lowering, metas: Sequence[Any], operands: Sequence[Value]) -> OpSpec:
+    return OpSpec.of(name, lowering, tuple(metas), tuple([operand.meta for operand in operands]))
+
+
+@dataclass(frozen=True, slots=True)
+class _LmHead(Lowering):
+    """A linear layer, ops on rows of its result (names and ops), and a cross entropy.
+
+    is_mm: the product is with the transposed weight. loss: the op of the cross entropy. precision: of the product.
+    """
+
+    rows: tuple[tuple[str, OpSpec], ...]
+    is_mm: bool
+    has_bias: bool
+    loss: OpSpec
+    precision: str | None
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        input, *others = self.taken_in(operands)
+        returns = tuple(meta.struct for meta in op.metas)
+        with self.in_precision():
+            return ops.spmd_linear_cross_entropy(self.rows_of(input), *others, *self.settings(), returns=returns)
+
+    def taken_in(self, operands: Arrays) -> tuple[Any, ...]:
+        """Returns the input of the product, its weight, the target, the bias and the weights of the classes."""
+        input, weight, *others = operands
+        bias = others.pop(0) if self.has_bias else None
+        target, *class_weights = others
+        return (
+            input,
+            self._placed(weight.T if self.is_mm else weight),
+            target,
+            bias,
+            class_weights[0] if class_weights else None,
         )
-        return *pull(grad_rows), *grads
 
-    def _of_product(self, get: Get) -> tuple[jax.Array, jax.Array, jax.Array | None]:
-        input, weight, *bias = map(get, self.product.operands)
-        return input, weight, bias[0] if bias else None
+    def in_precision(self) -> contextlib.AbstractContextManager[None]:
+        return jax.default_matmul_precision(self.precision) if self.precision else contextlib.nullcontext()
 
-    def _settings(self) -> tuple[Any, ...]:
+    def settings(self) -> tuple[Any, ...]:
         given = _arguments(self.loss)
-        logits = self.loss.operands[0].meta.struct
         names = "reduction", "ignore_index", "label_smoothing"
-        return *(given[name] for name in names), logits.dtype, config.max_logits_bytes // ops.CHUNKS
+        return (
+            *(given[name] for name in names),
+            self.loss.operands[0].struct.dtype,
+            config.max_logits_bytes // ops.CHUNKS,
+        )
 
-    def _rows_of(self, input: jax.Array) -> jax.Array:
+    def rows_of(self, input: jax.Array) -> jax.Array:
         """Returns the rows of the input that belong to the rows of the logits that the loss reads."""
-        for node in self.rows:
-            if _name(node) == "aten.slice.Tensor":
-                input = aten_slice(input, **{name: x for name, x in _arguments(node).items() if name != "self"})
-            elif node.op.sharding is not None:
-                spec = Spec(node.op.sharding.spec.dims[: input.ndim - 1])
-                input = constrain(input, node.op.sharding.with_spec(spec))
+        for name, op in self.rows:
+            if name == "aten.slice.Tensor":
+                input = aten_slice(input, **{name: x for name, x in _arguments(op).items() if name != "self"})
+            elif op.sharding is not None:
+                input = constrain(input, op.sharding.with_spec(Spec(op.sharding.spec.dims[: input.ndim - 1])))
             else:
-                input = input.reshape(*node.meta.shape[:-1], input.shape[-1])
+                input = input.reshape(*op.metas[0].shape[:-1], input.shape[-1])
         return input
 
     def _placed(self, weight: jax.Array) -> jax.Array:
         """Returns the weight, its classes sharded as an annotation of the logits requests."""
-        for node in self.rows:
-            requested = node.op.sharding
-            if requested is not None and len(requested.spec.dims) == len(node.meta.shape):
+        for _, op in self.rows:
+            requested = op.sharding
+            if requested is not None and len(requested.spec.dims) == len(op.metas[0].shape):
                 weight = constrain(weight, requested.with_spec(Spec(requested.spec.dims[-1:])))
         return weight
 
 
-def find(graph: Graph) -> dict[Node, Head]:
-    """Returns the ops of a graph that an LM head skips or lowers."""
+@dataclass(frozen=True, slots=True)
+class _LmHeadBackward(Lowering):
+    """The gradients of `_LmHead`: those wanted of (input, weight, bias) by number, the transposed weight's as "T"."""
+
+    forward: _LmHead
+    wanted: tuple[Any, ...]
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        *given, grad_output, logsumexp, total_weight = operands
+        input, weight, target, bias, class_weights = self.forward.taken_in(given)
+        with self.forward.in_precision():
+            rows, pull = jax.vjp(self.forward.rows_of, input)
+            returns = rows, weight, jnp.zeros(weight.shape[:1], input.dtype) if bias is None else bias
+            grad_rows, *grads = ops.spmd_linear_cross_entropy_backward(
+                grad_output, rows, weight, target, bias, class_weights, *self.forward.settings(), logsumexp,
+                total_weight, (True, True, True), returns=returns,
+            )  # fmt: skip
+            made: dict[Any, jax.Array] = dict(zip((0, 1, 2), (*pull(grad_rows), *grads), strict=True))
+        made["T"] = made[1].T
+        return tuple(made[which].reshape(meta.shape) for which, meta in zip(self.wanted, op.metas, strict=True))
+
+
+def fuse(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
+    """Returns the graph with each LM head whose logits are large as two ops; and their number, in words."""
+    heads = find(graph)
+    if not heads:
+        return graph, ""
+    made = Rewrite(graph)
+    forward: dict[Node, Node] = {}  # by the op of the loss
+    skipped = {node for head in heads for node in (*head.skipped, *head.gradients)}
+    by_loss = {head.loss: head for head in heads}
+    by_gradient = {next(iter(head.gradients)): head for head in heads if head.gradients}
+    for node in graph.nodes:
+        if node in by_loss:
+            forward[node] = made.add(*by_loss[node].forward(), node)
+            made.replace(results(node), forward[node])
+        elif node in by_gradient:
+            head = by_gradient[node]
+            gradients = made.add(*head.backward(forward[head.loss].op), node)
+            made.replace([value for one in head.gradients for value in results(one)], gradients)
+        elif node not in skipped:
+            made.copy(node)
+    return made.graph(), f"{len(heads)} LM heads in chunks"
+
+
+def find(graph: Graph) -> list[Head]:
+    """Returns the LM heads of a graph whose logits are large."""
     limit = config.max_logits_bytes * len(graph.mesh.device_ids)
     losses = [node for node in graph.nodes if _name(node) == "spmd.cross_entropy" and _is_call(node)]
     losses = [loss for loss in losses if 0 < limit < _nbytes(loss.operands[0])]
     if not losses:
-        return {}
+        return []
     readers: dict[Any, list[Node]] = {value_name(root): [_USER] for root in graph.roots}
     for node in graph.nodes:
         for operand in node.operands:
             readers.setdefault(value_name(operand), []).append(node)
-    found = [head for loss in losses if (head := _head(loss, readers)) is not None]
-    return {node: head for head in found for node in (*head.skipped, head.loss, *head.gradients)}
+    return [head for loss in losses if (head := _head(loss, readers)) is not None]
 
 
 def _nbytes(logits: Value) -> int:
@@ -185,7 +251,7 @@ def _is_usual(product: Node) -> bool:
 def _keeps_classes(node: Node) -> bool:
     if _name(node) == "aten.slice.Tensor":
         rank = len(node.meta.shape)
-        return _is_call(node) and _arguments(node).get("dim", 0) % rank != rank - 1
+        return _is_call(node) and _arguments(node.op).get("dim", 0) % rank != rank - 1
     return node.operands[0].meta.shape[-1] == node.meta.shape[-1]
 
 
@@ -210,7 +276,7 @@ def _take_gradient(head: Head, node: Node, grad: Node, readers: dict[Any, list[N
     """Adds an op that computes a gradient of the product from that of its result; returns False for any other op."""
     name, product = _name(node), head.product
     if name == "aten.linear_backward" and _is_call(node) and node.operands[1] is grad and not head.gradients:
-        wanted = _arguments(node)["output_mask"]
+        wanted = _arguments(node.op)["output_mask"]
         head.gradients[node] = tuple(place for place in range(3) if wanted[place])
         return True
     if name in _TRANSPOSES and len(node.meta.shape) == 2:
@@ -260,6 +326,6 @@ def _is_call(node: Node) -> bool:
     return hasattr(node.op.lowering, "arguments")
 
 
-def _arguments(node: Node) -> dict[str, Any]:
+def _arguments(op: OpSpec) -> dict[str, Any]:
     """Returns the arguments of an aten call; tensors are their places."""
-    return dict(node.op.lowering.arguments)  # type: ignore[attr-defined]  # only calls have these names
+    return dict(op.lowering.arguments)  # type: ignore[attr-defined]  # only calls have these names
