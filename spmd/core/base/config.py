@@ -128,6 +128,7 @@ FLAGS = (
     Flag(
         "check_graphs", bool, False, "check after each pass that its graph is legal, to find an error of this library"
     ),
+    Flag("print_graphs", bool, False, "print each graph that a pass has changed, on stderr, in short"),
     Flag("check_shardings", bool, True, "after each compile, compare the requested shardings with the chosen ones"),
     Flag(
         "process_timeout_seconds",

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ..base.config import config
 from ..compile import cache
+from ..explain import graph_text, slow_compiles
 from ..hlo.program import Program
 from ..ir.graph import Graph, Node, origin, value_name
 from ..ir.source import Line
@@ -58,9 +59,10 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
         made = row.run(graph, sync)
         if isinstance(made, str):
             reasons += [made] if made else []
-            graph = _checked(graph, made, name=row.name)
+            graph = _checked(graph, made, name=row.name, is_changed=False)
         elif isinstance(made, Changed):
-            graph, changes = _checked(made.graph, made.what, name=row.name), (*changes, made)
+            graph = _checked(made.graph, made.what, name=row.name, is_changed=True)
+            changes = (*changes, made)
             program = None if is_plan else cache.find(graph)
             if program is not None or made.is_last:
                 break
@@ -72,14 +74,17 @@ def prepared(graph: Graph, subgraph: Subgraph, left: list[Root], flow: Flow, lin
 def formed(graph: Graph, may_scan: bool = True) -> Graph:
     """The graph as it is compiled, after the passes for that."""
     for name, run in COMPILE_PASSES:
-        graph = _checked(*run(graph, may_scan), name=name)
+        made, what = run(graph, may_scan)
+        graph = _checked(made, what, name=name, is_changed=made.nodes is not graph.nodes)
     return graph
 
 
-def _checked(graph: Graph, what: str, *, name: str) -> Graph:
+def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
     """The graph that a pass has returned, with a note of what it says."""
     if config.check_graphs:
         checker.check(graph, name)
+    if is_changed and config.print_graphs:
+        slow_compiles.say(graph_text.text_of(graph, name, what))
     return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
 
 
