@@ -74,6 +74,34 @@ class TestPlain:
         batch.case("bfloat16", lambda x, w: F.conv3d(x, w, padding=1), *half, gradient=False)
         batch.check()
 
+    @pytest.mark.parametrize("axis", [None, "fsdp"])
+    def test_groups(self, axis: str | None, mesh8: spmd.Mesh) -> None:
+        """A CPU takes them one element of the window after the other: one feature each, several, a large window."""
+        batch = Batch() if axis is None else Batch(mesh=mesh8, axis=axis)
+        x = torch.randn(8, 8, 9, 7)
+        for groups, features, window, settings in (
+            (8, 8, (3, 3), {"padding": 1}),
+            (8, 16, (3, 3), {"stride": 2, "padding": 1}),
+            (8, 8, (2, 3), {"stride": (1, 3), "dilation": (2, 1)}),
+            (8, 8, (7, 7), {"padding": 3}),
+            (8, 8, (9, 7), {"padding": 1}),  # too large: XLA's convolution
+            (4, 12, (3, 3), {"stride": 2, "padding": 2, "dilation": 2}),
+            (2, 4, (3, 1), {}),
+        ):
+            name, how = f"{groups} groups, {features} features, {window}, {settings}", {**settings, "groups": groups}
+            weight, bias = torch.randn(features, 8 // groups, *window) / 4, torch.randn(features)
+            batch.case(name, lambda x, w, b, how=how: F.conv2d(x, w, b, **how), x, weight, bias)
+            weight = torch.randn(8, features // groups, *window) / 4
+            batch.case(f"transposed {name}", lambda x, w, how=how: F.conv_transpose2d(x, w, **how), x, weight)
+        line, filters = torch.randn(8, 8, 11), torch.randn(8, 1, 4) / 4
+        batch.case("causal", lambda x, w: F.conv1d(x, w, padding=3, groups=8)[..., :-3], line, filters)
+        cube, cubes = torch.randn(8, 8, 4, 3, 5), torch.randn(8, 1, 3, 3, 3) / 4
+        batch.case("three dims", lambda x, w: F.conv3d(x, w, padding=1, groups=8), cube, cubes)
+        batch.case("float64", lambda x, w: F.conv1d(x, w, groups=8), line.double(), filters.double())
+        half = line.bfloat16(), filters.bfloat16()
+        batch.case("bfloat16", lambda x, w: F.conv1d(x, w, groups=8), *half, gradient=False)
+        batch.check()
+
     @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
     def test_other_dtypes(self, dtype):
         batch = Batch()
@@ -176,3 +204,19 @@ class TestSharded:
                         torch.randn(4, 4, size, size) / 4 / size,
                     )
         batch.check()
+
+    def test_height_of_groups(self, mesh8):
+        """Sharded rows are one exchange with the neighbours, not one for each element of the window."""
+        x, w = torch.randn(2, 8, 16, 6), torch.randn(8, 1, 3, 3)
+        ours, weight = x.to("xla").requires_grad_(), w.to("xla").requires_grad_()
+        spmd.mark_sharding(ours, mesh8, (None, None, "fsdp", None))
+        made = F.conv2d(torch.relu(ours), weight, padding=1, groups=8)
+        made.square().sum().backward()
+        spmd.sync()
+        x.requires_grad_()
+        w.requires_grad_()
+        expected = F.conv2d(torch.relu(x), w, padding=1, groups=8)
+        expected.square().sum().backward()
+        for one, other in ((made, expected), (ours.grad, x.grad), (weight.grad, w.grad)):
+            torch.testing.assert_close(one.cpu(), other, rtol=1e-4, atol=1e-4)
+        assert spmd.metrics.compiles()[-1].collectives["collective-permute"] <= 8, spmd.explain()
