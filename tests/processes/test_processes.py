@@ -138,9 +138,9 @@ class TestUse:
         where = r".*programs\.py:\d+ in "
         for name, message in {
             "pending": rf"item.* at {where}.*float32\[\] has not run yet.*Call spmd\.sync\(\) in every process first",
-            "split": rf"cpu\(\).* at {where}.*split over several processes.*spmd\.full_tensor\(t\), called by every",
-            "print": r"split over several processes",
-            "save": r"split over several processes",
+            "split": rf"cpu\(\).* at {where}.*sharded over several processes.*spmd\.full_tensor\(t\), called by every",
+            "print": r"sharded over several processes",
+            "save": r"sharded over several processes",
             "uneven part": r"ValueError: a part of shape \[3, 2\] cannot be split over the devices of a process",
             "pieces": r"expected a shard for each of this process's 4 devices that hold one \(ids \d, .*\), got 3",
             "part of the devices": r"ValueError: Mesh: with several processes a mesh holds every device, but 4 of 8",
