@@ -19,6 +19,8 @@ WIDTH, CLASSES, LAYERS = 16, 48, 8
 
 @pytest.fixture(autouse=True)
 def rolled() -> Iterator[None]:
+    """Nothing of another test is pending, and layers are scanned wherever possible."""
+    spmd.sync()
     before = spmd.config.scan_layers
     spmd.config.scan_layers = "always"
     yield
