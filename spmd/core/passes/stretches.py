@@ -23,24 +23,24 @@ def numbered(ops: Sequence[OpSpec]) -> np.ndarray:
 
 
 def repeated(
-    symbols: Sequence[np.ndarray], taken: np.ndarray, least: int, *, fewest: int = FEWEST_ITERATIONS
+    symbols: Sequence[np.ndarray], taken: np.ndarray, least: int, *, fewest: int = FEWEST_ITERATIONS, shortest: int = 1
 ) -> list[tuple[int, int, int]]:
     """Returns stretches (start, stop, period) of ops that are not taken, in which every op is that of a period earlier;
     those that spare most ops first, all of them at least `least`.
 
     symbols: each array has a number per op, equal for ops that may be the same op of two iterations. fewest: the fewest
-    iterations.
+    iterations. shortest: of a shorter period the least multiple of that many ops is taken.
     """
-    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least, fewest)}
+    found = {stretch for numbers in symbols for stretch in _stretches_of(numbers, taken, least, fewest, shortest)}
     return [(start, stop, -period) for _, period, start, stop in sorted(found, reverse=True)]
 
 
 def _stretches_of(
-    symbols: np.ndarray, taken: np.ndarray, least: int, fewest: int
+    symbols: np.ndarray, taken: np.ndarray, least: int, fewest: int, shortest: int
 ) -> Iterator[tuple[int, int, int, int]]:
     """Yields such stretches as (ops spared, -period, start, stop)."""
     symbols = np.where(taken, -1 - np.arange(len(symbols)), symbols)  # a taken op is equal to no other
-    for period in _periods(symbols, least):
+    for period in {period * -(-shortest // period) for period in _periods(symbols, least)}:
         is_equal = np.concatenate(([False], symbols[:-period] == symbols[period:], [False]))
         edges = np.flatnonzero(is_equal[1:] != is_equal[:-1])
         for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):

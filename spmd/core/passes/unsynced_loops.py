@@ -56,9 +56,8 @@ def loop_in(nodes: Sequence[Node]) -> tuple[Loop, list[int]] | None:
     symbols = [symbol(node) for node in nodes]
     start = stop = period = 0
     shares = False
-    equal = repeated([numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2)
-    for first, last, distance in sorted(equal, key=lambda stretch: stretch[2]):
-        likely = distance * -(-SHORTEST // distance)
+    equal = repeated([numbered(symbols)], np.zeros(len(nodes), bool), SHORTEST, fewest=2, shortest=SHORTEST)
+    for first, last, likely in sorted(equal, key=lambda one: (one[2], one[0] - one[1], one[0])):
         run = _longest_run(nodes[first:last], position, likely)
         if run[1] - run[0] >= max(2 * likely, stop - start + likely):
             start, stop, shares = run[0] + first, run[1] + first, run[2]
