@@ -1,4 +1,4 @@
-"""A graph as text, for `config.print_graphs`: an op a line, equal lines counted."""
+"""A graph as text, for `config.print_graphs`: an op a line."""
 
 import itertools
 

@@ -37,7 +37,7 @@ def _is_few(num_pixels, window, groups):
 
 
 def _is_depthwise(x, kernel):
-    """True where each group has one feature of x and is whole: the CPU's time is 1/6 to 1/38 of XLA's own loops."""
+    """True for groups of one feature of x with unsharded pixels: the CPU's time is 1/6 to 1/38 of XLA's own loops."""
     return x.shape[1] > kernel.shape[1] == 1 and _is_by_element(kernel.shape[2:], x)
 
 
@@ -145,7 +145,7 @@ def _kernel_grad(x, grad, window, stride, padding, dilation, groups):
         return jnp.einsum("nckp,nop->ock", patches, grad).reshape(grad.shape[1], x.shape[1], *window)
 
     def product_of_groups(x, grad):
-        # XLA's own loops, the only way on a CPU, take 4 to 300 times as long.
+        # XLA's own loops, its only way on a CPU, take up to 300 times as long (32 groups of 4, docs/benchmarks.md).
         inner, features = x.shape[1] // groups, grad.shape[1] // groups
         grad = grad.astype(wide(x.dtype)).reshape(x.shape[0], groups, features, -1)
         taken = [pixels.reshape(x.shape[0], groups, inner, -1) for pixels in _taken(x, window, stride, pads, dilation)]

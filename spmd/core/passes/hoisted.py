@@ -16,7 +16,7 @@ from ..lower.row_ops import WaitForAll
 from .rewrite import Rewrite
 
 
-class _Ahead(NamedTuple):
+class _Hoisted(NamedTuple):
     """values: computed before a loop begins. ops: the ops behind the loop that must be lowered for them."""
 
     values: list[Value]
@@ -29,7 +29,7 @@ def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
     found = find(graph) if may_scan else {}
     if not found:
         return graph, ""
-    moved = {node for ahead in found.values() for node in ahead.ops}
+    moved = {node for late in found.values() for node in late.ops}
     made = Rewrite(graph)
     for node in graph.nodes:
         if node in found:
@@ -45,11 +45,11 @@ def hoist(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
             made.replace(entering.values(), wait)
         if node not in moved:
             made.copy(node)
-    count = sum(len(ahead.values) for ahead in found.values())
+    count = sum(len(late.values) for late in found.values())
     return made.graph(), f"{count} values before loops"
 
 
-def find(graph: Graph) -> dict[Node, _Ahead]:
+def find(graph: Graph) -> dict[Node, _Hoisted]:
     """Returns, by each loop with a carry, the late values that are smaller than the operands
     that their computation keeps alive."""
     loops = [(place, node) for place, node in enumerate(graph.nodes) if _has_carry(node)]
@@ -65,7 +65,7 @@ def find(graph: Graph) -> dict[Node, _Ahead]:
         wanted = [value for name, value in late.items() if _is_wanted(name, value, loop, late, readers)]
         if wanted:
             ends = [_smallest(value, graph, outside, readers) for value in wanted]
-            found[node] = _Ahead([value for value, _ in ends], [node for _, ops in ends for node in ops])
+            found[node] = _Hoisted([value for value, _ in ends], [node for _, ops in ends for node in ops])
         start = loop + 1
     return found
 

@@ -47,10 +47,10 @@ def step(model: nn.Module, x: Tensor) -> Tensor:
 
 def found(monkeypatch: Any, rows: int) -> list[tuple[int, ...]]:
     """Runs a step of so many rows like torch does; the shapes of what its backward loop waits for."""
-    seen: list[tuple[Graph, dict[Node, hoisted._Ahead]]] = []
+    seen: list[tuple[Graph, dict[Node, hoisted._Hoisted]]] = []
     find = hoisted.find
 
-    def noting(graph: Graph) -> dict[Node, hoisted._Ahead]:
+    def noting(graph: Graph) -> dict[Node, hoisted._Hoisted]:
         seen.append((graph, find(graph)))
         return seen[-1][1]
 
