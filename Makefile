@@ -19,7 +19,7 @@ install: $(INSTALLED)  ## make .venv and install everything into it; instant the
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(RUN) || $(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet -c constraints.txt torch==2.13.0
-	$(RUN) -m pip install --quiet -c constraints.txt -e '.[test,recipes]'
+	$(RUN) -m pip install --quiet -c constraints.txt -e '.[test,recipes,frameworks]'
 	touch $@
 
 train: $(INSTALLED)  ## train a GPT on 8 simulated devices; ARGS="--mesh data=2,fsdp=4" goes through
