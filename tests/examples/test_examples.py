@@ -1,0 +1,60 @@
+"""The programs that people start from run with only the device string changed: losses are the CPU's, sharded too."""
+
+import importlib
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+FOLDER = Path(__file__).resolve().parent
+# The command lines, by example. Dropout draws other numbers on another device, so it is off where numbers are compared.
+COMMANDS = {
+    "mnist": ["mnist", "--dropout", "0"],
+    "vae": ["vae"],
+    "dcgan": ["dcgan"],
+    "super_resolution": ["super_resolution"],
+    "siamese": ["siamese"],
+    "gat": ["gat"],
+    "lstm": ["word_language_model", "--model", "LSTM"],
+    "gru": ["word_language_model", "--model", "GRU"],
+    "transformer": ["word_language_model", "--model", "Transformer"],
+    "reinforce": ["reinforcement_learning"],
+    "actor_critic": ["reinforcement_learning", "--critic", "--steps", "2"],
+    "vision_transformer": ["vision_transformer"],
+    "nanogpt": ["nanogpt"],
+    "time_sequence": ["time_sequence", "--steps=1", "--length=24", "--waves=8", "--iterations=3", "--future=9"],
+}  # fmt: skip
+# One device plays these, a state or a batch of one a step.
+ALONE = {"reinforce", "actor_critic", "time_sequence"}
+# Of each kind one runs in `make test`.
+SHORT = {"mnist", "dcgan", "gat", "transformer", "actor_critic", "vision_transformer", "time_sequence"}
+SHORT_SHARDED = {"vae", "gat", "vision_transformer", "gru"}
+# A transformer whose batch is its second dim has no fast path in torch, which says so.
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+
+
+def chosen(names: Iterable[str], short: set[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in short else pytest.mark.long) for name in names]
+
+
+def run(name: str, *more: str) -> torch.Tensor:
+    """Runs an example; returns the figures that it printed."""
+    module, *arguments = COMMANDS[name]
+    sys.path.insert(0, str(FOLDER))
+    try:
+        return torch.tensor(importlib.import_module(module).main([*arguments, *more]))
+    finally:
+        sys.path.remove(str(FOLDER))
+
+
+@pytest.mark.parametrize("name", chosen(COMMANDS, SHORT))
+def test_on_the_device(name: str) -> None:
+    torch.testing.assert_close(run(name, "--device", "xla"), run(name), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("name", chosen((name for name in COMMANDS if name not in ALONE), SHORT_SHARDED))
+def test_sharded(name: str) -> None:
+    torch.testing.assert_close(run(name, "--device", "xla", "--fsdp"), run(name), rtol=2e-4, atol=2e-4)
