@@ -1,0 +1,143 @@
+"""Train torchtitan's own Llama by torchtitan's own configuration: FSDP and tensor parallel on eight simulated devices.
+
+    pip install 'torch-spmd[torchtitan]'
+    python recipes/train_torchtitan.py                                  # llama3_debugmodel, bfloat16 over float32
+    python recipes/train_torchtitan.py --tensor 2 --sequence 256        # fsdp=4, tensor=2
+    python recipes/train_torchtitan.py --config llama3_8b --target v5p:2x4x4   # plan it for a TPU slice
+
+Model, optimizer groups, learning rates, clipping and precision are torchtitan's objects as its configuration has them;
+only what places them on devices (its `parallelize`) is this library's. Attention is torchtitan's own
+`ScaledDotProductAttention`, since a batch here is one document a row; the text is Python's documentation, as bytes.
+"""
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs without being installed, too
+
+import fsdp
+import spmd
+from recipes import text, training
+
+# The dims that Megatron's tensor parallel shards, by torchtitan's names of its Linears.
+RULES = {
+    "tok_embeddings.weight": spmd.P("tensor", None),
+    "**.{wq,wk,wv,wqkv,w1,w3,w13}.weight": spmd.P("tensor", None),
+    "**.{wo,w2}.weight": spmd.P(None, "tensor"),
+    "lm_head.weight": spmd.P("tensor", None),
+}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", default="llama3_debugmodel", help="a function of torchtitan's config registry")
+    parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
+    parser.add_argument("--tensor", type=int, default=1, help="size of the mesh axis tensor; the rest is fsdp")
+    parser.add_argument("--steps", type=int, help="default: the configuration's")
+    parser.add_argument("--sequence", type=int, default=128, help="bytes of a row (default 128)")
+    parser.add_argument("--target", help="plan the step for a TPU slice, v5p:2x4x4; nothing is trained")
+    args = parser.parse_args(arguments)
+    if args.devices % args.tensor:
+        parser.error(f"--devices {args.devices} must be a multiple of --tensor {args.tensor}")
+    return args
+
+
+def configuration(name: str) -> Any:
+    """Returns torchtitan's configuration of a name, for rows of one document each."""
+    try:
+        from torchtitan.models.common.attention import ScaledDotProductAttention
+        from torchtitan.models.llama3 import config_registry
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error}; pip install 'torch-spmd[torchtitan]'") from error
+    if not hasattr(config_registry, name):
+        known = ", ".join(one for one in dir(config_registry) if one.startswith("llama3_"))
+        raise SystemExit(f"--config {name} is not in torchtitan's registry; it has {known}")
+    config = getattr(config_registry, name)()
+    for layer in config.model_spec.model.layers:
+        layer.attention.inner_attention = ScaledDotProductAttention.Config()
+    return config
+
+
+def parallelize(model: nn.Module, config: Any, mesh: spmd.Mesh) -> nn.Module:
+    """Shards the parameters by rules and FSDP; each layer is a unit, in the configuration's precision."""
+    if "tensor" in mesh.axis_names:
+        spmd.ShardingRules(RULES).apply(model, mesh)
+    how = config.training
+    policy = fsdp.MixedPrecisionPolicy(
+        param_dtype=getattr(torch, how.mixed_precision_param), reduce_dtype=getattr(torch, how.mixed_precision_reduce)
+    )
+    for layer in model.layers.values():
+        fsdp.fully_shard(layer, mesh=mesh, mp_policy=policy)
+    return fsdp.fully_shard(model, mesh=mesh, mp_policy=policy)
+
+
+def optimizer_of(config: Any, model: nn.Module) -> torch.optim.Optimizer:
+    """Returns the optimizer of the configuration's one parameter group."""
+    (group,) = config.optimizer.param_groups
+    return getattr(torch.optim, group.optimizer_name)(model.parameters(), **group.optimizer_kwargs)
+
+
+def factor(step: int, *, schedule: Any, steps: int) -> float:
+    """The learning rate's factor: a linear warmup, then a plateau and a linear decay of the last steps."""
+    if step < schedule.warmup_steps:
+        return (step + 1) / (schedule.warmup_steps + 1)
+    decay = round(steps * schedule.decay_ratio) if schedule.decay_ratio is not None else steps - schedule.warmup_steps
+    return max(schedule.min_lr_factor, min(1.0, (steps - step) / max(1, decay)))
+
+
+def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, clip: float) -> Tensor:
+    """Runs a step, written as for one device."""
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), labels.flatten())
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), clip)
+    optimizer.step()
+    optimizer.zero_grad()
+    return loss.detach()
+
+
+def main(arguments: list[str] | None = None) -> list[float]:
+    """Trains; returns the losses."""
+    args = parse(arguments)
+    spmd.simulate(args.devices)
+    console, config = training.make_console(), configuration(args.config)
+    shape = {"fsdp": args.devices // args.tensor} | ({"tensor": args.tensor} if args.tensor > 1 else {})
+    mesh = spmd.Mesh(range(args.devices), tuple(shape.values()), tuple(shape))
+    torch.manual_seed(0)
+    with torch.device("meta" if args.target else "xla"):
+        model = config.model_spec.model.build()
+    if not args.target:
+        model.init_states()
+        spmd.sync()  # tables of positions, which are no random draws, are computed apart from the first step
+    model = parallelize(model, config, mesh)
+    optimizer, steps = optimizer_of(config, model), args.steps or config.training.steps
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, partial(factor, schedule=config.lr_scheduler, steps=steps)
+    )
+    batch = config.training.local_batch_size * (args.devices // args.tensor)
+
+    def put(tokens: Tensor) -> Tensor:
+        return spmd.mark_sharding(tokens.to("xla"), mesh, ("fsdp", None))
+
+    if args.target:
+        given = torch.zeros(batch, args.sequence, dtype=torch.long)
+        step = model, optimizer, put(given), put(given), config.training.max_norm
+        console.print(training.plan_step(train_step, *step, target=args.target))
+        return []
+    corpus, losses = text.load(), []
+    rows = text.batches(corpus.train, batch=batch, sequence=args.sequence, seed=0)
+    for number, (tokens, labels) in zip(range(1, steps + 1), rows, strict=False):
+        losses.append(train_step(model, optimizer, put(tokens), put(labels), config.training.max_norm).item())
+        schedule.step()
+        console.print(f"step {number:4}  loss {losses[-1]:.4f}  lr {schedule.get_last_lr()[0]:.2e}", highlight=False)
+    console.print(f"{spmd.metrics.num_compiles()} compiles", highlight=False)
+    return losses
+
+
+if __name__ == "__main__":
+    main()
