@@ -91,7 +91,9 @@ def factor(step: int, *, schedule: Any, steps: int) -> float:
     return max(schedule.min_lr_factor, min(1.0, (steps - step) / max(1, decay)))
 
 
-def train_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, clip: float) -> Tensor:
+def train_step(
+    model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor, labels: Tensor, clip: float
+) -> Tensor:
     """Runs a step, written as for one device."""
     loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1).float(), labels.flatten())
     loss.backward()
@@ -116,9 +118,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
         spmd.sync()  # tables of positions, which are no random draws, are computed apart from the first step
     model = parallelize(model, config, mesh)
     optimizer, steps = optimizer_of(config, model), args.steps or config.training.steps
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        optimizer, partial(factor, schedule=config.lr_scheduler, steps=steps)
-    )
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, partial(factor, schedule=config.lr_scheduler, steps=steps))
     batch = config.training.local_batch_size * (args.devices // args.tensor)
 
     def put(tokens: Tensor) -> Tensor:

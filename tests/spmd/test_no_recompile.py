@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 import spmd
 
@@ -301,3 +302,24 @@ class TestExplain:
         with pytest.raises(TypeError, match="expected a function written in Python, a text or None, got 3"):
             spmd.explain(3)  # type: ignore[arg-type]
         assert kept.shape == (2, 3)
+
+
+class TestInitialisation:
+    """Draws of one shape are one program whatever their spread: layers initialised by their depth."""
+
+    def test_depth_scaled(self) -> None:
+        layers = [nn.Linear(6, 6, bias=False, device="xla") for _ in range(5)]
+        spmd.sync()
+        for depth, layer in enumerate(layers, 1):
+            nn.init.normal_(layer.weight, mean=0.5 * depth, std=0.02 / depth)
+            spmd.sync()
+            if depth == 1:
+                compiled = spmd.metrics.num_compiles()
+        assert spmd.metrics.num_compiles() == compiled
+        for depth, layer in enumerate(layers, 1):
+            nn.init.uniform_(layer.weight, -depth, -0.5 * depth)
+            spmd.sync()
+            assert -depth <= layer.weight.min() and layer.weight.max() <= -0.5 * depth
+            if depth == 1:
+                compiled = spmd.metrics.num_compiles()
+        assert spmd.metrics.num_compiles() == compiled

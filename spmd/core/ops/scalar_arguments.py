@@ -47,6 +47,8 @@ SCALAR_ARGUMENTS: dict[str, frozenset[str]] = {
         "index_fill": ("value",),
         "scalar_tensor": ("s",),
         "bernoulli": ("p",),
+        "normal": ("mean", "std"),
+        "uniform": ("from", "to"),
         "_fused_adagrad": ("lr",),
         "_fused_adam": ("lr", "beta1", "beta2"),
         "_fused_adamw": ("lr", "beta1", "beta2"),
