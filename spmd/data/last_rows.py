@@ -112,7 +112,7 @@ class _Together:
             if time.monotonic() > deadline:
                 raise ProcessError(
                     f"process {processes.index()} has waited {config.process_timeout_seconds} s "
-                    f"(config.process_timeout_seconds) for batch {number} of process {process}: with last=\"drop\" and "
+                    f'(config.process_timeout_seconds) for batch {number} of process {process}: with last="drop" and '
                     'last="pad" all processes iterate over their loaders in the same order'
                 )
         return None

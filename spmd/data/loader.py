@@ -76,7 +76,7 @@ class DataLoader:
             raise ValueError(f"DataLoader: expected prefetch to be 1 or more batches, got {prefetch!r}")
         if spec is None or (default is not None and not isinstance(spec, Mapping)):
             raise TypeError(
-                f"DataLoader: expected a spec for all tensors, or a dict of specs by key (and a default for other keys), "
+                "DataLoader: expected a spec for all tensors, or a dict of specs by key, with a default for others, "
                 f"got spec={spec!r}, default={default!r}"
             )
         self.loader = loader

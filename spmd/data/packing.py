@@ -98,11 +98,13 @@ class PackedDocuments(IterableDataset[_Document]):
         }
         sizes = {key: tuple(value.shape) for key, value in made.items()}
         if len(set(sizes.values())) != 1 or len(next(iter(sizes.values()))) != 1:
-            raise ValueError(f"PackedDocuments: expected one-dimensional values of one length in a document, got {sizes}")
+            raise ValueError(
+                f"PackedDocuments: expected one-dimensional values of one length in a document, got {sizes}"
+            )
         if not self.split and _size(made) > self.length:
             raise ValueError(
-                f"PackedDocuments: a document of {_size(made)} tokens does not fit in a row of {self.length}; cut it, or "
-                "give split=True"
+                f"PackedDocuments: a document of {_size(made)} tokens does not fit in a row of {self.length}; cut it, "
+                "or give split=True"
             )
         return made
 

@@ -28,7 +28,7 @@ class Placed:
     """A tensor's data on the devices: what a thread may make that records nothing."""
 
     meta: Meta
-    buffer: jax.Array
+    array: jax.Array
     sharding: Sharding
 
 
@@ -113,7 +113,7 @@ class Placing:
         self._is_in_place = first.platform == "cpu"
 
     def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
-        """Uploads a batch: a tree with a `Placed` for each tensor. With `rows`, its first `kept` rows, padded to `rows`."""
+        """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded to so many."""
         self.specs.check(batch)
 
         def placed(path: Path, leaf: Any) -> Placed:
@@ -121,7 +121,7 @@ class Placing:
 
         made = mapped(batch, is_data, placed)
         for one in _all_placed(made):
-            one.buffer.block_until_ready()  # the source may write into its memory now
+            one.array.block_until_ready()  # the source may write into its memory now
         return made
 
     def upload(self, path: Path, value: Any, kept: int | None, rows: int | None) -> Placed:
@@ -152,7 +152,7 @@ class Placing:
         return (shape[0], fitting, *shape[2:])
 
     def _array(self, path: Path, value: Any, shape: tuple[int, ...], kept: int | None) -> np.ndarray:
-        """The values in memory of their own, padded to the shape; where nothing reads them later, the value's memory."""
+        """The values, padded to the shape, in memory of their own or, where nothing reads it later, the value's."""
         if isinstance(value, torch.Tensor):
             if value.device.type != "cpu" or value.layout is not torch.strided:
                 raise TypeError(
@@ -173,7 +173,6 @@ class Placing:
         else:  # `torch.from_numpy` warns of memory that is read only
             transfer.host_array(made)[tuple(slice(0, dim) for dim in taken.shape)] = taken
         return transfer.host_array(made)
-
 
 
 def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
@@ -208,7 +207,7 @@ def tensors(tree: Any) -> Any:
     def tensor(_: Path, placed: Placed) -> torch.Tensor:
         if recording() is not None:
             return abstract(placed.meta, placed.sharding)
-        data = DeviceData(placed.meta, buffer=placed.buffer, sharding=placed.sharding, source=source)
+        data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)
         return wrap(placed.meta, Storage(data, placed.meta, placed.sharding))
 
     return mapped(tree, _is_placed, tensor)

@@ -93,9 +93,9 @@ def _generators(source: Any) -> list[torch.Generator]:
 def set_epoch(source: Any, epoch: int) -> None:
     """Sets the epoch of a source, or of those of its dataset and samplers that have one."""
     batch_sampler = getattr(source, "batch_sampler", None)
-    inner = [getattr(source, "dataset", None), getattr(source, "sampler", None), batch_sampler]
-    inner.append(getattr(batch_sampler, "sampler", None))
-    owners = [source] if hasattr(source, "set_epoch") else inner
+    inner = [getattr(source, name, None) for name in ("dataset", "sampler")]
+    inner += [batch_sampler, getattr(batch_sampler, "sampler", None)]
+    owners: list[Any] = [source] if hasattr(source, "set_epoch") else inner
     for owner in {id(each): each for each in owners}.values():
         if hasattr(owner, "set_epoch"):
             owner.set_epoch(epoch)

@@ -18,9 +18,7 @@ def is_data(value: Any) -> bool:
     return isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype in NUMPY_TO_TORCH)
 
 
-def mapped(
-    batch: Any, is_leaf: Callable[[Any], bool], function: Callable[[Path, Any], Any], path: Path = ()
-) -> Any:
+def mapped(batch: Any, is_leaf: Callable[[Any], bool], function: Callable[[Path, Any], Any], path: Path = ()) -> Any:
     """Returns the batch with `function(path, leaf)` for each leaf, in new containers of the same types.
 
     All other values are the same objects, containers without a leaf included.
@@ -72,7 +70,9 @@ def with_mask(batch: Any, is_leaf: Callable[[Any], bool], mask: Any, key: str) -
     """The batch with one more entry: under `key` in a mapping, last in a tuple or list, beside a bare tensor."""
     if isinstance(batch, Mapping):
         if key in batch:
-            raise ValueError(f'DataLoader: last="pad" adds a mask under {key!r}, which the batch has already; rename it')
+            raise ValueError(
+                f'DataLoader: last="pad" adds a mask under {key!r}, which the batch has already; rename it'
+            )
         return _mapping(batch, {**batch, key: mask})
     if is_leaf(batch):
         return batch, mask
