@@ -17,13 +17,13 @@ from spmd import P
 NAMES = {
     spmd: (
         "AbstractError BodyError DataLoader HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError "
-        "RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device device_ids "
-        "eager explain from_local_shards from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo "
-        "initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ local_shards manual_seed "
-        "mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
-        "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
-        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use_sharding "
-        "while_loop"
+        "RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device "
+        "device_ids eager explain from_local_shards from_process_local full_state_dict full_tensor get_hlo "
+        "get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
+        "local_shards manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile "
+        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index reduce_gradient_in "
+        "register_lowering register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding "
+        "simulate suggest sync use_sharding while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.data: "DataLoader PackedDocuments",

@@ -113,7 +113,7 @@ class Placing:
         self._is_in_place = first.platform == "cpu"
 
     def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
-        """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded to so many."""
+        """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded."""
         self.specs.check(batch)
 
         def placed(path: Path, leaf: Any) -> Placed:

@@ -16,8 +16,6 @@ import spmd
 from spmd import Mesh, P
 from spmd.data import PackedDocuments
 
-pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated:UserWarning")  # torchdata 0.11, torch 2.13
-
 
 class Squares(data.Dataset):
     """Samples of a map-style dataset."""
