@@ -6,8 +6,8 @@
 
 The source waits (`--delay`, a part of the step's own time, which is measured first) as for a disk, and fills one buffer
 again and again. The two loops alternate in one process, and read the loss after each step (`--no-read`: at the end
-alone, so that the host runs ahead of the devices by itself). "Waited" is the time in which the loop has no batch: in the
-source and, in the plain loop, in `.to("xla")` and `mark_sharding`; the first batch of a pass is always waited for.
+alone, so that the host runs ahead of the devices by itself). "Waited" is the time in which the loop has no batch: in
+the source and, in the plain loop, in `.to("xla")` and `mark_sharding`; each pass waits for its first batch.
 """
 
 import argparse
@@ -29,7 +29,9 @@ import spmd
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--delay", type=float, default=0.5, metavar="STEPS", help="the source's wait (default half a step)")
+    parser.add_argument(
+        "--delay", type=float, default=0.5, metavar="STEPS", help="the source's wait (default half a step)"
+    )
     parser.add_argument("--rows", type=int, default=1024, help="rows of a batch (default %(default)s)")
     parser.add_argument("--width", type=int, default=4096, help="floats in a row (default %(default)s)")
     parser.add_argument("--hidden", type=int, default=512, help="width of the model (default %(default)s)")

@@ -84,9 +84,9 @@ class PackedDocuments(IterableDataset[_Document]):
             while (row := self._full_row()) is not None:
                 yield row
         rest, self._waiting = self._waiting, []
-        self._position = self._source.between()
         if any(map(_size, rest)):
             yield self._row(rest)
+        self._position = self._source.between()
 
     def _checked(self, document: Any) -> _Document:
         """The document's tokens by key. Raises ValueError where their numbers differ, or none fits in a row."""

@@ -1,7 +1,7 @@
 """Resumable: iterations of any source that can be saved and continued, by the source's own state or by counting."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,54 +22,63 @@ class Resumable:
     def __init__(self, source: Iterable[Any]) -> None:
         self.source: Any = source
         self._has_state = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
+        self._is_counted = not self._has_state  # or its iterators have a state, which the first one shows
         # The state of a `datasets` stream stays until another is loaded, and of an epoch's end gives nothing more.
         self._is_stream = self._has_state and type(source).__module__.partition(".")[0] == "datasets"
 
     def iteration(self, position: Position | None) -> "Iteration":
-        """A new iteration, from a position on, else from the start."""
+        """A new iteration, from a position on, else from the start. Raises ValueError for one of another source."""
         position = position or {"items": 0, "state": None, "generators": []}
-        if self._has_state and (position["state"] is not None or self._is_stream):
-            self.source.load_state_dict(copy.deepcopy(position["state"]))
-        generators = [] if self._has_state else _generators(self.source)
-        for generator, state in zip(generators, position["generators"], strict=False):
-            generator.set_state(state)
-        starts = [generator.get_state() for generator in generators]
-        iterator = iter(self.source)
-        if not self._has_state and hasattr(iterator, "get_state") and hasattr(iterator, "set_state"):
-            if position["state"] is not None:
-                iterator.set_state(position["state"])
-            return Iteration(iterator, iterator.get_state, [], position["items"], 0)
+        taken, state, given = position["items"], position["state"], position["generators"]
         if self._has_state:
-            return Iteration(iterator, self.source.state_dict, [], position["items"], 0)
-        return Iteration(iterator, None, starts, position["items"], position["items"])
+            if state is not None or self._is_stream:
+                self.source.load_state_dict(copy.deepcopy(state))
+            return Iteration(iter(self.source), self.source.state_dict, taken)
+        generators = _generators(self.source)
+        if given and len(given) != len(generators):
+            raise self._of_another(f"one with {len(given)} generators, which has {len(generators)}")
+        for generator, its_state in zip(generators, given, strict=False):  # none are given at the start
+            generator.set_state(its_state)
+        starts = [generator.get_state() for generator in generators]
+        iterator: Any = iter(self.source)
+        self._is_counted = not (hasattr(iterator, "get_state") and hasattr(iterator, "set_state"))
+        if self._is_counted and state is not None:
+            raise self._of_another("one with a state of its own, which has none")
+        if self._is_counted:
+            return Iteration(iterator, None, taken, starts)
+        if state is not None:
+            iterator.set_state(state)
+        return Iteration(iterator, iterator.get_state, taken)
+
+    def _of_another(self, difference: str) -> ValueError:
+        return ValueError(
+            f"load_state_dict: expected the state of a {type(self.source).__name__} like this, got that of {difference}; "
+            "resume with the same source"
+        )
 
     def between(self) -> Position:
         """The position between two epochs."""
         has_state = self._has_state and not self._is_stream
-        generators = [] if self._has_state else [generator.get_state() for generator in _generators(self.source)]
-        state = copy.deepcopy(self.source.state_dict()) if has_state else None
-        return {"items": 0, "state": state, "generators": generators}
+        return {**self.start(), "state": copy.deepcopy(self.source.state_dict()) if has_state else None}
 
     def start(self) -> Position:
         """The position before the first epoch."""
-        generators = [] if self._has_state else [generator.get_state() for generator in _generators(self.source)]
-        return {"items": 0, "state": None, "generators": generators}
+        generators = _generators(self.source) if self._is_counted else []
+        return {"items": 0, "state": None, "generators": [generator.get_state() for generator in generators]}
 
 
 class Iteration:
     """One pass over a source. Any thread may take its items, one at a time."""
 
-    def __init__(self, iterator: Iterator[Any], state: Any, starts: list[torch.Tensor], taken: int, skip: int) -> None:
+    def __init__(self, iterator: Iterator[Any], state: Any, taken: int, starts: Sequence[torch.Tensor] = ()) -> None:
         self._iterator = iterator
-        self._state = state
-        self._starts = starts
+        self._state = state  # a function; None where items are counted
         self._taken = taken
-        self._skip = skip
+        self._starts = list(starts)
 
     def __iter__(self) -> Iterator[tuple[Any, Position]]:
         """Yields each item and the position after it."""
-        while self._skip:
-            self._skip -= 1
+        for _ in range(self._taken if self._state is None else 0):
             if next(self._iterator, self) is self:
                 return
         for item in self._iterator:

@@ -588,6 +588,18 @@ class TestResume:
         second.load_state_dict(first.state_dict())
         assert values(second) == values(first)
 
+    def test_other_source(self, mesh1: Mesh) -> None:
+        loader = spmd.DataLoader(shuffled(), mesh1, ROWS)
+        dataset = data.TensorDataset(numbers(4))
+        sampler = data.RandomSampler(dataset, generator=torch.Generator())
+        other = spmd.DataLoader(data.DataLoader(dataset, sampler=sampler), mesh1, ROWS)
+        other.load_state_dict(loader.state_dict())
+        with pytest.raises(ValueError, match="got that of one with 1 generators, which has 2; resume with the same"):
+            iter(other)
+        other.load_state_dict({**loader.state_dict(), "position": {"items": 1, "state": {}, "generators": []}})
+        with pytest.raises(ValueError, match="got that of one with a state of its own, which has none"):
+            iter(other)
+
     def test_is_saved_by_torch(self, mesh1: Mesh, tmp_path: Any) -> None:
         loader = spmd.DataLoader(shuffled(), mesh1, ROWS)
         next(iter(loader))
@@ -674,7 +686,7 @@ class TestPacking:
             PackedDocuments([], 0)
 
     @pytest.mark.parametrize("split", [False, True])
-    @pytest.mark.parametrize("before", [1, 2, 3])
+    @pytest.mark.parametrize("before", [1, 2, 5, 6, 7, 8, 9])
     def test_resume(self, split: bool, before: int, mesh1: Mesh) -> None:
         def make() -> data.DataLoader[Any]:
             documents = [torch.full((size,), size) for size in (5, 3, 9, 1, 1, 8, 2, 6, 4, 7, 3, 3)]
