@@ -52,7 +52,7 @@ class Resumable:
 
     def _of_another(self, difference: str) -> ValueError:
         return ValueError(
-            f"load_state_dict: expected the state of a {type(self.source).__name__} like this, got that of {difference}; "
+            f"load_state_dict: expected the state of this {type(self.source).__name__}, got that of {difference}; "
             "resume with the same source"
         )
 
