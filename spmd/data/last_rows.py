@@ -15,6 +15,7 @@ from .resumable import Iteration, Position
 from .trees import leaves, name_of
 
 LAST = ("keep", "drop", "pad")
+_ENDED = -1  # in place of a number of rows: the process has no more batches
 
 
 @dataclass(slots=True)
@@ -48,9 +49,9 @@ class Rows:
         for number in itertools.count():
             item = next(items, None)
             batch, position = item or (batch, position)
-            own = 0 if item is None else self._counted(batch)
+            own = _ENDED if item is None else self._counted(batch)
             counts = [own] if together is None else together.counts(number, own)
-            if not any(counts) or (self.last == "drop" and 0 in counts):
+            if {*counts} == {_ENDED} or (self.last == "drop" and _ENDED in counts):
                 return
             if self.last == "drop" and any(count != self.full for count in counts):
                 continue
@@ -58,7 +59,7 @@ class Rows:
                 raise ValueError(
                     'DataLoader: last="pad": this process has no batch, and others have; give each process at least one'
                 )
-            yield HostBatch(batch, position, None if self.last == "drop" else own)
+            yield HostBatch(batch, position, None if self.last == "drop" else max(own, 0))
 
     def _counted(self, batch: Any) -> int:
         """The rows of a batch. Raises ValueError where its tensors differ in it, or where it has too many."""
@@ -91,12 +92,12 @@ class _Together:
         self._is_stopped = is_stopped
 
     def counts(self, number: int, own: int) -> list[int]:
-        """The rows of batch `number` in each process, 0 where it has no more; all zero when this one is to stop."""
+        """The rows of batch `number` in each process, or `_ENDED`; that alone when this one is to stop."""
         store = processes.client()
         store.key_value_set(f"{self._place}/{number}/{processes.index()}", str(own))
         found = [self._count(number, process) for process in range(processes.count())]
         if None in found:
-            return [0]
+            return [_ENDED]
         if number:  # all have read it, as each has come to the next
             store.key_value_delete(f"{self._place}/{number - 1}/{processes.index()}")
         return [count for count in found if count is not None]

@@ -442,6 +442,12 @@ class TestLast:
             programs.append(spmd.metrics.num_compiles() - before)
         assert total == numbers(20, 2).sum().item() and sum(programs[1:]) == 0
 
+    def test_batch_without_rows(self, mesh8: Mesh) -> None:
+        """Is no end of the data."""
+        source = [numbers(8), numbers(0), numbers(8)]
+        kept = [valid.sum().item() for _, valid in spmd.DataLoader(source, mesh8, ROWS, last="pad")]
+        assert kept == [8, 0, 8] and len([*spmd.DataLoader(source, mesh8, ROWS, last="drop")]) == 2
+
     def test_forms(self, mesh8: Mesh) -> None:
         (*_, found) = self.loader(mesh8, "pad", make=lambda x, y: {"x": x})
         assert found["x"].shape == (8, 2) and found["valid"].sum() == 4
