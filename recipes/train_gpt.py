@@ -16,7 +16,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -90,6 +90,10 @@ class Placement:
         """Moves a batch to the device."""
         return tokens
 
+    def load(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
+        """Returns the batches on the device."""
+        return batches
+
     def sync(self) -> None:
         """Runs the recorded graph; the host does not wait for it."""
 
@@ -126,6 +130,9 @@ class MeshPlacement(Placement):
 
     def put(self, tokens: Tensor) -> Tensor:
         return spmd.mark_sharding(tokens.to(self.device), self.mesh, self.batch_spec)
+
+    def load(self, batches: Iterable[tuple[Tensor, Tensor]]) -> Iterable[tuple[Tensor, Tensor]]:
+        return spmd.DataLoader(batches, self.mesh, self.batch_spec)  # uploads the next ones while the step runs
 
     def sync(self) -> None:
         spmd.sync()
@@ -226,7 +233,7 @@ def train(
     history, reporter = History(), Reporter(console, args.steps, place.compiles)
 
     def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = train_step(model, optimizer, place.put(tokens), place.put(targets), clip=args.clip)
+        loss = train_step(model, optimizer, tokens, targets, clip=args.clip)
         schedule.step()
         place.sync()
         return loss
@@ -239,7 +246,7 @@ def train(
             reporter.say(line)
 
     evaluate = partial(training.evaluate, model, loss_of, heldout)
-    Loop(args, reporter, bigram, step, evaluate, after).run(batches, history)
+    Loop(args, reporter, bigram, step, evaluate, after).run(place.load(batches), history)
     return history
 
 

@@ -166,7 +166,7 @@ class Reporter:
 class Loop:
     """A training run.
 
-    step: runs a step on a batch on the host and returns its loss. evaluate: returns the held-out loss. after: called
+    step: runs a step on a batch and returns its loss. evaluate: returns the held-out loss. after: called
     with the number of each step that is done.
     """
 

@@ -1,6 +1,7 @@
 """Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
 
 from . import checkpoint as checkpoint
+from . import data as data
 from . import manual as manual
 from . import torch_xla as torch_xla
 from .checkpoint import load_checkpoint as load_checkpoint
@@ -27,6 +28,7 @@ from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .data import DataLoader as DataLoader
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh
 from .mesh.mesh import Mesh as Mesh

@@ -18,7 +18,7 @@ CORE_FOLDERS = (
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
-    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "checkpoint", "show", "rules", "manual", "torch_xla")),
+    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "torch_xla")),
     *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports")),
 )
 # Folders that know values and no tensors.

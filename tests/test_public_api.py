@@ -16,16 +16,17 @@ from spmd import P
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError RecompileError "
-        "Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device device_ids eager "
-        "explain from_local_shards from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo "
-        "initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ local_shards manual_seed "
-        "mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
-        "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
-        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use_sharding "
-        "while_loop"
+        "AbstractError BodyError DataLoader HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError "
+        "RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device "
+        "device_ids eager explain from_local_shards from_process_local full_state_dict full_tensor get_hlo "
+        "get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
+        "local_shards manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile "
+        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index reduce_gradient_in "
+        "register_lowering register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding "
+        "simulate suggest sync use_sharding while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
+    spmd.data: "DataLoader PackedDocuments",
     spmd.dtensor: (
         "ColwiseParallel DTensor DeviceMesh ParallelStyle Partial Placement PrepareModuleInput "
         "PrepareModuleInputOutput PrepareModuleOutput Replicate RowwiseParallel SequenceParallel Shard "
@@ -88,6 +89,14 @@ SIGNATURES = {
     spmd.manual.axis_index: "(axis)",
     spmd.manual.axis_size: "(axis)",
     spmd.manual.broadcast: "(tensor, source=0, axis=())",
+    spmd.DataLoader: "(loader, mesh, spec, *, default=None, prefetch=2, last='keep', lengths=(), padding=0)",
+    spmd.DataLoader.load_state_dict: "(self, state_dict)",
+    spmd.DataLoader.set_epoch: "(self, epoch)",
+    spmd.DataLoader.state_dict: "(self)",
+    spmd.data.PackedDocuments: "(documents, length, *, split=False, padding=0)",
+    spmd.data.PackedDocuments.load_state_dict: "(self, state_dict)",
+    spmd.data.PackedDocuments.set_epoch: "(self, epoch)",
+    spmd.data.PackedDocuments.state_dict: "(self)",
     spmd.call_jax: "(fn, *tensors, **static)",
     spmd.check: "(fn, *args, cpu=None)",
     spmd.clear_sharding: "(tensor)",
@@ -271,7 +280,7 @@ class TestPublicApi:
         assert public(module) == set(NAMES[module].split())
 
     @pytest.mark.parametrize(
-        "module", [spmd.checkpoint, spmd.manual, spmd.torch_xla], ids=lambda module: module.__name__
+        "module", [spmd.checkpoint, spmd.data, spmd.manual, spmd.torch_xla], ids=lambda module: module.__name__
     )
     def test_a_name_at_two_doors_is_one_object(self, module: ModuleType) -> None:
         both = public(module) & public(spmd)

@@ -110,7 +110,9 @@ def from_process_local(data: torch.Tensor, mesh: Mesh, partition_spec: Sequence[
     meta = dense_meta(transfer.global_shape(tuple(data.shape), sharding), data.dtype)
     if recording() is not None:
         return abstract(meta, sharding)
-    buffer = transfer.upload_part(transfer.host_array(data), meta.shape, sharding)
+    # A snapshot: the CPU's devices read the host's memory in place, and the caller may write into the part again.
+    part = transfer.host_array(data.detach().clone(memory_format=torch.contiguous_format))
+    buffer = transfer.upload_part(part, meta.shape, sharding)
     return wrap(meta, Storage(DeviceData(meta, buffer=buffer, sharding=sharding, source=user_frame()), meta, sharding))
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 import fsdp
 import spmd
@@ -207,6 +208,31 @@ def see() -> Any:
     assert sharding is not None and found[0].text == sharding.text(2) and found[0].decided_by == "compiler"
     assert [shard.device for shard in spmd.local_shards(y)] == [4 * spmd.process_index() + i for i in range(4)]
     return {"told": [one.text for one in found], "raised": "first program of this sync" in text}
+
+
+def loading() -> Any:
+    """Loaders in which each process has a part, of other lengths: what all give out; and resuming."""
+    mesh, index = spmd.Mesh(spmd.device_ids(), (8,), ("data",)), spmd.process_index()
+
+    def loader(rows: int, last: str) -> spmd.DataLoader:
+        part = TensorDataset(torch.arange(float(rows)) + 100 * index)
+        return spmd.DataLoader(DataLoader(part, batch_size=4), mesh, ("data",), last=last)
+
+    def full(batches: Any) -> Any:
+        return [[spmd.full_tensor(value).tolist() for value in batch] for batch in batches]
+
+    found = {"drop": full(loader((12, 11)[index], "drop")), "ended": full(loader((16, 8)[index], "drop"))}
+    found["pad"] = full(loader((12, 7)[index], "pad"))
+    for _ in loader((16, 40)[index], "drop"):
+        break
+    first = loader(12, "keep")
+    batches = iter(first)
+    next(batches)
+    state = first.state_dict()
+    batches.close()
+    second = loader(12, "keep")
+    second.load_state_dict(state)
+    return {**found, "rest": full(second), "left": full(batches)}
 
 
 def step(factor: float = 2) -> None:

@@ -104,6 +104,26 @@ class TestTraining:
         assert found[0] == pytest.approx(losses(), rel=1e-6)
 
 
+class TestLoading:
+    """`spmd.DataLoader` with a part in each process: all give out the same batches, as many as all have."""
+
+    def test_batches(self) -> None:
+        first, second = results(together("loading", 0, 0))
+        assert first == second
+
+        def rows(start: int) -> list[float]:
+            return [float(start + process + i) for process in (0, 100) for i in range(4)]
+
+        assert first["drop"] == first["ended"] == [[rows(0)], [rows(4)]]
+        assert first["rest"] == [[rows(4)], [rows(8)]] and first["left"] == []
+        both, true, none = [True] * 8, [True] * 4, [False] * 4
+        assert first["pad"] == [
+            [rows(0), both],
+            [[*rows(4)[:7], 0.0], [*both[:7], False]],
+            [[*rows(8)[:4], 0.0, 0.0, 0.0, 0.0], [*true, *none]],
+        ]
+
+
 ALONE = """
     import json
     import spmd

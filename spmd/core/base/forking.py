@@ -61,13 +61,17 @@ def _enter_child() -> None:
         forget()
 
 
+# torch's loader and torchdata's, which starts its workers by itself.
+_LOADERS = (dataloader.__file__, os.path.join("torchdata", "stateful_dataloader", "stateful_dataloader.py"))
+
+
 def _quiet_for_loaders(warn: Callable[[], None]) -> Callable[[], None]:
-    """Returns jax's warning at a fork, silent for a DataLoader's: `check` raises where its workers use the device."""
+    """Returns jax's warning at a fork, silent for a loader's: `check` raises where its workers use the device."""
 
     def at_fork() -> None:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if frame.f_code.co_filename == dataloader.__file__:
+            if frame.f_code.co_filename.endswith(_LOADERS):
                 return
             frame = frame.f_back
         warn()
