@@ -85,6 +85,8 @@ def main() -> None:
         for one in running:
             one.wait()
     else:
+        spmd.config.program_cache = False
+        spmd.config.slow_compile_seconds = 0
         spmd.simulate(8)
         _sweep(left, told.out)
     _print(told.out)
