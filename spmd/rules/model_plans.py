@@ -71,9 +71,8 @@ def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert:
     idle = {kind: sorted(plan.keys() - names) for kind, plan in plans.items()}
     if not any(plan.keys() & names for plan in plans.values()):
         raise ValueError(
-            f"ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' classes have them), got "
-            f"{type(model).__name__}, in which {_listed(idle) or 'there is none'}; write the rules as a table, or ask "
-            "spmd.suggest"
+            f"ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' classes have them), "
+            f"got {type(model).__name__}, in which {_nothing(idle)}; write the rules as a table, or ask spmd.suggest"
         )
     if any(idle.values()):
         warnings.warn(
@@ -89,12 +88,12 @@ def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert:
 
 
 def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
-    """The plan of the outermost modules that have one, with what a configuration overrides."""
+    """The plan of the outermost modules that have one (an empty one, too), with what a configuration overrides."""
     plan: dict[str, str] = {}
     found: list[str] = []
     for path, module in model.named_modules():
-        own = vars(module).get(f"_{kind}") or getattr(type(module), f"_{kind}", None)
-        if own and not any(path.startswith(one) for one in found):
+        own = vars(module).get(f"_{kind}", getattr(type(module), f"_{kind}", None))
+        if own is not None and not any(path.startswith(one) for one in found):
             prefix = f"{path}." if path else ""
             found.append(prefix)
             plan |= {prefix + name: style for name, style in own.items()}
@@ -108,8 +107,8 @@ def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
     for name, style in plan.items():
         if style not in known:
             raise ValueError(
-                f"ShardingRules.of: the {kind} of {type(model).__name__} has the style {style!r} for {name!r}, expected "
-                f"one of {', '.join(known)}{did_you_mean(style, known)}; set another style, or delete the entry"
+                f"ShardingRules.of: the {kind} of {type(model).__name__} has the style {style!r} for {name!r}, "
+                f"expected one of {', '.join(known)}{did_you_mean(style, known)}; set one, or delete the entry"
             )
     return plan
 
@@ -121,7 +120,7 @@ def _told(config: Any, name: str) -> Any:
 def _refuse_unmeant(config: Any, expert: Axis) -> None:
     """Raises or warns for what a configuration asks for and a table cannot do."""
     if (_told(config, "pp_size") or 1) > 1:
-        raise ValueError("ShardingRules.of: pp_size of the configuration asks for pipeline stages, which rules have not")
+        raise ValueError("ShardingRules.of: pp_size of the configuration asks for pipeline stages; rules have none")
     if (_told(config, "ep_size") or 1) > 1 and expert is None:
         raise ValueError(
             "ShardingRules.of: ep_size of the configuration asks for expert parallelism; name the mesh axis: expert=..."
@@ -147,6 +146,11 @@ def _refuse_unknown(kind: str, told: Mapping[str, str], plan: Mapping[str, str],
 def _generic(name: str) -> str:
     """A path with `*` for each part that is a number, as plans name it."""
     return ".".join("*" if part.isdecimal() and place else part for place, part in enumerate(name.split(".")))
+
+
+def _nothing(idle: Mapping[str, list[str]]) -> str:
+    listed = _listed(idle)
+    return f"these entries match nothing: {listed}" if listed else "there is none"
 
 
 def _listed(idle: Mapping[str, list[str]]) -> str:

@@ -191,9 +191,9 @@ class ShardingRules:
                 override entries; its sizes are those of the mesh here. None: `model.config.distributed_config`, if any.
             fsdp: the axis of FSDP's units; None: no units.
             tensor: the axis or axes of `_tp_plan`; None: it is not read.
-            expert: the axis or axes of `_ep_plan`, which counts before `_tp_plan` for its modules; None: it is not read.
+            expert: the axis or axes of `_ep_plan`, which precedes `_tp_plan` for its modules; None: it is not read.
 
-        Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match nothing in the model.
+        Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match nothing.
         Raises ValueError for a model without a plan, a style that is not known, and an entry of the configuration that
         matches nothing.
         Source: `transformers.distributed`.

@@ -24,8 +24,8 @@ NEAR = 1e-4  # as in tests/models
 SIZES: dict[str, Any] = {
     "vocab_size": VOCABULARY, "hidden_size": 32, "d_model": 32, "intermediate_size": 64, "ffn_hidden_size": 64,
     "num_hidden_layers": 2, "num_layers": 2, "n_layers": 2, "num_attention_heads": 4, "n_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8, "max_position_embeddings": 64, "max_seq_len": 64, "sliding_window": 8,
-    "initializer_range": 0.1,
+    "num_key_value_heads": 2, "head_dim": 8, "global_head_dim": 8, "max_position_embeddings": 64, "max_seq_len": 64,
+    "sliding_window": 8, "initializer_range": 0.1,
     # experts
     "moe_intermediate_size": 32, "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "moe_num_experts": 4,
     "num_experts_per_tok": 2, "moe_topk": 2, "moe_k": 2, "top_k_experts": 2, "n_shared_experts": 1, "n_group": 1,
@@ -45,7 +45,7 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 VISION = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
 
-# What single configurations need besides: sizes that follow from others by no common name.
+# What single configurations, and those of single models, need besides: sizes that have no common name.
 SPECIAL: dict[str, dict[str, Any]] = {
     "CohereCompassTextConfig": {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
     "DbrxAttentionConfig": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
@@ -55,6 +55,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
         "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
         "laurel_rank": 8, "activation_sparsity_pattern": [0.95, 0.0, 0.0, 0.0],
     },
+    "Gemma4AssistantForCausalLM": {"vocab_size_per_layer_input": 0, "hidden_size_per_layer_input": 0},
     "Lfm2MoeConfig": {"layer_types": ["conv", "full_attention"], "num_dense_layers": 1},
     "Qwen4ExpTextConfig": {
         "indexer_n_heads": 4, "indexer_kv_heads": 1, "indexer_head_dim": 8, "indexer_budget": 4,
@@ -92,6 +93,7 @@ def tiny_config(cls: type[Any], config_class: type[Any] | None = None, sizes: An
         given["num_key_value_heads"] = SIZES["num_attention_heads"]
     for name, part in _parts(config_class).items():
         given[name] = tiny_config(cls, part, VISION if name in ("vision_config", "audio_config") else SIZES)
+    given |= {name: value for name, value in SPECIAL.get(cls.__name__, {}).items() if name in fields}
     return config_class(**given | SPECIAL.get(config_class.__name__, {}))
 
 
@@ -140,7 +142,7 @@ def step(model: nn.Module, tokens: Tensor) -> dict[str, Tensor]:
 
 def compare(actual: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     """Asserts that a loss and gradients agree: each element within the table of `support`, and each gradient, however
-    small, within `NEAR` of its own norm (or of a thousandth of the largest: a smaller one is the rounding of others)."""
+    small, within `NEAR` of its norm (or of a thousandth of the largest: a smaller one is the rounding of others)."""
     assert actual.keys() == expected.keys(), f"gradients of other parameters: {actual.keys() ^ expected.keys()}"
     largest = max(one.norm().item() for name, one in expected.items() if name != "loss")
     failures = []
@@ -173,7 +175,7 @@ def run(cls: type[Any], mesh: spmd.Mesh) -> list[str]:
 
 
 def assert_sharded(model: nn.Module, rules: spmd.ShardingRules) -> None:
-    """Asserts that each rule's axis is in the shardings of the parameters that it is for, and that fsdp's is in most."""
+    """Asserts that parameters with a rule are sharded over tensor, and most over fsdp."""
     axes = {name: set(_axes(parameter)) for name, parameter in model.named_parameters()}
     for name, found in axes.items():
         assert rules.match(name) is None or "tensor" in found, f"{name} is sharded over {found}"
