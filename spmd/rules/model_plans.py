@@ -39,6 +39,11 @@ _LOCAL = frozenset({
     "all_reduce", "ep_dispatch_experts", "local_params", "mla_kv_a_proj", "moe_identity_expert", "moe_tp_experts",
     "replicate", "replicated_with_grad_allreduce",
 })  # fmt: skip
+# What a configuration says besides: sizes, which are the mesh's here, and the ways of local code.
+_SAID = (
+    "tp_size", "ep_size", "pp_size", "fsdp_size", "dp_replicate_size", "enable_sequence_parallel",
+    "enable_expert_parallel", "ep_implementation", "fsdp_cpu_offload", "fsdp_mixed_precision",
+)  # fmt: skip
 _UNITS = ("free_full_weight", "keep_full_weight")
 
 
@@ -118,7 +123,18 @@ def _told(config: Any, name: str) -> Any:
 
 
 def _refuse_unmeant(config: Any, expert: Axis) -> None:
-    """Raises or warns for what a configuration asks for and a table cannot do."""
+    """Raises or warns for what a configuration asks for and a table cannot do, and for what is none."""
+    if config is not None and not isinstance(config, Mapping) and not hasattr(config, "tp_plan"):
+        raise TypeError(
+            f"ShardingRules.of: expected a transformers.distributed.DistributedConfig or a dict, got "
+            f"{type(config).__name__}; a mesh is passed to `apply`"
+        )
+    for name in config if isinstance(config, Mapping) else ():
+        if name not in (*KINDS, *_SAID):
+            raise ValueError(
+                f"ShardingRules.of: the configuration has {name!r}, expected {', '.join(KINDS)} or a field of "
+                f"DistributedConfig{did_you_mean(name, (*KINDS, *_SAID))}"
+            )
     if (_told(config, "pp_size") or 1) > 1:
         raise ValueError("ShardingRules.of: pp_size of the configuration asks for pipeline stages; rules have none")
     if (_told(config, "ep_size") or 1) > 1 and expert is None:

@@ -180,12 +180,17 @@ class TestConfig:
             ({"fsdp_plan": {"head": "keep"}}, "the fsdp_plan of Model has the style 'keep' for 'head', expected"),
             ({"fsdp_plan": {"layers.*.up": "keep_full_weight"}}, "of 'layers.0.up', in 'layers.0', which frees"),
             ({"ep_size": 4}, "ep_size of the configuration asks for expert parallelism; name the mesh axis"),
+            ({"tp_plann": {}}, "the configuration has 'tp_plann', expected tp_plan, ep_plan, fsdp_plan or a field of"),
             ({"pp_size": 2}, "pp_size of the configuration asks for pipeline stages"),
         ],
     )
     def test_errors(self, told: Any, text: str) -> None:
         with pytest.raises(ValueError, match=re.escape(text)):
             ShardingRules.of(Model(), told)
+
+    def test_another_type(self, mesh: Mesh) -> None:
+        with pytest.raises(TypeError, match="or a dict, got Mesh; a mesh is passed to `apply`"):
+            ShardingRules.of(Model(), mesh)
 
     def test_what_apply_takes_is_said(self) -> None:
         with pytest.warns(UserWarning, match="fsdp_cpu_offload of the configuration is no part of a table; hand offl"):
