@@ -72,9 +72,8 @@ def plans_of(model: Any, config: Any, *, fsdp: str | None, tensor: Axis, expert:
     is_expert = re.compile(rf"(?:{'|'.join(map(re.escape, plans['ep_plan']))})(?:\..+)?").fullmatch
     plans["tp_plan"] = {name: style for name, style in plans["tp_plan"].items() if not is_expert(name)}
 
-    names = {_generic(name) for name, _ in (*model.named_modules(), *model.named_parameters(remove_duplicate=False))}
-    idle = {kind: sorted(plan.keys() - names) for kind, plan in plans.items()}
-    if not any(plan.keys() & names for plan in plans.values()):
+    idle = _idle(model, plans)
+    if all(len(names) == len(plans[kind]) for kind, names in idle.items()):
         raise ValueError(
             f"ShardingRules.of: expected a model with a _tp_plan or an _fsdp_plan (transformers' classes have them), "
             f"got {type(model).__name__}, in which {_nothing(idle)}; write the rules as a table, or ask spmd.suggest"
@@ -164,6 +163,19 @@ def _generic(name: str) -> str:
     return ".".join("*" if part.isdecimal() and place else part for place, part in enumerate(name.split(".")))
 
 
+def _idle(model: nn.Module, plans: Mapping[str, Mapping[str, str]]) -> dict[str, list[str]]:
+    """The entries of each plan that match nothing: no module or parameter, or, where parameters are to be sharded, a
+    module that has none itself (its layer was replaced by one of several parts)."""
+    parameters = {_generic(path) for path, _ in model.named_parameters(remove_duplicate=False)}
+    modules = {_generic(path) for path, _ in model.named_modules()}
+    holders = {path.rpartition(".")[0] for path in parameters}
+
+    def is_idle(name: str, style: str) -> bool:
+        return name not in parameters and name not in (holders if style in _DIMS else modules)
+
+    return {kind: sorted(name for name, style in plan.items() if is_idle(name, style)) for kind, plan in plans.items()}
+
+
 def _nothing(idle: Mapping[str, list[str]]) -> str:
     listed = _listed(idle)
     return f"these entries match nothing: {listed}" if listed else "there is none"
@@ -184,23 +196,27 @@ def _parameters(
     paths, taken = [], set()
     for path, parameter in model.named_parameters(remove_duplicate=False):
         paths.append(path)
-        spec = None
-        for plan, axis in plans:
-            spec = spec or _spec(path, parameter.dim(), plan, axis)
-        if spec is not None and id(parameter) not in taken:
+        found = next(((style, axis) for plan, axis in plans if (style := _style(path, plan)) is not None), None)
+        if found is not None and id(parameter) not in taken:
             taken.add(id(parameter))
-            specs[path] = spec
+            spec = _spec(path, parameter.dim(), *found)
+            if spec is not None:
+                specs[path] = spec
     for pattern, members in _grouped(specs, paths).items():
         yield pattern, specs[members[0]]
 
 
-def _spec(path: str, rank: int, plan: Mapping[str, str], axis: Axis) -> PartitionSpec | None:
-    """The spec by a parameter's own entry, else by that of its module; None without one."""
-    module, _, name = path.rpartition(".")
-    style = plan.get(_generic(path)) or plan.get(_generic(module))
+def _style(path: str, plan: Mapping[str, str]) -> str | None:
+    """The style of a parameter by its own entry, else by that of its module; None without one."""
+    generic = _generic(path)
+    return plan.get(generic, plan.get(generic.rpartition(".")[0]))
+
+
+def _spec(path: str, rank: int, style: str, axis: Axis) -> PartitionSpec | None:
+    """The spec of a parameter by its style; None where it is not sharded."""
     if style not in _DIMS or rank == 0:
         return None
-    dim = _DIMS[style](name, rank)
+    dim = _DIMS[style](path.rpartition(".")[2], rank)
     return None if dim is None else PartitionSpec(*(axis if one == dim else None for one in range(rank)))
 
 

@@ -148,6 +148,11 @@ class TestEntries:
         assert "head.weight" not in list(rules) and rules["embed.weight"] == P("tensor", None)
         assert rules.units is not None and rules.units.modules == ("layers.*",)
 
+    def test_of_a_tied_tables_entries_the_first_counts(self) -> None:
+        model = Model(tied=True)
+        model._tp_plan = {"embed": "replicate", "head": "colwise"}  # type: ignore[misc]
+        assert list(ShardingRules.of(model)) == []
+
     def test_a_part_that_has_plans(self) -> None:
         whole = nn.ModuleDict({"language": Model(), "vision": nn.Linear(2, 2)})
         rules = ShardingRules.of(whole, fsdp="data", tensor="model")
@@ -220,6 +225,13 @@ class TestModels:
         with pytest.warns(UserWarning, match=re.escape("of(Model): these entries match nothing")) as caught:
             ShardingRules.of(with_plans(tp_plan={"layers.*.up": "colwise", "layers.*.gate": "colwise"}))
         assert "_tp_plan: layers.*.gate" in str(caught[0].message) and caught[0].filename == __file__
+
+    def test_so_is_one_of_a_module_that_was_replaced(self) -> None:
+        model = Model()
+        for layer in model.layers:
+            layer.up = nn.Sequential(layer.up)  # type: ignore[assignment, arg-type]
+        with pytest.warns(UserWarning, match=re.escape("match nothing in the model: _tp_plan: layers.*.up")):
+            assert ShardingRules.of(model).spec_of("layers.0.up.0.weight") is None
 
 
 class TestRun:
