@@ -180,6 +180,7 @@ SIGNATURES = {
         "(rules=(), *, units=None, shard_axis='fsdp', extra_data_axis=None, reshard_after_forward=True, checkpoint=())"
     ),
     spmd.ShardingRules.apply: "(self, model, mesh=None, *, strict=True, **fsdp)",
+    spmd.ShardingRules.of: "(model, config=None, *, fsdp='fsdp', tensor='tensor', expert=None)",
     spmd.ShardingRules.put: "(self, pattern, spec, *, before=None)",
     spmd.ShardingRules.without: "(self, pattern)",
     spmd.ShardingRules.load: "(path)",

@@ -15,6 +15,7 @@ from ..core.ir.source import user_line
 from ..mesh.mesh import Mesh
 from ..mesh.partition_spec import PartitionSpec
 from .applied import Applied, apply
+from .model_plans import Axis, plans_of
 from .patterns import REGEX, Site, check, matches, near_site, site_of
 
 Specs = Mapping[Any, Sequence[Any]] | Iterable[tuple[Any, Sequence[Any]]]
@@ -167,6 +168,49 @@ class ShardingRules:
         return _made(pairs, self.units, self.checkpoint)
 
     # -- Apply.
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        config: Any = None,
+        *,
+        fsdp: str | None = "fsdp",
+        tensor: Axis = "tensor",
+        expert: Axis = None,
+    ) -> "ShardingRules":
+        """Translates the plans that a model has itself into a table: `_tp_plan`, `_fsdp_plan` and `_ep_plan` of
+        transformers' classes.
+
+        An entry of `_tp_plan` becomes the specs of its module's parameters. An entry of `_fsdp_plan` that frees its
+        parameters becomes a unit; the root keeps all others from forward to backward.
+
+        Args:
+            model: a module with plans, or with a part that has them.
+            config: a `transformers.distributed.DistributedConfig` or a dict, whose `tp_plan`, `ep_plan` and `fsdp_plan`
+                override entries; its sizes are those of the mesh here. None: `model.config.distributed_config`, if any.
+            fsdp: the axis of FSDP's units; None: no units.
+            tensor: the axis or axes of `_tp_plan`; None: it is not read.
+            expert: the axis or axes of `_ep_plan`, which precedes `_tp_plan` for its modules; None: it is not read.
+
+        Returns a table for `apply`; with units it needs `import fsdp`. Warns of entries that match nothing.
+        Raises ValueError for a model without a plan, a style that is not known, and an entry of the configuration that
+        matches nothing.
+        Source: `transformers.distributed`.
+
+        >>> import torch, spmd
+        >>> class Block(torch.nn.Module):
+        ...     _tp_plan = {"up": "colwise", "down": "rowwise"}
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.up, self.down = torch.nn.Linear(4, 8), torch.nn.Linear(8, 4)
+        >>> print(spmd.ShardingRules.of(Block(), fsdp=None))
+        up.weight    P('tensor', None)
+        up.bias      P('tensor')
+        down.weight  P(None, 'tensor')
+        """
+        plans = plans_of(model, config, fsdp=fsdp, tensor=tensor, expert=expert)
+        return cls(plans.rules, units=plans.units, shard_axis="fsdp" if fsdp is None else fsdp)
 
     def apply(self, model: nn.Module, mesh: Mesh | None = None, *, strict: bool = True, **fsdp: Any) -> Applied:
         """Shards a model over a mesh: parameters and buffers now or when they reach the device, activations by hooks.
