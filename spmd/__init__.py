@@ -1,6 +1,7 @@
 """Global-view SPMD for PyTorch: write for one big device, annotate tensors, XLA partitions the program."""
 
 from . import checkpoint as checkpoint
+from . import compat as compat
 from . import manual as manual
 from . import torch_xla as torch_xla
 from .checkpoint import load_checkpoint as load_checkpoint
