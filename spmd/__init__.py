@@ -28,6 +28,7 @@ from .core.lazy.body import BodyError as BodyError
 from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
+from .frameworks.choice import use as use
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh
 from .mesh.mesh import Mesh as Mesh

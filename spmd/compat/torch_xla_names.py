@@ -35,6 +35,7 @@ NAMES: dict[str, dict[str, str]] = {
         **_same("spmd", "device manual_seed sync"),
         "device_count": f"{_XR}:one",
     },
+    "torch_xla._XLAC": {"_xla_get_tensor_id": "spmd.torch_xla.tensor_ids:tensor_id"},
     "torch_xla.core": {},
     "torch_xla.core.xla_model": {
         **_same(
