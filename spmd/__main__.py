@@ -42,10 +42,9 @@ def run() -> int:
 
 
 def _run(arguments: list[str], prog: str) -> int:
-    parser = argparse.ArgumentParser(
-        prog=prog, description=_RUN, epilog=_EXAMPLES.format(prog=prog), allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter, usage=f"{prog} [--devices N] (script | -m module) [args...]",
-    )  # fmt: skip
+    usage = f"{prog} [--devices N] (script | -m module) [args...]"
+    layout, examples = argparse.RawDescriptionHelpFormatter, _EXAMPLES.format(prog=prog)
+    parser = argparse.ArgumentParser(prog, usage, _RUN, examples, formatter_class=layout, allow_abbrev=False)
     parser.add_argument("--devices", type=int, metavar="N", help="simulate N devices on the CPU (spmd.simulate)")
     parser.add_argument("-m", dest="module", action="store_true", help="run a module, as `python -m` does")
     parser.add_argument("program", metavar="script", help="the script, or with -m the module")

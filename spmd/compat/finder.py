@@ -66,7 +66,9 @@ def uninstall() -> None:
 
 def preload() -> None:
     """Imports the packages that the table names, so that none of a script's own folders can take their place."""
-    for module in sorted({place.partition(":")[0].partition(".")[0] for one in NAMES.values() for place in one.values()}):
+    for module in sorted(
+        {place.partition(":")[0].partition(".")[0] for one in NAMES.values() for place in one.values()}
+    ):
         importlib.import_module(module)
 
 
