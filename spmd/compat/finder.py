@@ -64,10 +64,12 @@ def uninstall() -> None:
             del sys.modules[name]
 
 
-def packages() -> list[str]:
-    """Returns the packages whose names the table has, that of this library first."""
-    found = {place.split(".")[0].split(":")[0] for names in NAMES.values() for place in names.values()}
-    return sorted(found, key=lambda name: (name != __name__.split(".")[0], name))
+def preload() -> None:
+    """Imports the packages that the table names, so that none of a script's own folders can take their place."""
+    for module in sorted(
+        {place.partition(":")[0].partition(".")[0] for one in NAMES.values() for place in one.values()}
+    ):
+        importlib.import_module(module)
 
 
 class _Facade(ModuleType):

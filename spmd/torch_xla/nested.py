@@ -7,7 +7,7 @@ from typing import Any
 
 
 def mapped(function: Callable[[Any], Any], data: Any) -> Any:
-    """Returns a structure like this one with `function` applied to what can be moved (`.to`): tensors, packed sequences.
+    """Returns a structure like this one with `function` applied to what has `.to`: tensors, packed sequences.
 
     Mappings of any class, lists, tuples, named tuples, sets and dataclasses are copied; the rest stays as it is.
     """

@@ -103,7 +103,9 @@ def to_device(batch: Any, device: Any, sharding: InputSharding) -> Any:
             )
         missing = [key for key in batch if key not in sharding]
         if missing:
-            raise KeyError(f"input_sharding: expected a spec (or None) for each key of a batch, none is of {missing[0]!r}")
+            raise KeyError(
+                f"input_sharding: expected a spec (or None) for each key of a batch, none is of {missing[0]!r}"
+            )
         parts = {key: to_device(value, device, sharding[key]) for key, value in batch.items()}
         made = copy.copy(batch)
         made.update(parts)  # type: ignore[attr-defined]  # a mapping that loaders fill

@@ -43,7 +43,7 @@ class GradScaler(torch.amp.GradScaler):
 class _SyncFree(torch.optim.Optimizer):
     """A fused optimizer of torch's whose step takes the flag of non-finite gradients as a tensor."""
 
-    def step(self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:
         if found_inf is None:
             return super().step(closure)
         self.grad_scale, self.found_inf = None, found_inf

@@ -76,9 +76,7 @@ def metrics_report() -> str:
     return counters.report()
 
 
-def short_metrics_report(
-    counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None
-) -> str:
+def short_metrics_report(counter_names: Sequence[str] | None = None, metric_names: Sequence[str] | None = None) -> str:
     """The named counters and metrics as text, a line each; without names compiles, runs and syncs.
 
     >>> import spmd

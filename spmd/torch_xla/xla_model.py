@@ -14,9 +14,9 @@ from ..core.pjrt.devices import devices
 from ..core.pjrt.held import mem_get_info, memory_allocated
 from ..tensors.closures import end_step
 from ..tensors.runtime import device, get_stablehlo, sync
-from .xla_collectives import all_reduce
 from .nested import mapped
 from .sharding_spec import ShardingSpec
+from .xla_collectives import all_reduce
 
 Tensors = Sequence[torch.Tensor]
 
@@ -72,6 +72,16 @@ def xla_real_devices(devices: Iterable[Any] | None = None) -> list[str]:
     'CPU:0'
     """
     return real_devices()
+
+
+def logical_devices() -> list[torch.device]:
+    """The logical devices: [xla:0]. Source: `torch_xla.devices`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.xla_model.logical_devices()
+    [device(type='xla', index=0)]
+    """
+    return [device()]
 
 
 def real_devices() -> list[str]:
