@@ -8,10 +8,12 @@ from pathlib import Path
 from .compat import script
 from .core.debug import catalog
 from .core.pjrt.devices import simulate
+from .frameworks.choice import use
 
 _RUN = """Runs a script written for PyTorch/XLA, or for any device "xla", as `python script.py` does: sys.argv, __main__
-and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), and a folder
-beside the script that is called spmd does not hide the library. What follows the script is its own."""
+and the exit status are the same. `import torch_xla` gives this library's names (docs/from-torch-xla.md), accelerate and
+transformers take the device (docs/frameworks.md), and a folder beside the script that is called spmd does not hide the
+library. What follows the script is its own."""
 
 _EXAMPLES = """examples:
   {prog} train.py --batch-size 32
@@ -56,6 +58,7 @@ def _run(arguments: list[str], prog: str) -> int:
         if given.devices < 1:
             parser.error(f"--devices: expected 1 or more, got {given.devices}")
         simulate(given.devices)
+    use()
     return script.run(given.program, of_program, is_module=given.module)
 
 

@@ -19,7 +19,7 @@ CORE_FOLDERS = (
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
     *(f"spmd.{folder}" for folder in ("mesh", "tensors", "checkpoint", "show", "rules", "manual", "torch_xla")),
-    *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports", "compat")),
+    *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports", "compat", "frameworks")),
 )
 # Folders that know values and no tensors.
 BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]

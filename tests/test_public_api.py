@@ -22,7 +22,7 @@ NAMES = {
         "initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ local_shards manual_seed "
         "mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
         "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
-        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use_sharding "
+        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use use_sharding "
         "while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
@@ -179,6 +179,7 @@ SIGNATURES = {
     spmd.suggest: (
         "(step, *args, target=None, model=None, mp_policy=None, budget=600.0, max_trials=24, progress=True, **kwargs)"
     ),
+    spmd.use: "()",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",

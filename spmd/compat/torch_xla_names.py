@@ -78,7 +78,6 @@ NAMES: dict[str, dict[str, str]] = {
         "_xla_real_devices": f"{_XM}:xla_real_devices",
         "_xla_wait_device_ops": f"{_XM}:wait_device_ops",
     },
-    "torch_xla._XLAC": {"_xla_get_tensor_id": "spmd.torch_xla.tensor_ids:tensor_id"},
     "torch_xla.core": {},
     "torch_xla.core.xla_model": {
         **_same(
