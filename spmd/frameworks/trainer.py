@@ -39,7 +39,7 @@ def complete(trainer: Any) -> None:
     trainer.xs = importlib.import_module("torch_xla.distributed.spmd")
     trainer.IS_XLA_FSDPV2_POST_2_2 = True
     trainer.wrap_model_xla_fsdp = shard_model
-    # The root unit splits a batch over the mesh; accelerate's loaders are not PyTorch/XLA's, which transformers requires.
+    # The root unit shards the batch; transformers would require PyTorch/XLA's loader, where accelerate has its own.
     trainer.tpu_spmd_dataloader = _as_it_is
 
 
@@ -65,7 +65,7 @@ def shard_model(model: nn.Module, args: Any, is_fsdp_xla_v2_enabled: bool) -> nn
     return model
 
 
-def _wrap(model: nn.Module, config: dict[str, Any]) -> None:
+def _wrap(model: Any, config: dict[str, Any]) -> None:
     torch_xla = importlib.import_module("torch_xla.distributed.fsdp")
     policies = importlib.import_module("torch_xla.distributed.fsdp.wrap")
     wrapper = importlib.import_module("torch_xla.experimental.spmd_fully_sharded_data_parallel")
@@ -77,7 +77,7 @@ def _wrap(model: nn.Module, config: dict[str, Any]) -> None:
         policy = _classes(model, config.get("transformer_layer_cls_to_wrap")) or None
     checkpointed = None
     if config["xla_fsdp_grad_ckpt"]:
-        model.config.use_cache = False  # type: ignore[union-attr]  # a checkpointed layer runs again
+        model.config.use_cache = False  # a checkpointed layer runs again
 
         def checkpointed(unit: nn.Module, **how: Any) -> nn.Module:
             return fully_shard(torch_xla.checkpoint_module(unit), **how)  # type: ignore[no-any-return]

@@ -8,7 +8,12 @@ from datasets import Dataset
 from safetensors.torch import load_file, load_model, save_file, save_model
 from torch import nn
 from torchmetrics import MeanMetric, MetricCollection
-from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassConfusionMatrix, MulticlassF1Score
+from torchmetrics.classification import (
+    MulticlassAccuracy,
+    MulticlassAUROC,
+    MulticlassConfusionMatrix,
+    MulticlassF1Score,
+)
 from torchmetrics.regression import MeanSquaredError, PearsonCorrCoef
 
 import spmd

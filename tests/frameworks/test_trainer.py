@@ -76,25 +76,26 @@ def check(made: Trainer, expected: Trainer, tolerance: float = 2e-5) -> None:
     torch.testing.assert_close(*values, rtol=tolerance, atol=tolerance)
 
 
-class TestArguments:
-    """What a Trainer's arguments ask for gives the CPU's losses, in few programs."""
+CASES = {
+    "evaluation, clipping": ({"eval_strategy": "steps", "eval_steps": 2, "max_grad_norm": 0.1}, 2e-5, 5),
+    "accumulation, smoothing": (
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "label_smoothing_factor": 0.1},
+        2e-5, 3,
+    ),
+    "bf16": ({"bf16": True}, 2e-2, 3),
+}  # fmt: skip
+MORE = {
+    "defaults, read at the end alone": ({"logging_steps": 500, "max_steps": 20}, 2e-5, 3),
+    "fp16": ({"fp16": True}, 2e-2, 4),
+    "checkpointed": ({"gradient_checkpointing": True}, 2e-5, 3),
+    "sgd": ({"optim": "sgd"}, 2e-5, 3),
+    "adafactor": ({"optim": "adafactor"}, 2e-5, 3),
+    "odd evaluation": ({"eval_strategy": "epoch", "max_steps": 10, "per_device_eval_batch_size": 6}, 2e-5, 5),
+}
 
-    CASES = {
-        "evaluation, clipping": ({"eval_strategy": "steps", "eval_steps": 2, "max_grad_norm": 0.1}, 2e-5, 5),
-        "accumulation, smoothing": (
-            {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "label_smoothing_factor": 0.1},
-            2e-5, 3,
-        ),
-        "bf16": ({"bf16": True}, 2e-2, 3),
-    }  # fmt: skip
-    MORE = {
-        "defaults, read at the end alone": ({"logging_steps": 500, "max_steps": 20}, 2e-5, 3),
-        "fp16": ({"fp16": True}, 2e-2, 4),
-        "checkpointed": ({"gradient_checkpointing": True}, 2e-5, 3),
-        "sgd": ({"optim": "sgd"}, 2e-5, 3),
-        "adafactor": ({"optim": "adafactor"}, 2e-5, 3),
-        "odd evaluation": ({"eval_strategy": "epoch", "max_steps": 10, "per_device_eval_batch_size": 6}, 2e-5, 5),
-    }
+
+class TestArguments:
+    """What a Trainer's arguments name gives the CPU's losses, in few programs."""
 
     @pytest.mark.parametrize(("given", "tolerance", "programs"), CASES.values(), ids=CASES)
     def test_agrees(self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path) -> None:
@@ -169,7 +170,7 @@ class TestSharded:
     def test_an_unknown_class(self, tmp_path: Path) -> None:
         config = {**FSDP, "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecodeLayer"]}
         made = trainer(tmp_path, fsdp="full_shard", fsdp_config=config)
-        with pytest.raises(ValueError, match="'LlamaDecodeLayer'.*did you mean 'LlamaDecoderLayer'"):
+        with pytest.raises(ValueError, match=r"'LlamaDecodeLayer'.*did you mean 'LlamaDecoderLayer'"):
             made.train()
 
     def test_one_process_per_device(self, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""One warning where a framework that does not see the device moves a model from it back to the CPU, to train it there."""
+"""One warning where a framework that does not see the device moves a model from it to the CPU, to train it there."""
 
 import sys
 import warnings
