@@ -22,7 +22,7 @@ PATCHES = {
 def use() -> None:
     """Makes xla the device of accelerate, of transformers' Trainer, and of what is built on them: trl, peft, diffusers.
 
-    From here on in this process `Accelerator().device` is xla, and so is `TrainingArguments().device`, unless the CPU is
+    From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`, unless the CPU is
     requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may be called before or after the import
     of these, but before the first `Accelerator()`; a second call is none. `import torch_xla` gives names of ours from
     then on, as after `spmd.compat.install()`. `python -m spmd run` and ACCELERATE_TORCH_DEVICE=xla do the same.

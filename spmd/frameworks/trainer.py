@@ -80,7 +80,7 @@ def _wrap(model: Any, config: dict[str, Any]) -> None:
         model.config.use_cache = False  # a checkpointed layer runs again
 
         def checkpointed(unit: nn.Module, **how: Any) -> nn.Module:
-            return fully_shard(torch_xla.checkpoint_module(unit), **how)  # type: ignore[no-any-return]
+            return fully_shard(torch_xla.checkpoint_module(unit), **how)
 
     fully_shard(model, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed)
 
