@@ -23,6 +23,7 @@ from transformers import (
     TrainingArguments,
 )
 
+import fsdp
 import spmd
 
 pytestmark = [
@@ -38,7 +39,7 @@ FSDP = {
 def llama() -> LlamaForCausalLM:
     torch.manual_seed(0)
     sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 64}
-    heads = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
     return LlamaForCausalLM(LlamaConfig(**sizes, **heads))
 
 
@@ -167,6 +168,19 @@ class TestSharded:
         expected.train()
         check(made, expected, 2e-2)
 
+    @pytest.mark.long
+    def test_by_hand(self, tmp_path: Path, mesh8: spmd.Mesh) -> None:
+        model = llama()
+        for layer in model.model.layers:
+            fsdp.fully_shard(layer, mesh=mesh8)
+        made = trainer(tmp_path / "xla", fsdp.fully_shard(model, mesh=mesh8))
+        made.train()
+        expected = trainer(tmp_path / "cpu", use_cpu=True)
+        expected.train()
+        check(made, expected)
+        weight = made.model.model.layers[0].self_attn.q_proj.weight
+        assert spmd.get_sharding(weight).partition_spec(2) == spmd.P("fsdp", None)
+
     def test_an_unknown_class(self, tmp_path: Path) -> None:
         config = {**FSDP, "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecodeLayer"]}
         made = trainer(tmp_path, fsdp="full_shard", fsdp_config=config)
@@ -192,7 +206,7 @@ def t5(folder: Path, **given: Any) -> Trainer:
     model = T5ForConditionalGeneration(T5Config(vocab_size=64, decoder_start_token_id=0, **sizes))
     arguments = Seq2SeqTrainingArguments(
         str(folder), report_to=[], disable_tqdm=True, max_steps=4, logging_steps=1, learning_rate=1e-2,
-        predict_with_generate=True, generation_max_length=6, eval_strategy="steps", eval_steps=2, **given,
+        predict_with_generate=True, generation_max_length=4, eval_strategy="steps", eval_steps=2, **given,
     )  # fmt: skip
     data = [{"input_ids": row["input_ids"][:8].tolist(), "labels": row["labels"][:5].tolist()} for row in rows(32, 1)]
     return Seq2SeqTrainer(
