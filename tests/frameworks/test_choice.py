@@ -75,6 +75,24 @@ class TestUnused:
             Accelerator().prepare(nn.Linear(2, 2))
 
 
+class TestFirst:
+    """A script that makes its choice before it imports accelerate, as `python -m spmd run` does for one."""
+
+    def test_one_process_with_all_devices(self) -> None:
+        out = run_script(
+            """
+            import spmd
+            spmd.use()
+            from accelerate import Accelerator
+            from accelerate.utils import is_torch_xla_available
+            accelerator = Accelerator(mixed_precision="bf16")
+            print(is_torch_xla_available(), accelerator.is_local_main_process, accelerator.device)
+            """,
+            PYTHONWARNINGS="default",
+        )  # fmt: skip
+        assert out.split() == ["False", "True", "xla:0"]
+
+
 class TestEnvironment:
     """ACCELERATE_TORCH_DEVICE=xla is the same choice, whatever is imported first."""
 
