@@ -82,7 +82,8 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("given", "said"),
         [
-            (["missing.py"], "there is no script 'missing.py' in "), (["--devices", "0", __file__], "expected 1 or more"),
+            (["missing.py"], "there is no script 'missing.py' in "),
+            (["--devices", "0", __file__], "expected 1 or more"),
             ([], "required: script"), (["--device", "8", __file__], "unrecognized arguments: --device"),
         ],
     )  # fmt: skip

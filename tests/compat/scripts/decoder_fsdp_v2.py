@@ -1,6 +1,6 @@
 """A decoder under FSDP v2 as PyTorch/XLA's users write it: a wrap policy, checkpointed layers, accumulated gradients.
 
-    python decoder_fsdp_v2.py --steps 3 --accumulate 2
+python decoder_fsdp_v2.py --steps 3 --accumulate 2
 """
 
 import argparse

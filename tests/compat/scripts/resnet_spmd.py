@@ -1,7 +1,7 @@
 """A small ResNet on fake data as PyTorch/XLA's users write it: SPMD, data parallel or by --sharding.
 
-    python resnet_spmd.py --sharding batch --num_epochs 2
-    python resnet_spmd.py --sharding spatial
+python resnet_spmd.py --sharding batch --num_epochs 2
+python resnet_spmd.py --sharding spatial
 """
 
 import argparse
