@@ -27,7 +27,7 @@ class TestOptimizers:
         expected = nn.Linear(3, 2)
         model = copy.deepcopy(expected).to("xla")
         optimizers = ours(model.parameters(), **how), torchs(expected.parameters(), **how)
-        flag = torch.zeros((), device="xla")
+        flag = torch.zeros(1, device="xla", dtype=torch.float64)
         for number in range(4):
             for one, optimizer in zip((model, expected), optimizers, strict=True):
                 optimizer.zero_grad()
