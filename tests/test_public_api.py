@@ -52,8 +52,9 @@ NAMES = {
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
         "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel ZeroRedundancyOptimizer "
         "accumulate_gradients always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints "
-        "consolidate_sharded_state_dicts fully_shard gradient_accumulation lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
-        "recursive_wrap register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "consolidate_sharded_state_dicts fully_shard gradient_accumulation lambda_auto_wrap_policy load_checkpoint "
+        "or_policy parameter_spec plan_units policy_from_config recursive_wrap "
+        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
