@@ -26,6 +26,7 @@ NAMES = {
         "while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
+    spmd.compat: "install uninstall",
     spmd.dtensor: (
         "ColwiseParallel DTensor DeviceMesh ParallelStyle Partial Placement PrepareModuleInput "
         "PrepareModuleInputOutput PrepareModuleOutput Replicate RowwiseParallel SequenceParallel Shard "
@@ -49,10 +50,11 @@ NAMES = {
     ),
     fsdp: (
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
-        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel accumulate_gradients "
-        "always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts "
-        "fully_shard lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
-        "recursive_wrap register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel ZeroRedundancyOptimizer "
+        "accumulate_gradients always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints "
+        "consolidate_sharded_state_dicts fully_shard gradient_accumulation lambda_auto_wrap_policy load_checkpoint "
+        "or_policy parameter_spec plan_units policy_from_config recursive_wrap "
+        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
@@ -100,6 +102,8 @@ SIGNATURES = {
     spmd.torch_xla.disable_manual_sharding: "(tensor, partition_spec, full_shape, *, mesh=None)",
     spmd.eager: "()",
     spmd.torch_xla.enable_manual_sharding: "(tensor, partition_spec, *, mesh=None)",
+    spmd.compat.install: "()",
+    spmd.compat.uninstall: "()",
     spmd.checkpoint.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
@@ -218,7 +222,7 @@ SIGNATURES = {
     ),
     fsdp.OffloadPolicy: "()",
     fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
-    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches)",
+    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches, *, carried=())",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
@@ -226,6 +230,7 @@ SIGNATURES = {
         "cast_forward_inputs=True, buffer_dtype=None), offload_policy=OffloadPolicy(), ignored_params=None, "
         "dp_mesh_dims=None, shard_axis=None, extra_data_axis=None, min_shard_numel=0)"
     ),
+    fsdp.gradient_accumulation: "(train_step, iterable_tensors, model, *carried)",
     fsdp.or_policy: "(module, recurse, nonwrapped_numel, policies)",
     fsdp.policy_from_config: "(config)",
     fsdp.register_fsdp_forward_method: "(module, method_name)",
@@ -325,6 +330,12 @@ TAKING_KEYWORDS = {
     },
     "spmd.dtensor.full": lambda **given: spmd.dtensor.full((2,), 1.0, **given),
     "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), **given),
+    "fsdp.ZeroRedundancyOptimizer": lambda **given: fsdp.ZeroRedundancyOptimizer(
+        [_value()], torch.optim.SGD, lr=0.1, **given
+    ),
+    "fsdp.ZeroRedundancyOptimizer.step": lambda **given: fsdp.ZeroRedundancyOptimizer(
+        [_value()], torch.optim.SGD, lr=0.1
+    ).step(**given),
     "fsdp.recursive_wrap": lambda **given: fsdp.recursive_wrap(
         _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
     ),

@@ -1,11 +1,12 @@
 """Compare programs whose lengths are operands with a program for each length: programs, seconds, warm ratios.
 
-    python recipes/benchmarks/lengths.py                       # all four, 20 lengths each, 9 pairs of warm rounds
+    python recipes/benchmarks/lengths.py                       # all five, 20 lengths each, 9 pairs of warm rounds
     python recipes/benchmarks/lengths.py --only generate --pairs 3
 
 A tagger of LSTM cells trains on sentences of many lengths, a policy gradient on episodes of many lengths, a
-transformer's block of nanoGPT's form fills a cache that it slices, and Llama of `transformers` generates with its
-default cache, which `torch.cat` extends. Each runs in two processes, one with `config.pad_lengths` and
+transformer's block of nanoGPT's form fills a cache that it slices, Llama of `transformers` generates with its default
+cache, which `torch.cat` extends, and a transformer trains on batches of many lengths, the dim named by
+`spmd.mark_dynamic`. Each runs in two processes, one with `config.pad_lengths` and
 `scan_iterations` and one without, which run alternately. "first" is a round over all lengths in a new process, compiles
 included; warm rounds compile nothing, and their ratio is the median of pairs. Benchmarks report; nothing here asserts a
 time.
@@ -149,11 +150,46 @@ def generate(lengths: int) -> Round:
     return run
 
 
+class Encoder(nn.Module):
+    """A causal transformer that predicts the next word."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 2 * WIDTH, dropout=0.0, batch_first=True)
+        self.embedding, self.out = nn.Embedding(100, WIDTH), nn.Linear(WIDTH, 100)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(words.shape[1], device=words.device)
+        return self.out(self.layers(self.embedding(words), mask=mask, is_causal=True))
+
+
+def marked(lengths: int) -> Round:
+    """Trains on a batch of each length; the dim is marked where lengths are operands."""
+    model = Encoder().to("xla")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.randint(100, (4, n)) for n in range(20, 20 + lengths)]
+
+    def run() -> None:
+        for batch in batches:
+            words = batch.to("xla")
+            if spmd.config.pad_lengths:
+                spmd.mark_dynamic(words, 1)
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(words)[:, :-1].flatten(0, 1), words[:, 1:].flatten())
+            loss.backward()
+            optimizer.step()
+            loss.item()
+
+    return run
+
+
 ROUNDS: dict[str, Callable[[int], Round]] = {
     "tagger": tagger,
     "episodes": episodes,
     "sliced": sliced,
     "generate": generate,
+    "marked": marked,
 }
 
 

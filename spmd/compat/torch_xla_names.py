@@ -208,5 +208,4 @@ HINTS: dict[str, str] = {
     "torch_xla.experimental.fori_loop.fori_loop": "spmd.scan (of a known length) or spmd.while_loop",
     "torch_xla.stablehlo": "spmd.get_stablehlo has the StableHLO of recorded values",
     "torch_xla.test": "it is PyTorch/XLA's own test helpers",
-    "torch_xla.utils.utils.getenv_as": "os.environ",
 }

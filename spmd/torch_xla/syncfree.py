@@ -46,7 +46,7 @@ class _SyncFree(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None, found_inf: torch.Tensor | None = None) -> Any:
         if found_inf is None:
             return super().step(closure)
-        self.grad_scale, self.found_inf = None, found_inf
+        self.grad_scale, self.found_inf = None, found_inf.reshape(()).float()
         try:
             return super().step(closure)
         finally:

@@ -51,8 +51,8 @@ def _xla_mark_sharding(tensor: torch.Tensor, sharding: Sharding) -> None:
     >>> import torch, spmd
     >>> mesh, x = spmd.Mesh([0], (1,), ("data",)), torch.ones(2, device="xla")
     >>> spmd.torch_xla.xlac._xla_mark_sharding(x, mesh.get_op_sharding(("data",)))
-    >>> x.partition_spec
-    ('data',)
+    >>> x.mesh_shape
+    (1,)
     """
     mark_sharding(tensor, sharding)
 

@@ -88,7 +88,7 @@ class TestFirst:
             accelerator = Accelerator(mixed_precision="bf16")
             print(is_torch_xla_available(), accelerator.is_local_main_process, accelerator.device)
             """,
-            PYTHONWARNINGS="default",
+            
         )  # fmt: skip
         assert out.split() == ["False", "True", "xla:0"]
 
