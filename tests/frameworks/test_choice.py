@@ -87,9 +87,8 @@ class TestFirst:
             from accelerate.utils import is_torch_xla_available
             accelerator = Accelerator(mixed_precision="bf16")
             print(is_torch_xla_available(), accelerator.is_local_main_process, accelerator.device)
-            """,
-            
-        )  # fmt: skip
+            """
+        )
         assert out.split() == ["False", "True", "xla:0"]
 
 
