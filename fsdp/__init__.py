@@ -1,6 +1,7 @@
 """Fully sharded data parallel: an auto-wrap policy chooses units, a plan shards each parameter, XLA does the rest."""
 
 from .accumulation import accumulate_gradients as accumulate_gradients
+from .accumulation import gradient_accumulation as gradient_accumulation
 from .activation_checkpoint import checkpoint_module as checkpoint_module
 from .aliases import SpmdFullyShardedDataParallel as SpmdFullyShardedDataParallel
 from .aliases import XlaFullyShardedDataParallel as XlaFullyShardedDataParallel
@@ -27,3 +28,4 @@ from .summary import Shown as Shown
 from .summary import show as show
 from .unsharded import summon_full_params as summon_full_params
 from .wrapper import FullyShardedDataParallel as FullyShardedDataParallel
+from .zero import ZeroRedundancyOptimizer as ZeroRedundancyOptimizer

@@ -1,6 +1,6 @@
 """Gradient accumulation: the gradients of a batch's micro-batches, added up in one loop of one program."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,8 +14,8 @@ from .units import unit_of, units_in
 
 
 def accumulate_gradients(
-    model: nn.Module, loss_fn: Callable[[Any], torch.Tensor], batch: Any, num_micro_batches: int
-) -> torch.Tensor:
+    model: nn.Module, loss_fn: Callable[..., Any], batch: Any, num_micro_batches: int, *, carried: Sequence[Any] = ()
+) -> Any:
     """Adds the gradients of a batch's mean loss to the parameters' gradients, by micro-batches; returns that loss.
 
     It does the same as
@@ -33,6 +33,9 @@ def accumulate_gradients(
         batch: a tensor, or a structure of tensors with equal dim 0. A micro-batch has every `num_micro_batches`-th row,
             so that each device's rows stay on it.
         num_micro_batches: must divide dim 0; for a micro-batch to be sharded, the devices must divide its rows.
+        carried: tensors that a micro-batch hands on to the next, such as a running count: `loss_fn(part, *carried)`
+            then returns (loss, *carried), and so does this function. Shapes and dtypes stay; no gradient goes through
+            them.
 
     Raises ValueError for a batch that `num_micro_batches` does not divide, for a batch without a tensor on xla, and for
     a loss that is no scalar.
@@ -46,35 +49,81 @@ def accumulate_gradients(
     (torch.Size([]), torch.Size([2, 4]))
     """
     _check(batch, num_micro_batches)
+    parts = _parts(model, batch, num_micro_batches)
+    return _accumulated("accumulate_gradients", model, loss_fn, parts, num_micro_batches, carried)
+
+
+def gradient_accumulation(
+    train_step: Callable[..., Any], iterable_tensors: Sequence[torch.Tensor], model: nn.Module, *carried: Any
+) -> Any:
+    """`accumulate_gradients` by PyTorch/XLA's arguments: micro-batches that are stacked already.
+
+    Args:
+        train_step: called with a row of each tensor and the carried values; returns the loss, or (loss, *carried).
+        iterable_tensors: tensors whose dim 0 is the number of micro-batches.
+        model: the module whose parameters get gradients. carried: as of `accumulate_gradients`.
+
+    Returns the mean of the losses, or (loss, *carried). Raises ValueError without tensors, or for dims 0 that differ.
+    Source: `torch_xla.experimental.gradient_accumulation.gradient_accumulation`.
+
+    >>> import torch, fsdp
+    >>> model, stack = torch.nn.Linear(4, 2, device="xla"), torch.ones(3, 8, 4, device="xla")
+    >>> loss = fsdp.gradient_accumulation(lambda part: model(part).square().mean(), [stack], model)
+    >>> loss.shape, model.weight.grad.shape
+    (torch.Size([]), torch.Size([2, 4]))
+    """
+    stacks = tuple(iterable_tensors)
+    sizes = sorted({stack.shape[0] if stack.dim() else 0 for stack in stacks})
+    if len(sizes) != 1 or not sizes[0]:
+        raise ValueError(
+            f"gradient_accumulation: expected tensors of one dim 0, the number of micro-batches, got {sizes or 'none'}"
+        )
+
+    def of_rows(rows: tuple[torch.Tensor, ...], *state: Any) -> Any:
+        return train_step(*rows, *state)
+
+    return _accumulated("gradient_accumulation", model, of_rows, stacks, sizes[0], carried)
+
+
+def _accumulated(
+    caller: str, model: nn.Module, loss_fn: Callable[..., Any], parts: Any, count: int, carried: Sequence[Any]
+) -> Any:
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     without = [parameter for parameter in trained if parameter.grad is None]
     arrived: set[int] = set()
     hooks = [parameter.register_post_accumulate_grad_hook(lambda one: arrived.add(id(one))) for parameter in without]
 
-    def iteration(total: torch.Tensor, part: Any) -> tuple[torch.Tensor, None]:
+    def iteration(carry: tuple[torch.Tensor, tuple[Any, ...]], part: Any) -> tuple[Any, None]:
+        total, state = carry
         with torch.enable_grad():
-            loss = loss_fn(part)
+            made = loss_fn(part, *state)
+            loss, *new = made if state else (made,)
             if not isinstance(loss, torch.Tensor) or loss.dim():
                 what = f"one of shape {tuple(loss.shape)}" if isinstance(loss, torch.Tensor) else type(loss).__name__
-                raise ValueError(f"accumulate_gradients: expected loss_fn to return a scalar tensor, got {what}")
-            share = loss / num_micro_batches
+                raise ValueError(f"{caller}: expected loss_fn to return a scalar tensor, got {what}")
+            if len(new) != len(state):
+                raise ValueError(f"{caller}: expected (loss, *carried) of {len(state)} carried, got {len(new)}")
+            share = loss / count
             share.backward()
-        return total + share.detach().float(), None
+        return (total + share.detach().float(), tuple(tree_map(_detached, value) for value in new)), None
 
     try:
         for parameter in without:
             parameter.grad = torch.zeros_like(parameter)  # the loop adds to it
         with torch.no_grad():
             start = torch.zeros((), device="xla")
-            total, _ = spmd.scan(iteration, start, _parts(model, batch, num_micro_batches))
+            (total, last), _ = spmd.scan(iteration, (start, tuple(carried)), parts)
     finally:
         for hook in hooks:
             hook.remove()
         for parameter in without:
             if id(parameter) not in arrived:
                 parameter.grad = None
-    loss: torch.Tensor = total
-    return loss
+    return (total, *last) if carried else total
+
+
+def _detached(value: Any) -> Any:
+    return value.detach() if isinstance(value, torch.Tensor) else value
 
 
 def _check(batch: Any, num_micro_batches: int) -> None:

@@ -21,16 +21,16 @@ simple="--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=t
 # XLA ends the process at a flag that it does not know, and jaxlib 0.11 has dropped this one.
 jaxlib=$("$python" -c 'import importlib.util; print(importlib.util.find_spec("jaxlib").submodule_search_locations[0])')
 if grep -qzx xla_cpu_use_fusion_emitters "$jaxlib"/*.so; then simple+=" --xla_cpu_use_fusion_emitters=false"; fi
-small=" core properties sweep spmd fsdp golden models plans processes rest frameworks "
+small=" core properties sweep spmd fsdp golden models plans processes rest frameworks compat examples "
 passed=tests/test-all.passed
 
 # Balanced by tests/baseline/durations.tsv.gz; the longest first.
 usual="core:2of3 golden+core+spmd+fsdp@shardy core:1of3 fsdp models+plans+processes+rest core:3of3 properties+golden+spmd
-    frameworks sweep codegen"
+    frameworks+compat+examples sweep codegen"
 quick=--quick
 if [[ ${1-} == --all ]]; then
     usual="core:1of2 core:2of2 sweep core:1of2@shardy core:2of2@shardy properties+fsdp spmd models fsdp@shardy spmd@shardy
-        plans processes rest frameworks codegen golden golden@shardy"
+        plans processes rest frameworks+compat+examples codegen golden golden@shardy"
     quick=
     small=" core properties sweep spmd fsdp golden plans "
     shift
@@ -49,14 +49,14 @@ trap 'rm -rf "$logs"' EXIT
 
 files() { # the files and folders of a part of a group
     case $1 in
-        core | properties | sweep | spmd | fsdp | models | plans | golden | processes | frameworks) echo "tests/$1" ;;
+        core | properties | sweep | spmd | fsdp | models | plans | golden | processes | frameworks | compat | examples) echo "tests/$1" ;;
         codegen) grep -rl "mark.codegen" tests/core --include="test_*.py" ;;
         rest) # what stands beside these; nullglob drops what does not exist
             for path in tests/[r]ecipes tests/[d]ocs tests/test_*.py; do echo "$path"; done
             ;;
         *)
             echo "tests/run.sh: no group '$1'; there are core, properties, codegen, sweep, spmd, fsdp, models, plans, golden," \
-                "processes, frameworks and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
+                "processes, frameworks, compat, examples and rest, joined by +, a part of one as core:1of2, each also with @shardy" >&2
             return 1
             ;;
     esac

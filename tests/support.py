@@ -120,11 +120,15 @@ def run_script(script: str, *, timeout: float = 120, code: int = 0, **environmen
 
     The process starts without the settings of this one's devices. A hang, or another exit code, fails the test.
     """
-    own = ("XLA_FLAGS", "PJRT_DEVICE", "PJRT_NPROC", "CPU_NUM_DEVICES")
-    kept = {name: value for name, value in os.environ.items() if name not in own}
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-W", "error", "-c", textwrap.dedent(script)],
-        capture_output=True, text=True, timeout=timeout, env={**kept, **environment}, cwd=ROOT,
+        capture_output=True, text=True, timeout=timeout, env={**own_environment(), **environment}, cwd=ROOT,
     )  # fmt: skip
     assert done.returncode == code, f"exit {done.returncode}, expected {code}\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def own_environment() -> dict[str, str]:
+    """This process's environment without the settings of its devices, for a process that has its own."""
+    devices = ("XLA_FLAGS", "PJRT_DEVICE", "PJRT_NPROC", "CPU_NUM_DEVICES")
+    return {name: value for name, value in os.environ.items() if name not in devices}

@@ -23,9 +23,10 @@ NAMES = {
         "local_shards manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile "
         "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index reduce_gradient_in "
         "register_lowering register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding "
-        "simulate suggest sync use_sharding while_loop"
+        "simulate suggest sync use use_sharding while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
+    spmd.compat: "install uninstall",
     spmd.data: "DataLoader PackedDocuments",
     spmd.dtensor: (
         "ColwiseParallel DTensor DeviceMesh ParallelStyle Partial Placement PrepareModuleInput "
@@ -50,10 +51,11 @@ NAMES = {
     ),
     fsdp: (
         "CPUOffloadPolicy FSDPModule FullyShardedDataParallel MixedPrecisionPolicy OffloadPolicy Shown "
-        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel accumulate_gradients "
-        "always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints consolidate_sharded_state_dicts "
-        "fully_shard lambda_auto_wrap_policy load_checkpoint or_policy parameter_spec plan_units policy_from_config "
-        "recursive_wrap register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
+        "SpmdFullyShardedDataParallel UnshardHandle XlaFullyShardedDataParallel ZeroRedundancyOptimizer "
+        "accumulate_gradients always_wrap_policy checkpoint_module consolidate_sharded_model_checkpoints "
+        "consolidate_sharded_state_dicts fully_shard gradient_accumulation lambda_auto_wrap_policy load_checkpoint "
+        "or_policy parameter_spec plan_units policy_from_config recursive_wrap "
+        "register_fsdp_forward_method show size_based_auto_wrap_policy summon_full_params "
         "transformer_auto_wrap_policy"
     ),
 }  # fmt: skip
@@ -109,6 +111,8 @@ SIGNATURES = {
     spmd.torch_xla.disable_manual_sharding: "(tensor, partition_spec, full_shape, *, mesh=None)",
     spmd.eager: "()",
     spmd.torch_xla.enable_manual_sharding: "(tensor, partition_spec, *, mesh=None)",
+    spmd.compat.install: "()",
+    spmd.compat.uninstall: "()",
     spmd.checkpoint.fill_shards: "(tensor, read)",
     spmd.from_process_local: "(data, mesh, partition_spec)",
     spmd.full_state_dict: "(module)",
@@ -189,6 +193,7 @@ SIGNATURES = {
     spmd.suggest: (
         "(step, *args, target=None, model=None, mp_policy=None, budget=600.0, max_trials=24, progress=True, **kwargs)"
     ),
+    spmd.use: "()",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
@@ -227,7 +232,7 @@ SIGNATURES = {
     ),
     fsdp.OffloadPolicy: "()",
     fsdp.XlaFullyShardedDataParallel: "(module, reshard_after_forward=True, **how)",
-    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches)",
+    fsdp.accumulate_gradients: "(model, loss_fn, batch, num_micro_batches, *, carried=())",
     fsdp.checkpoint_module: "(module, *, policy=None)",
     fsdp.fully_shard: (
         "(module, *, mesh=None, reshard_after_forward=None, shard_placement_fn=None, "
@@ -235,6 +240,7 @@ SIGNATURES = {
         "cast_forward_inputs=True, buffer_dtype=None), offload_policy=OffloadPolicy(), ignored_params=None, "
         "dp_mesh_dims=None, shard_axis=None, extra_data_axis=None, min_shard_numel=0)"
     ),
+    fsdp.gradient_accumulation: "(train_step, iterable_tensors, model, *carried)",
     fsdp.or_policy: "(module, recurse, nonwrapped_numel, policies)",
     fsdp.policy_from_config: "(config)",
     fsdp.register_fsdp_forward_method: "(module, method_name)",
@@ -334,6 +340,12 @@ TAKING_KEYWORDS = {
     },
     "spmd.dtensor.full": lambda **given: spmd.dtensor.full((2,), 1.0, **given),
     "fsdp.XlaFullyShardedDataParallel": lambda **given: fsdp.XlaFullyShardedDataParallel(_linear(), **given),
+    "fsdp.ZeroRedundancyOptimizer": lambda **given: fsdp.ZeroRedundancyOptimizer(
+        [_value()], torch.optim.SGD, lr=0.1, **given
+    ),
+    "fsdp.ZeroRedundancyOptimizer.step": lambda **given: fsdp.ZeroRedundancyOptimizer(
+        [_value()], torch.optim.SGD, lr=0.1
+    ).step(**given),
     "fsdp.recursive_wrap": lambda **given: fsdp.recursive_wrap(
         _linear(), fsdp.always_wrap_policy, fsdp.FullyShardedDataParallel, set(), set(), **given
     ),

@@ -23,6 +23,16 @@ from .placements import are_placements, spec_of
 ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # the meshes of `with mesh:`
 
 
+class DeviceIds(tuple[int, ...]):
+    """The ids of a mesh's devices: a tuple that has `tolist`, as numpy's array under this name in PyTorch/XLA."""
+
+    __slots__ = ()
+
+    def tolist(self) -> list[int]:
+        """The ids as a list."""
+        return list(self)
+
+
 class Mesh:
     """Devices in a grid. Immutable, compared and hashed by value.
 
@@ -48,7 +58,7 @@ class Mesh:
 
     __slots__ = ("_shardings", "axis_names", "device_ids", "mesh_shape", "named", "target")
 
-    device_ids: tuple[int, ...]
+    device_ids: DeviceIds
     mesh_shape: tuple[int, ...]
     axis_names: tuple[str, ...]
     named: bool
@@ -98,7 +108,7 @@ class Mesh:
                 "spmd.device_ids() has them all"
             )
         for name, value in {
-            "device_ids": ids,
+            "device_ids": DeviceIds(ids),
             "mesh_shape": shape,
             "axis_names": names,
             "named": axis_names is not None,
@@ -269,7 +279,7 @@ class Mesh:
     def __reduce__(self) -> tuple[Any, ...]:
         names = self.axis_names if self.named else None
         own = getattr(self, "__dict__", None)  # of a subclass
-        return _remade, (type(self), self.device_ids, self.mesh_shape, names, self.target), own or None
+        return _remade, (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target), own or None
 
 
 def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+import spmd
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 # Every file with an example in it.
@@ -29,10 +31,12 @@ def blocks(page: Path) -> list[str]:
 class TestPages:
     """A page's blocks run top to bottom, as a reader would run them."""
 
+    @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing:FutureWarning")  # peft's use of transformers 5
     def test_runs(self, page):
         namespace: dict[str, object] = {"__name__": "__main__"}
         for block in blocks(page):
             exec(compile(block, str(page), "exec"), namespace)
+        spmd.torch_xla.set_global_mesh(None)  # a Trainer sets one for its process
         namespace.clear()
         gc.collect()  # a page's functions hold each other, and what they have recorded
 

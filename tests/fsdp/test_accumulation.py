@@ -134,3 +134,53 @@ class TestAccumulateGradients:
         with pytest.raises(ValueError, match="expected loss_fn to return a scalar tensor, got one of shape"):
             fsdp.accumulate_gradients(model, lambda part: model(part), x, 2)
         assert all(parameter.grad is None for parameter in model.parameters())
+
+
+class TestCarried:
+    """carried: values that a micro-batch hands on; `gradient_accumulation` has PyTorch/XLA's arguments."""
+
+    def test_three_in_order(self, mesh8: spmd.Mesh) -> None:
+        plain = nn.Linear(8, 8)
+        model = FSDP(copy.deepcopy(plain), mesh=mesh8)
+        x = torch.randn(3, 16, 8)
+        start = [torch.tensor(number).to("xla") for number in (1.0, 10.0, 100.0)]
+
+        def step(rows: Tensor, a: Tensor, b: Tensor, unread: Tensor) -> tuple[Tensor, ...]:
+            loss = model(rows).square().mean()
+            return loss, a + 1, b + a + loss.detach() * 0, unread
+
+        loss, *carried = fsdp.gradient_accumulation(step, [x.to("xla")], model, *start)
+        expected = plain(x.flatten(0, 1)).square().mean()
+        expected.backward()
+        check(loss, expected)
+        assert [value.item() for value in carried] == [4.0, 10.0 + 1 + 2 + 3, 100.0]
+        for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+            check(one.grad, two.grad)
+
+    def test_of_a_batch(self) -> None:
+        """The gradient of what is carried ends at the micro-batch."""
+        model = nn.Linear(8, 1, bias=False).to("xla")
+        x = torch.randn(16, 8)
+        loss, last = fsdp.accumulate_gradients(
+            model,
+            lambda part, before: ((model(part).sum() + before), model(part).sum()),
+            x.to("xla"),
+            2,
+            carried=[torch.zeros((), device="xla")],
+        )
+        first, second = (x[start::2] @ model.weight.detach().cpu()[0] for start in (0, 1))
+        check(loss, (2 * first.sum() + second.sum()) / 2)
+        check(last, second.sum())
+        check(model.weight.grad, x.sum(0, keepdim=True) / 2)
+
+    def test_refused(self) -> None:
+        model, one = nn.Linear(8, 1).to("xla"), torch.zeros((), device="xla")
+        with pytest.raises(ValueError, match=r"expected \(loss, \*carried\) of 1 carried, got 2"):
+            fsdp.gradient_accumulation(
+                lambda rows, a: (model(rows).sum(), a, a), [torch.ones(2, 4, 8, device="xla")], model, one
+            )
+        with pytest.raises(ValueError, match="tensors of one dim 0, the number of micro-batches, got none"):
+            fsdp.gradient_accumulation(lambda: model(one), [], model)
+        with pytest.raises(ValueError, match=r"got \[2, 3\]"):
+            fsdp.gradient_accumulation(lambda a, b: model(a), [torch.ones(2, 8), torch.ones(3, 8)], model)
+        assert model.weight.grad is None

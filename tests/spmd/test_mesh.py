@@ -27,6 +27,8 @@ class TestDeviceIds:
         ]
         assert len(set(meshes)) == 1
         assert meshes[0].device_ids == tuple(range(8)) and all(type(i) is int for i in meshes[1].device_ids)
+        assert meshes[0].device_ids.tolist() == list(range(8))
+        assert pickle.loads(pickle.dumps(meshes[0])) == meshes[0]
 
     def test_smaller_than_the_machine(self) -> None:
         x = spmd.mark_sharding(torch.arange(6.0, device="xla"), Mesh([5, 2, 7], (3,), ("a",)), ("a",))

@@ -21,6 +21,7 @@ from ..lazy import grad_shardings
 from ..lazy.annotations import annotate
 from ..lazy.tensor import XlaTensor
 from ..sharding.value import Sharding
+from . import unasked_cpu
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
@@ -75,6 +76,8 @@ def _move_parameter(module: nn.Module, name: str, fn: Function) -> None:
     gradient = parameter.grad
     with torch.no_grad():
         made = fn(parameter)
+        if type(parameter) is XlaTensor and made.device.type == "cpu":
+            unasked_cpu.tell()
         made_gradient = None if gradient is None else fn(gradient)
     parameter.grad = None  # the swap exchanges it with the data
     try:

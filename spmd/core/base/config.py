@@ -334,6 +334,11 @@ def _whole_number(variable: str) -> int | None:
     return None if text is None else int(text)
 
 
+def names_xla_for_frameworks() -> bool:
+    """True if ACCELERATE_TORCH_DEVICE, by which accelerate is told a device, names xla."""
+    return os.environ.get("ACCELERATE_TORCH_DEVICE", "").partition(":")[0] == "xla"
+
+
 def log_level() -> int:
     """The least severity that XLA logs: 0 for everything, 1 for warnings (jax's default), 2 for errors."""
     text = os.environ.get("TF_CPP_MIN_LOG_LEVEL", "1")

@@ -124,12 +124,12 @@ def _forget_what_ran() -> None:
     forget_reads()
 
 
-def stablehlo(tensors: Sequence[XlaTensor] | None = None) -> str:
+def stablehlo(tensors: Sequence[XlaTensor] | None = None, dialect: str = "stablehlo") -> str:
     """The StableHLO of these values, or of what the next sync would compile, with its sharding attributes; nothing
-    runs."""
+    runs. dialect: "hlo" for the same as HLO."""
     with SYNC_LOCK, LOCK:
         graph = _graph_of(tensors, "get_stablehlo")
-        return "" if graph is None else str(compiler.lower_graph(executables.formed(graph)).as_text())
+        return "" if graph is None else str(compiler.lower_graph(executables.formed(graph)).as_text(dialect))
 
 
 def hlo(tensors: Sequence[XlaTensor] | None = None) -> str:

@@ -182,12 +182,13 @@ class Loop(Lowering):
                 yield old.stack, own[0].stack, {one.index for one in own}
 
     def memory_of(self, root: Value) -> str:
-        """Returns the memory of a root of the body; what is carried stays in the memory of its next value."""
-        maker = origin(root)
-        if maker is not None:
-            return maker.op.memory
+        """Returns the memory of a root of the body; what is carried stays in the memory of its next value, if an op
+        makes one: a carry may stay the same, or change places with another."""
         carried = self.body.inputs[self.num_constants : self.num_fixed]
-        return self.memory_of(self.body.roots[carried.index(root)]) if root in carried else DEVICE
+        for _ in carried:
+            root = self.body.roots[carried.index(root)] if root in carried else root
+        maker = origin(root)
+        return DEVICE if maker is None else maker.op.memory
 
     def _is_elementwise(self) -> bool:
         """True if the iterations are independent, as an optimizer's are, and no op's results are larger than its

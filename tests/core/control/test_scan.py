@@ -45,6 +45,21 @@ def dense(weight: torch.Tensor) -> Callable[..., Any]:
     return iteration
 
 
+class TestCarry:
+    """What no op of the function makes is carried, too."""
+
+    def test_unchanged_and_swapped(self) -> None:
+        start = [torch.tensor(number).to("xla") for number in (1.0, 2.0, 3.0, 4.0)]
+        rows = torch.ones(3, 2, device="xla")
+
+        def iteration(carry: Any, row: torch.Tensor) -> Any:
+            total, same, left, right = carry
+            return (total + row.sum(), same, right, left), None
+
+        (total, same, left, right), _ = spmd.scan(iteration, tuple(start), rows)
+        assert [value.item() for value in (total, same, left, right)] == [7.0, 2.0, 4.0, 3.0]
+
+
 class TestGradients:
     """Of the carry, the rows and what is closed over."""
 

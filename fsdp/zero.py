@@ -1,0 +1,118 @@
+"""ZeRO-1: parameters replicated, the optimizer's state sharded over a mesh axis, by annotations alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
+
+import spmd
+
+from .notices import SCHEDULED, warn_without_meaning
+from .plan import parameter_spec
+
+
+class ZeroRedundancyOptimizer(Optimizer):
+    """An optimizer whose state is sharded over a mesh axis, while parameters and gradients stay as they are.
+
+    Each device updates its part of a parameter, and XLA gathers the parts. `fsdp.fully_shard` shards the parameters,
+    too, and needs less memory for the same communication.
+
+    Args:
+        params, defaults: of `optimizer_class`. optimizer_class: such as `torch.optim.AdamW`.
+        mesh: default: that of `with mesh:` or `spmd.torch_xla.set_global_mesh`, else one axis over all devices.
+        axis: default: "fsdp" or "data", where the mesh has it, else its first.
+        grad_clipping, max_norm: `step` first clips the norm of all gradients to `max_norm`, where both are given.
+        optimizer_dtype, pin_layout, sharding_groups, grad_norm_groups, lazy_init, bucket_cap_mb_all_gather,
+            bucket_cap_mb_reduce_scatter, coalesce_cc: PyTorch/XLA's keywords without a meaning here; others than their
+            defaults are named in one warning.
+
+    `state_dict` is that of the optimizer without ZeRO. Raises ValueError for an axis that is not in the mesh.
+    Source: ZeRO (arXiv:1910.02054), `torch_xla.distributed.zero_redundancy_optimizer.ZeroRedundancyOptimizer`.
+
+    >>> import torch, spmd, fsdp
+    >>> layer, mesh = torch.nn.Linear(4, 2, device="xla"), spmd.Mesh([0], (1,), ("data",))
+    >>> optimizer = fsdp.ZeroRedundancyOptimizer(layer.parameters(), torch.optim.AdamW, mesh=mesh, lr=0.1)
+    >>> layer(torch.ones(3, 4, device="xla")).sum().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg"].partition_spec
+    (None, None)
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer_class: Callable[..., Optimizer],
+        *,
+        mesh: spmd.Mesh | None = None,
+        axis: str | None = None,
+        grad_clipping: bool = True,
+        max_norm: float | None = None,
+        optimizer_dtype: torch.dtype | None = None,
+        pin_layout: bool = True,
+        sharding_groups: Any = None,
+        grad_norm_groups: Any = None,
+        lazy_init: bool = False,
+        bucket_cap_mb_all_gather: int = 0,
+        bucket_cap_mb_reduce_scatter: int = 0,
+        coalesce_cc: bool = False,
+        **defaults: Any,
+    ):
+        without_meaning = {
+            "optimizer_dtype": None if optimizer_dtype is None else "state has the dtype that the optimizer gives it",
+            "sharding_groups": None if sharding_groups is None else _AXES,
+            "grad_norm_groups": None if grad_norm_groups is None else _AXES,
+            "bucket_cap_mb_all_gather": SCHEDULED if bucket_cap_mb_all_gather else None,
+            "bucket_cap_mb_reduce_scatter": SCHEDULED if bucket_cap_mb_reduce_scatter else None,
+            "coalesce_cc": SCHEDULED if coalesce_cc else None,
+        }
+        reasons = {name: reason for name, reason in without_meaning.items() if reason is not None}
+        warn_without_meaning(type(self).__name__, reasons, stacklevel=3)
+        self.mesh = mesh or spmd.torch_xla.get_global_mesh() or spmd.torch_xla.get_1d_mesh("fsdp")
+        names = self.mesh.axis_names
+        self.axis = axis or next((name for name in ("fsdp", "data") if name in names), names[0])
+        if self.axis not in names:
+            raise ValueError(
+                f"ZeroRedundancyOptimizer: expected an axis of the mesh ({', '.join(names)}), got {axis!r}"
+            )
+        self.max_norm = max_norm if grad_clipping else None
+        self._sharded = WeakIdKeyDictionary()  # the tensors of the state that are annotated
+        self.base_optimizer = optimizer_class(params, **defaults)
+        super().__init__(self.base_optimizer.param_groups, self.base_optimizer.defaults)
+        self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, **how: Any) -> Any:
+        """Clips the gradients, where that was asked for, and takes the optimizer's step."""
+        if self.max_norm is not None:
+            parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.max_norm)
+        # torch 2.13 passes a closure by position; some optimizers take other keywords.
+        loss: Any = self.base_optimizer.step(closure, **how) if closure is not None else self.base_optimizer.step(**how)
+        self._shard_state()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Loads what `state_dict` returned, or an optimizer of the class without ZeRO, and shards it."""
+        self.base_optimizer.load_state_dict(state_dict)
+        self.param_groups, self.state = self.base_optimizer.param_groups, self.base_optimizer.state
+        self._shard_state()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state dict of the optimizer without ZeRO."""
+        return self.base_optimizer.state_dict()
+
+    def _shard_state(self) -> None:
+        """Annotates the tensors of the state that have the shape of their parameter, each once."""
+        size = self.mesh.shape()[self.axis]
+        for parameter, values in self.state.items():
+            for value in values.values():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape and value.dim():
+                    if value in self._sharded or value.device.type != "xla":
+                        continue
+                    spmd.mark_sharding(value, self.mesh, parameter_spec(value.shape, self.axis, size))
+                    self._sharded[value] = True
+
+
+_AXES = "the axes of the mesh are the groups"

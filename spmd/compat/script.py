@@ -1,0 +1,65 @@
+"""`spmd run`: a script that was written for PyTorch/XLA, or for any device xla, run as `python script.py` runs it."""
+
+import builtins
+import io
+import os
+import runpy
+import sys
+from collections.abc import Sequence
+from types import CodeType, ModuleType, TracebackType
+from typing import Any
+
+from .finder import install, preload
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Returns the arguments up to a script's name (or `-m` and a module's), and those that are the script's own."""
+    own = 0
+    while own < len(arguments) and arguments[own].startswith("-") and arguments[own] != "-m":
+        own += 2 if arguments[own] == "--devices" else 1
+    own += 2 if arguments[own : own + 1] == ["-m"] else 1
+    return [*arguments[:own]], [*arguments[own:]]
+
+
+def run(name: str, arguments: Sequence[str], *, is_module: bool = False) -> int:
+    """Runs a script, or a module, as `__main__` and returns the exit status; `import torch_xla` is served.
+
+    The library is loaded first, so that a folder beside the script that is called `spmd` does not hide it. An error is
+    printed as Python does, from the script's own frames on. SystemExit and KeyboardInterrupt come out of it.
+    """
+    preload()
+    install()
+    folder = os.getcwd() if is_module else os.path.dirname(os.path.realpath(name))
+    if not sys.flags.safe_path:
+        sys.path[0] = folder  # in place of this program's own
+    sys.argv[:] = [name, *arguments]
+    try:
+        if is_module:
+            runpy.run_module(name, run_name="__main__", alter_sys=True)
+        else:
+            _as_main(name)
+    except Exception as error:
+        error.__traceback__ = _own_frames(error.__traceback__)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    return 0
+
+
+def _as_main(path: str) -> None:
+    """Runs a file as the module `__main__`, which stays until the process ends."""
+    main: Any = ModuleType("__main__")
+    main.__file__, main.__builtins__ = os.path.abspath(path), builtins
+    sys.modules["__main__"] = main
+    exec(_compiled(path), main.__dict__)
+
+
+def _compiled(path: str) -> CodeType:
+    with io.open_code(os.path.abspath(path)) as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
+
+
+def _own_frames(frames: TracebackType | None) -> TracebackType | None:
+    """The frames of a traceback that follow those of this file and of runpy."""
+    while frames is not None and frames.tb_frame.f_globals.get("__name__") in (__name__, "runpy"):
+        frames = frames.tb_next
+    return frames

@@ -1,0 +1,80 @@
+"""PyTorch/XLA's ways to start processes (`xmp.spawn`, `torch_xla.launch`): SPMD has one, so the function runs in it."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .xla_model import is_master_ordinal
+
+
+def spawn(
+    fn: Callable[..., Any],
+    args: Sequence[Any] = (),
+    nprocs: int | None = None,
+    join: bool = True,
+    daemon: bool = False,
+    start_method: str = "spawn",
+) -> None:
+    """Calls `fn(0, *args)` once, in this process: one program uses all devices, each tensor is one of all of them.
+
+    nprocs, join, daemon, start_method: have no meaning here; several processes, one a machine, are those of
+    `spmd.initialize`. A mesh (`spmd.torch_xla.Mesh`) is what splits the work. Source:
+    `torch_xla.distributed.xla_multiprocessing.spawn`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.one_process.spawn(print, args=("of one",))
+    0 of one
+    """
+    fn(0, *args)
+
+
+def launch(
+    fn: Callable[..., Any], args: Sequence[Any] = (), start_method: str = "spawn", debug_single_process: bool = False
+) -> None:
+    """Calls `fn(0, *args)` once, in this process, as `spawn` does. Source: `torch_xla.launch`.
+
+    >>> import spmd
+    >>> spmd.torch_xla.one_process.launch(print, args=("of one",))
+    0 of one
+    """
+    fn(0, *args)
+
+
+class MpModelWrapper:
+    """A model that several processes would share; here `to` moves the one that there is.
+
+    >>> import torch, spmd
+    >>> spmd.torch_xla.one_process.MpModelWrapper(torch.nn.Linear(2, 1)).to("xla").weight.device.type
+    'xla'
+    """
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+
+    def to(self, device: Any) -> torch.nn.Module:
+        """Moves the model and returns it."""
+        return self._model.to(device)
+
+
+class MpSerialExecutor:
+    """Runs functions one process after the other: here at once.
+
+    >>> import spmd
+    >>> spmd.torch_xla.one_process.MpSerialExecutor().run(lambda: 3)
+    3
+    """
+
+    def run(self, fn: Callable[[], Any]) -> Any:
+        """Calls the function and returns its result."""
+        return fn()
+
+
+def do_on_ordinals(target: Callable[..., Any], data: Any = (), ordinals: Sequence[int] = (0,)) -> Any:
+    """Calls `target(*data)` where the one logical device, 0, is among the ordinals, in the first process.
+
+    >>> import spmd
+    >>> spmd.torch_xla.one_process.do_on_ordinals(print, ("saved",))
+    saved
+    """
+    return target(*data) if 0 in ordinals and is_master_ordinal(local=False) else None

@@ -1,0 +1,101 @@
+"""`torch_xla.utils.utils` (xu): made-up batches for benchmarks; and the rate of samples (`xm.RateTracker`)."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+
+class SampleGenerator:
+    """The same batch again and again, a number of times.
+
+    Args: data: the batch. sample_count: the number of times. Source: `torch_xla.utils.utils.SampleGenerator`.
+
+    >>> import spmd
+    >>> list(spmd.torch_xla.sample_data.SampleGenerator((1, 2), 3))
+    [(1, 2), (1, 2), (1, 2)]
+    """
+
+    def __init__(self, data: Any, sample_count: int):
+        self._data = data
+        self._sample_count = sample_count
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._data for _ in range(self._sample_count))
+
+    def __len__(self) -> int:
+        return self._sample_count
+
+
+class FnDataGenerator:
+    """Pairs of a random input and a function's result on it, a number of times.
+
+    Args:
+        func: called with an input, returns its target. batch_size, dims: the input's shape, (batch_size, *dims).
+        gen_tensor: called with the sizes, such as `torch.randn`. count: the number of pairs.
+
+    Source: `torch_xla.utils.utils.FnDataGenerator`.
+
+    >>> import torch, spmd
+    >>> pairs = spmd.torch_xla.sample_data.FnDataGenerator(torch.neg, 2, torch.ones, dims=(3,), count=2)
+    >>> [(data.shape, target.sum().item()) for data, target in pairs]
+    [(torch.Size([2, 3]), -6.0), (torch.Size([2, 3]), -6.0)]
+    """
+
+    def __init__(
+        self,
+        func: Callable[[Any], Any],
+        batch_size: int,
+        gen_tensor: Callable[..., Any],
+        dims: Sequence[int] | None = None,
+        count: int = 1,
+    ):
+        self._func = func
+        self._sizes = (batch_size, *(dims or ()))
+        self._gen_tensor = gen_tensor
+        self._count = count
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        for _ in range(self._count):
+            data = self._gen_tensor(*self._sizes)
+            yield data, self._func(data)
+
+    def __len__(self) -> int:
+        return self._count
+
+
+class RateTracker:
+    """Counts samples, and tells how many there were a second.
+
+    smooth_factor: the weight of the rates before, from 0 to 1, in `rate`. Source:
+    `torch_xla.core.xla_model.RateTracker`.
+
+    >>> import spmd
+    >>> tracker = spmd.torch_xla.sample_data.RateTracker()
+    >>> tracker.add(128)
+    >>> tracker.rate() > 0, tracker.global_rate() > 0
+    (True, True)
+    """
+
+    def __init__(self, smooth_factor: float = 0.4):
+        self._smooth_factor = smooth_factor
+        self._start = self._last = time.perf_counter()
+        self._total = self._since_last = 0.0
+        self._rate: float | None = None
+
+    def add(self, count: float) -> None:
+        """Counts so many samples."""
+        self._total += count
+        self._since_last += count
+
+    def rate(self) -> float:
+        """The samples a second since the last call, smoothed with the rates before."""
+        now = time.perf_counter()
+        fresh = self._since_last / max(now - self._last, 1e-9)
+        old = self._smooth_factor
+        self._rate = fresh if self._rate is None else (1 - old) * fresh + old * self._rate
+        self._last, self._since_last = now, 0.0
+        return self._rate
+
+    def global_rate(self) -> float:
+        """The samples a second since the tracker was made."""
+        return self._total / max(time.perf_counter() - self._start, 1e-9)

@@ -1,0 +1,138 @@
+"""`spmd.compat.install`: `import torch_xla` resolves to names of ours, which libraries find as an installed package."""
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import pkgutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from packaging.version import parse
+
+import fsdp
+import spmd
+from spmd.compat.torch_xla_names import HINTS, NAMES
+
+
+@pytest.fixture(autouse=True)
+def installed() -> Iterator[None]:
+    spmd.compat.install()
+    yield
+    spmd.compat.uninstall()
+
+
+class TestInstall:
+    """Off unless called, idempotent, ended by uninstall, refused beside another torch_xla."""
+
+    def test_off_unless_called(self) -> None:
+        spmd.compat.uninstall()
+        spmd.compat.uninstall()
+        assert importlib.util.find_spec("torch_xla") is None
+        with pytest.raises(ModuleNotFoundError):
+            importlib.import_module("torch_xla.core.xla_model")
+
+    def test_a_second_call_is_none(self) -> None:
+        before = list(sys.meta_path)
+        spmd.compat.install()
+        assert sys.meta_path == before
+
+    def test_another_one_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        spmd.compat.uninstall()
+        (tmp_path / "torch_xla").mkdir()
+        (tmp_path / "torch_xla" / "__init__.py").write_text("__version__ = '2.9.0'\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        with pytest.raises(RuntimeError, match=f"found the one of {tmp_path}.*pip uninstall torch_xla"):
+            spmd.compat.install()
+
+    def test_metadata(self) -> None:
+        assert importlib.util.find_spec("torch_xla") is not None
+        assert importlib.util.find_spec("torch_xla.unknown") is None
+        version = importlib.metadata.version("torch_xla")
+        assert version == importlib.metadata.version("torch-xla") == importlib.import_module("torch_xla").__version__
+        assert parse("2.9") <= parse(version) < parse("2.10")
+        assert importlib.metadata.metadata("torch_xla")["Name"] == "torch_xla"
+        assert importlib.metadata.packages_distributions()["torch_xla"] == ["torch_xla"]
+
+
+class TestNames:
+    """Each name of the table is there; what is not there says what serves."""
+
+    @pytest.mark.parametrize("module", NAMES)
+    def test_all_are_there(self, module: str) -> None:
+        made = importlib.import_module(module)
+        for name in NAMES[module]:
+            assert getattr(made, name) is getattr(importlib.import_module(module), name)
+            assert name in dir(made)
+
+    def test_are_ours(self) -> None:
+        xs = importlib.import_module("torch_xla.distributed.spmd")
+        assert xs.Mesh is spmd.Mesh and xs.mark_sharding is spmd.mark_sharding
+        assert importlib.import_module("torch_xla.distributed.fsdp").checkpoint_module is fsdp.checkpoint_module
+        torch_xla = importlib.import_module("torch_xla")
+        assert torch_xla.runtime.is_spmd() and torch_xla.core.xla_model.xla_device() == torch.device("xla:0")
+
+    def test_all_of_a_module(self) -> None:
+        names: dict[str, object] = {}
+        exec("from torch_xla.distributed.spmd import *", names)
+        assert names["Mesh"] is spmd.Mesh and "MarkShardingFunction" in names
+
+    def test_a_name_that_a_script_sets_stays(self) -> None:
+        xm = importlib.import_module("torch_xla.core.xla_model")
+        xm.optimizer_step = len  # Hugging Face's Trainer does so
+        assert importlib.import_module("torch_xla").core.xla_model.optimizer_step is len
+
+    def test_no_name_of_both_kinds(self) -> None:
+        known = {f"{module}.{name}" for module, names in NAMES.items() for name in names} | set(NAMES)
+        assert known.isdisjoint(HINTS)
+        assert all(path.rpartition(".")[0] in NAMES for path in [*HINTS, *NAMES] if path != "torch_xla")
+
+    def test_hints(self) -> None:
+        fori = importlib.import_module("torch_xla.experimental.fori_loop")
+        with pytest.raises(AttributeError, match=r"fori_loop\.fori_loop of .* is not in .*: spmd\.scan"):
+            _ = fori.fori_loop
+        with pytest.raises(ImportError, match=r"is not in spmd\.compat: spmd\.scan"):
+            exec("from torch_xla.experimental.fori_loop import fori_loop")
+        with pytest.raises(ModuleNotFoundError, match=r"stablehlo of .*: spmd\.get_stablehlo"):
+            exec("import torch_xla.stablehlo")
+        with pytest.raises(ImportError, match=r"did you mean 'mark_step'\?"):
+            exec("from torch_xla.core.xla_model import mark_stepp")
+        assert not hasattr(importlib.import_module("torch_xla.core.xla_model"), "unheard_of")
+
+
+def _of_libraries() -> set[str]:
+    """What installed libraries import of torch_xla: "module" or "module.name"."""
+    files: list[Path] = []
+    for name, patterns in {
+        "accelerate": ("**/*.py",), "peft": ("*.py", "utils/*.py"), "trl": ("trainer/*.py",),
+        "transformers": ("*.py", "integrations/*.py", "utils/*.py"), "diffusers": ("models/*.py", "utils/*.py"),
+    }.items():  # fmt: skip
+        found = importlib.util.find_spec(name)
+        assert found is not None and found.submodule_search_locations, f"{name} is missing: run make install"
+        files += [file for pattern in patterns for file in Path(found.submodule_search_locations[0]).glob(pattern)]
+    wanted: set[str] = set()
+    for text in filter(lambda text: "import torch_xla" in text or "from torch_xla" in text, map(_text, files)):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                wanted |= {alias.name for alias in node.names if alias.name.startswith("torch_xla")}
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch_xla"):
+                wanted |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return wanted
+
+
+def _text(file: Path) -> str:
+    return file.read_text(errors="ignore")
+
+
+# Process groups and pods, by names that say what serves.
+_REFUSED = {"torch_xla.distributed.xla_backend", "torch_xla.distributed.xla_dist"}
+
+
+def test_what_libraries_import_is_there() -> None:
+    wanted = _of_libraries()
+    assert len(wanted) > 15, wanted
+    for path in sorted(wanted - _REFUSED - {"torch_xla.__version__"}):
+        assert pkgutil.resolve_name(path) is not None, path

@@ -1,0 +1,163 @@
+"""`torch_xla.compile`, `_XLAC`, random states, metrics: what the adapters add to functions of ours."""
+
+from typing import Any
+
+import pytest
+import torch
+from support import check
+
+import spmd
+from spmd.torch_xla import compiled_step, custom_kernel, xla_loops, xla_metrics, xla_model, xlac
+
+
+class TestCompile:
+    """compile(f, full_graph, name, max_different_graphs, custom_compile_options), step()."""
+
+    def test_one_program_with_a_sync_around(self) -> None:
+        before = torch.ones(2, device="xla") + 1
+        with compiled_step.step():
+            assert spmd.residence(before) == "devices"
+            inside = before + 1
+            assert spmd.residence(inside) == "pending"
+        assert spmd.residence(inside) == "devices"
+
+    def test_an_exception_comes_out(self) -> None:
+        with pytest.raises(KeyError), compiled_step.step():
+            raise KeyError
+
+    def test_full_graph(self) -> None:
+        @compiled_step.compile(full_graph=True)
+        def step(x: torch.Tensor, *, reads: bool) -> torch.Tensor:
+            y = x.cos()
+            return y * 2 if not reads or y.sum().item() > 0 else y
+
+        x = torch.ones(2, device="xla")
+        check(step(x, reads=False), torch.ones(2).cos() * 2)
+        with pytest.raises(RuntimeError, match=r"full_graph=True.*after the function"):
+            step(x, reads=True)
+        check(step(x, reads=False), torch.ones(2).cos() * 2)
+        assert x.sum().item() == 2  # outside of it reads are free again
+
+    def test_max_different_graphs(self) -> None:
+        step = compiled_step.compile(lambda x: x.cosh() - 1, max_different_graphs=2)
+        for size in (3, 4, 3):
+            step(torch.ones(size, device="xla"))
+        with pytest.raises(RuntimeError, match="2 were before"):
+            step(torch.ones(5, device="xla"))
+        spmd.sync()
+
+    def test_options(self) -> None:
+        seen: list[str] = []
+        before = spmd.config.compiler_options
+        step = compiled_step.compile(
+            lambda: seen.append(spmd.config.compiler_options), custom_compile_options={"xla_a": True, "xla_b": 3}
+        )
+        step()
+        assert seen == ["xla_a=true xla_b=3"] and spmd.config.compiler_options == before
+
+    def test_no_function(self) -> None:
+        with pytest.raises(TypeError, match="expected a function"):
+            compiled_step.compile(3)  # type: ignore[arg-type]
+
+
+class TestXlac:
+    """Shardings and programs as text."""
+
+    def test_shardings(self, mesh2x4: spmd.Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8, 4, device="xla"), mesh2x4, ("data", None))
+        rows = xlac._get_xla_sharding_specs([x, torch.ones(2)])
+        assert rows == ["{devices=[2,1,4]0,1,2,3,4,5,6,7 last_tile_dim_replicate}", ""]
+        assert xlac._get_xla_sharding_type(x) == spmd.torch_xla.ShardingType.PARTIAL
+        y = torch.ones(8, 4, device="xla")
+        xlac._xla_mark_sharding(y, mesh2x4.get_op_sharding(("data", None)))
+        assert spmd.get_sharding(y) == spmd.get_sharding(x)
+
+    def test_hlo_has_shardings(self, mesh8: spmd.Mesh) -> None:
+        x = spmd.mark_sharding(torch.ones(8, device="xla") * 2, mesh8, ("fsdp",))
+        text = xlac._get_xla_tensors_hlo([x + 1])
+        assert text.startswith("HloModule")
+        assert "devices=[8]" in text if spmd.config.partitioner == "gspmd" else "fsdp" in text
+
+
+class TestRandomState:
+    """One number, which seeds, restores, and fits an int64 tensor."""
+
+    def test_seeds_as_torch_does(self) -> None:
+        torch.manual_seed(5)
+        expected = torch.rand(3, device="xla").tolist()
+        xla_model.set_rng_state(5)
+        assert torch.rand(3, device="xla").tolist() == expected
+
+    @pytest.mark.parametrize("seed", [0, 7, -3, 1 << 62])
+    def test_restored(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        torch.rand(3, device="xla")
+        state = int(torch.tensor(xla_model.get_rng_state()))
+        expected = torch.rand(3, device="xla").tolist()
+        torch.rand(3, device="xla")
+        xla_model.set_rng_state(state)
+        assert torch.rand(3, device="xla").tolist() == expected
+        assert xla_model.get_rng_state() == state + (1 << 32)
+
+    def test_forked(self) -> None:
+        state = xla_model.get_rng_state()
+        with xla_model.fork_rng():
+            torch.rand(2, device="xla")
+        assert xla_model.get_rng_state() == state
+
+
+class TestMetrics:
+    """Counters by both names, times in nanoseconds."""
+
+    def test_counted(self) -> None:
+        xla_metrics.clear_all()
+        assert xla_metrics.metric_names() == [] and xla_metrics.counter_value("MarkStep") is None
+        torch.ones(2, 3, 5, device="xla").sinh()
+        y = torch.ones(2, 3, 5, device="xla").sinh()
+        spmd.sync()
+        assert y is not None and xla_metrics.counter_value("MarkStep") == 1
+        assert xla_metrics.counter_value("UncachedCompile") == spmd.metrics.counter("programs_compiled") == 1
+        count, total, samples = xla_metrics.metric_data("CompileTime") or (0, 0, ())
+        assert count == len(samples) == 1 and total == samples[0][1] == spmd.metrics.compiles()[0].seconds * 1e9
+        assert xla_metrics.short_metrics_report().splitlines()[0] == "UncachedCompile: 1"
+        assert {"MarkStep", "syncs"} <= set(xla_metrics.counter_names())
+
+
+class TestFlashAttention:
+    """Scores without a scale, segments, causal rows."""
+
+    @pytest.mark.parametrize("causal", [False, True])
+    @pytest.mark.parametrize("segments", [False, True])
+    def test_values(self, causal: bool, segments: bool) -> None:
+        q, k, v = torch.randn(3, 2, 2, 6, 4)
+        ids = torch.tensor([[0, 0, 0, 1, 1, 1], [0, 0, 1, 1, 2, 2]])
+        scores = q @ k.mT
+        if causal:
+            scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), float("-inf"))
+        if segments:
+            scores = scores.masked_fill((ids[:, :, None] != ids[:, None]).unsqueeze(1), float("-inf"))
+        how: dict[str, Any] = {"q_segment_ids": ids.to("xla"), "kv_segment_ids": ids.to("xla")} if segments else {}
+        made = custom_kernel.flash_attention(*(part.to("xla") for part in (q, k, v)), causal, **how)
+        check(made, scores.softmax(-1) @ v)
+
+
+class TestLoops:
+    """Arguments that ours have not."""
+
+    def test_further_inputs(self) -> None:
+        limit = torch.tensor(20.0).to("xla")
+        last = xla_loops.while_loop(lambda x, top: x < top, lambda x, top: (x * 3,), (limit / 20,), (limit,))
+        assert last[0].item() == 27
+
+    def test_partition_fn_warns(self) -> None:
+        rows = torch.arange(3.0).to("xla")
+        with pytest.warns(UserWarning, match="partition_fn has no meaning here; policy"):
+            xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=min)
+        made = xla_loops.scan(lambda a, b: (a + b, a), rows[0], rows, partition_fn=xla_loops.default_partition)
+        assert made[1].tolist() == [0, 0, 1]
+
+    def test_eager_mode(self) -> None:
+        with xla_loops.eager_mode_context(True):
+            x = torch.ones(2, device="xla") + 1
+            assert spmd.residence(x) == "devices"
+        assert spmd.residence(x + 1) == "pending" and not xla_loops.is_eager_mode()

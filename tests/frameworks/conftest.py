@@ -1,0 +1,33 @@
+"""`use`: a test in which `spmd.use()` is in force; what it changes is put back after the class."""
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+from accelerate.state import AcceleratorState, PartialState
+
+import spmd
+from spmd.core.backend import unasked_cpu
+
+
+@pytest.fixture(scope="class")
+def use() -> Iterator[None]:
+    device = PartialState.default_device
+    AcceleratorState._reset_state(reset_partial_state=True)
+    spmd.use()
+    yield
+    spmd.compat.uninstall()
+    spmd.torch_xla.set_global_mesh(None)
+    PartialState.default_device = device
+    AcceleratorState._reset_state(reset_partial_state=True)
+    if "transformers.utils.import_utils" in sys.modules:
+        sys.modules["transformers.utils.import_utils"].is_torch_xla_available.cache_clear()
+
+
+@pytest.fixture
+def unused() -> Iterator[None]:
+    """A test in which nothing has been chosen, and which may choose the CPU without asking for it."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    unasked_cpu.forget()
+    yield
+    AcceleratorState._reset_state(reset_partial_state=True)

@@ -1,0 +1,92 @@
+"""An accelerate script on the device: the CPU's losses, its checkpoints, sharded models as they were sharded."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import set_seed
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import fsdp
+import spmd
+
+pytestmark = pytest.mark.usefixtures("use")
+
+
+def train(folder: Path, shard: Any = None, **how: Any) -> tuple[list[float], list[float], nn.Module]:
+    """Two epochs, the second once more from a saved state; returns all losses, the correct answers, the model."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    accelerator = Accelerator(gradient_accumulation_steps=2, **how)
+    set_seed(0)
+    data = TensorDataset(torch.randn(44, 16), torch.randint(0, 4, (44,)))
+    loader = DataLoader(data, batch_size=8, shuffle=True)
+    model: nn.Module = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
+    if shard is not None:
+        model = shard(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5)
+    model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+    losses = []
+
+    def epoch() -> None:
+        for x, y in loader:
+            with accelerator.accumulate(model):
+                loss = nn.functional.cross_entropy(model(x), y)
+                accelerator.backward(loss)
+                if accelerator.sync_gradients:
+                    accelerator.clip_grad_norm_(model.parameters(), 0.5)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+            losses.append(loss.detach())
+
+    epoch()
+    accelerator.save_state(str(folder))
+    epoch()
+    accelerator.load_state(str(folder))
+    epoch()
+    correct = []
+    with torch.no_grad():
+        for x, y in loader:  # the last batch has 4 rows
+            guess, answer = accelerator.gather_for_metrics((model(x).argmax(-1), y))
+            correct.append((guess == answer).float().sum().item())
+    accelerator.save_model(model, str(folder / "model"))
+    return [loss.item() for loss in losses], correct, accelerator.unwrap_model(model)
+
+
+@pytest.fixture(scope="module")
+def on_cpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[float], list[float], nn.Module]:
+    return train(tmp_path_factory.mktemp("cpu"), cpu=True)
+
+
+class TestScript:
+    """prepare, accumulate, backward, clip_grad_norm_, save_state, load_state, gather_for_metrics."""
+
+    def test_agrees(self, tmp_path: Path, on_cpu: Any) -> None:
+        before = spmd.metrics.num_compiles()
+        losses, correct, model = train(tmp_path)
+        assert spmd.metrics.num_compiles() - before <= 6
+        torch.testing.assert_close(losses, on_cpu[0], rtol=2e-5, atol=2e-5)
+        assert losses[6:12] == losses[12:] and correct == on_cpu[1]
+        assert {parameter.device.type for parameter in model.parameters()} == {"xla"}
+
+    @pytest.mark.parametrize("wrap", [fsdp.fully_shard, fsdp.FullyShardedDataParallel])
+    def test_a_sharded_model_stays_sharded(self, wrap: Any, tmp_path: Path, on_cpu: Any, mesh8: spmd.Mesh) -> None:
+        before = spmd.metrics.num_compiles()
+        losses, correct, model = train(tmp_path, lambda model: wrap(model, mesh=mesh8))
+        assert spmd.metrics.num_compiles() - before <= 6
+        torch.testing.assert_close(losses, on_cpu[0], rtol=2e-5, atol=2e-5)
+        assert losses[6:12] == losses[12:] and correct == on_cpu[1]
+        assert spmd.get_sharding(model[0].weight).partition_spec(2) == spmd.P("fsdp", None)
+        saved = torch.load(tmp_path / "optimizer.bin", weights_only=True)
+        assert saved["state"][0]["exp_avg"].shape == (32, 16)
+
+    @pytest.mark.long
+    def test_bfloat16(self, tmp_path: Path) -> None:
+        losses, _, _ = train(tmp_path, mixed_precision="bf16")
+        expected, _, _ = train(tmp_path, mixed_precision="bf16", cpu=True)
+        torch.testing.assert_close(losses, expected, rtol=2e-2, atol=2e-2)

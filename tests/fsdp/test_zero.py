@@ -1,0 +1,107 @@
+"""ZeroRedundancyOptimizer: the state sharded, parameters and numbers those of the optimizer without it."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from support import check
+from torch import nn
+
+import fsdp
+import spmd
+
+AdamW = torch.optim.AdamW
+
+
+def models() -> tuple[nn.Module, nn.Module]:
+    plain = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 5))
+    return plain, copy.deepcopy(plain).to("xla")
+
+
+def train(model: nn.Module, optimizer: Any, x: torch.Tensor, max_norm: float | None = None) -> None:
+    optimizer.zero_grad()
+    model(x).square().mean().backward()
+    if max_norm is not None:
+        torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    optimizer.step()
+
+
+def compare(model: nn.Module, plain: nn.Module) -> None:
+    for one, two in zip(model.parameters(), plain.parameters(), strict=True):
+        check(one, two)
+
+
+class TestStep:
+    """Steps, clipping, schedules and state dicts are those of the optimizer that is wrapped."""
+
+    def test_as_without(self, mesh8: spmd.Mesh) -> None:
+        plain, model = models()
+        zero = fsdp.ZeroRedundancyOptimizer(model.parameters(), AdamW, mesh=mesh8, lr=0.01, max_norm=0.1)
+        expected = AdamW(plain.parameters(), lr=0.01)
+        schedules = [torch.optim.lr_scheduler.StepLR(one, 1, 0.5) for one in (zero, expected)]
+        compiled = []
+        for _ in range(4):
+            x = torch.randn(16, 16)
+            train(model, zero, spmd.mark_sharding(x.to("xla"), mesh8, ("fsdp", None)))
+            spmd.sync()
+            train(plain, expected, x, max_norm=0.1)
+            for schedule in schedules:
+                schedule.step()
+            compiled.append(spmd.metrics.num_compiles())
+        compare(model, plain)
+        assert compiled[1] == compiled[-1]
+        weight, bias = (zero.state[parameter] for parameter in list(model.parameters())[:2])
+        assert weight["exp_avg"].partition_spec == ("fsdp", None) and bias["exp_avg_sq"].partition_spec == ("fsdp",)
+        assert weight["exp_avg"].local_shards[0].data.shape == (4, 16)
+        assert model[0].weight.sharding_spec in ("", "{replicated}")
+        collectives = {row.kind for row in spmd.metrics.compiles()[-1].traffic}
+        assert "all-gather" in collectives
+
+    def test_state_dict(self, mesh2x4: spmd.Mesh) -> None:
+        plain, model = models()
+        expected = AdamW(plain.parameters(), lr=0.01)
+        x = torch.randn(8, 16)
+        train(plain, expected, x)
+        model.load_state_dict(plain.state_dict())
+        with mesh2x4:
+            zero = fsdp.ZeroRedundancyOptimizer(model.parameters(), AdamW, lr=0.5)
+        zero.load_state_dict(copy.deepcopy(expected.state_dict()))
+        assert zero.param_groups[0]["lr"] == 0.01
+        assert zero.state[model[0].weight]["exp_avg"].partition_spec == ("fsdp", None)
+        train(model, zero, x.to("xla"))
+        train(plain, expected, x)
+        compare(model, plain)
+        check(zero.state_dict()["state"][0]["exp_avg"], expected.state_dict()["state"][0]["exp_avg"])
+
+    def test_closure(self, mesh8: spmd.Mesh) -> None:
+        weight = torch.ones(8, device="xla", requires_grad=True)
+        zero = fsdp.ZeroRedundancyOptimizer([weight], torch.optim.SGD, mesh=mesh8, lr=0.5, momentum=0.9)
+
+        def closure() -> torch.Tensor:
+            zero.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            return loss
+
+        assert zero.step(closure).item() == 8
+        check(weight, torch.zeros(8))
+        assert zero.state[weight]["momentum_buffer"].partition_spec == ("fsdp",)
+
+
+class TestArguments:
+    """An unknown axis is refused, keywords without a meaning are named."""
+
+    def test_axis(self, mesh2x4: spmd.Mesh) -> None:
+        weight = torch.ones(8, device="xla")
+        assert fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4).axis == "fsdp"
+        assert fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4, axis="data").axis == "data"
+        with pytest.raises(ValueError, match=r"expected an axis of the mesh \(data, fsdp\), got 'model'"):
+            fsdp.ZeroRedundancyOptimizer([weight], AdamW, mesh=mesh2x4, axis="model")
+
+    def test_without_a_meaning(self, mesh8: spmd.Mesh) -> None:
+        weight = torch.ones(8, device="xla")
+        with pytest.warns(UserWarning, match=r"optimizer_dtype \(.*; sharding_groups \("):
+            fsdp.ZeroRedundancyOptimizer(
+                [weight], AdamW, mesh=mesh8, optimizer_dtype=torch.float32, sharding_groups=[[0]], pin_layout=False
+            )
