@@ -6,7 +6,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from ..compat.finder import install
 from ..core.backend.when_imported import patch_when_imported
 from ..core.base.config import names_xla_for_frameworks
-from . import accelerate_device, trainer
+from . import accelerate_device, lightning_trainer, trainer
 
 # By the module that is changed, once it is imported, or now.
 PATCHES = {
@@ -16,6 +16,8 @@ PATCHES = {
     "transformers.training_args": trainer.complete_arguments,
     "transformers.trainer_pt_utils": trainer.complete_helpers,
     "transformers.trainer": trainer.complete,
+    "lightning.pytorch.trainer.connectors.accelerator_connector": lightning_trainer.complete,
+    "pytorch_lightning.trainer.connectors.accelerator_connector": lightning_trainer.complete,
 }  # fmt: skip
 
 
