@@ -257,7 +257,7 @@ class _ForwardMethod:
 
     @property
     def __code__(self) -> Any:
-        # Lightning tells by the code whether a class overrides a method of its base.
+        # Lightning compares the code to see whether a class overrides a method of its base.
         return getattr(type(self.module), self.name).__code__
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

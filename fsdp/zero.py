@@ -84,7 +84,7 @@ class ZeroRedundancyOptimizer(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, **how: Any) -> Any:
-        """Clips the gradients, where that was asked for, and takes the optimizer's step."""
+        """Clips the gradients, where that was requested, and takes the optimizer's step."""
         if self.max_norm is not None:
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             torch.nn.utils.clip_grad_norm_(parameters, self.max_norm)

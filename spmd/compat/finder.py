@@ -1,6 +1,6 @@
 """The import finder that makes `import torch_xla` resolve to names of this library, by the table of `torch_xla_names`.
 
-Nothing of the table is imported before a script asks for it.
+Nothing of the table is imported before a script requests it.
 """
 
 import dis
@@ -108,7 +108,7 @@ def _error(caller: Any) -> type[AttributeError] | type[ImportError]:
 
 def _missing(module: str, name: str) -> str:
     path = f"{module}.{name}"
-    if name[:2] == "__":  # asked for by Python and by tools, of every module
+    if name[:2] == "__":  # Python and tools look for it in every module
         return f"module {module!r} has no attribute {name!r}"
     known = [*NAMES.get(module, ()), *_children(module)]
     hint = f": {HINTS[path]}" if path in HINTS else did_you_mean(name, known) or "; docs/from-torch-xla.md lists names"

@@ -34,7 +34,7 @@ class Ahead(Generic[_Pulled, _Ready]):
         self.thread = threading.Thread(target=self._run, name="spmd-data", daemon=True)
 
     def next_item(self) -> _Ready:
-        """Returns the next item; raises StopIteration at the end, and in its turn what the thread raised."""
+        """Returns the next item; raises StopIteration at the end, and after the last item what the thread raised."""
         forking.check()
         with self._changed:
             if not self._has_started and not self.is_stopped:

@@ -85,7 +85,7 @@ _iterations = itertools.count()  # the same in all processes, as they run the sa
 
 
 class _Together:
-    """The rows of the same batch in all processes, told by each in the store that they share."""
+    """The rows of the same batch in all processes, reported by each in the store that they share."""
 
     def __init__(self, is_stopped: Callable[[], bool]) -> None:
         self._place = f"spmd/data/{next(_iterations)}"

@@ -12,7 +12,7 @@ DEVICE = torch.device("xla", 0)
 
 
 def choose_device(state: Any) -> None:
-    """Has a process state that is made from now on take xla, unless the CPU is asked for."""
+    """Has a process state that is made from now on take xla, unless the CPU is requested."""
     made = state.PartialState._shared_state
     if made and made["device"].type != DEVICE.type and not made["_cpu"]:
         raise RuntimeError(

@@ -4,7 +4,6 @@ The classes derive from Lightning's, so they are made when a program imports it;
 `pytorch_lightning` are one code under two names, each with its own.
 """
 
-import importlib
 import weakref
 from collections.abc import Collection
 from typing import Any
@@ -33,8 +32,8 @@ def complete(connector: Any) -> None:
         connector: `lightning.pytorch.trainer.connectors.accelerator_connector`.
     """
     root = connector.__name__.partition(".trainer.")[0]
-    accelerator = _accelerator(importlib.import_module(f"{root}.accelerators").Accelerator)
-    strategies: Any = importlib.import_module(f"{root}.strategies")
+    accelerator = _accelerator(resolve(f"{root}.accelerators:Accelerator"))
+    strategies: Any = resolve(f"{root}.strategies")
     shared, fsdp = _strategies(strategies.SingleDeviceStrategy)
     strategies.XLAStrategy, strategies.XLAFSDPStrategy = shared, fsdp
     for name in ("xla", "tpu"):
@@ -45,7 +44,7 @@ def complete(connector: Any) -> None:
         )
     connector.StrategyRegistry.register("xla_fsdp", fsdp, description="parameters sharded, too", override=True)
 
-    # Lightning asks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
+    # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
     connector.XLAPrecision = lambda precision: _precision(connector, precision)
     connector._select_auto_accelerator = lambda: "xla"
@@ -67,7 +66,7 @@ def _precision(connector: Any, precision: str) -> Any:
 
 
 def _devices(devices: Any) -> int:
-    """The number of devices that `Trainer(devices=)` asks for."""
+    """The number of devices that `Trainer(devices=)` requests."""
     number = len(device_ids())
     if str(devices) in ("-1", "auto", str(number)):
         return number
@@ -130,15 +129,12 @@ def _strategies(base: Any) -> tuple[Any, Any]:
             super().__init__(device=DEVICE, **how)
             self.mesh, self.data_axes = mesh, data_axes
 
-        def setup_environment(self) -> None:
+        def setup(self, trainer: Any) -> None:
             if processes.several():
                 raise NotImplementedError(
                     f"strategy={self.strategy_name!r}: a Trainer runs in one process, with all of its devices; this "
                     "job has several. A loop of your own trains there (spmd.from_process_local)"
                 )
-            super().setup_environment()
-
-        def setup(self, trainer: Any) -> None:
             if self.mesh is None:
                 ids = device_ids()[: trainer._accelerator_connector._devices_flag]
                 self.mesh = Mesh(ids, (len(ids),), ("fsdp",))

@@ -101,12 +101,12 @@ def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
             prefix = f"{path}." if path else ""
             found.append(prefix)
             plan |= {prefix + name: style for name, style in own.items()}
-    told = _told(config, kind)
-    if isinstance(told, Mapping):
-        if kind == "tp_plan" and not told:
+    requested = _setting(config, kind)
+    if isinstance(requested, Mapping):
+        if kind == "tp_plan" and not requested:
             return {}
-        _refuse_unknown(kind, told, plan, model)
-        plan |= told
+        _refuse_unknown(kind, requested, plan, model)
+        plan |= requested
     known = _UNITS if kind == "fsdp_plan" else (*_DIMS, *sorted(_LOCAL), SEQUENCE)
     for name, style in plan.items():
         if style not in known:
@@ -117,12 +117,12 @@ def _plan(kind: str, model: nn.Module, config: Any) -> dict[str, str]:
     return plan
 
 
-def _told(config: Any, name: str) -> Any:
+def _setting(config: Any, name: str) -> Any:
     return config.get(name) if isinstance(config, Mapping) else getattr(config, name, None)
 
 
 def _refuse_unmeant(config: Any, expert: Axis) -> None:
-    """Raises or warns for what a configuration asks for and a table cannot do, and for what is none."""
+    """Raises or warns for what a configuration requests and a table cannot do, and for what is none."""
     if config is not None and not isinstance(config, Mapping) and not hasattr(config, "tp_plan"):
         raise TypeError(
             f"ShardingRules.of: expected a transformers.distributed.DistributedConfig or a dict, got "
@@ -134,23 +134,23 @@ def _refuse_unmeant(config: Any, expert: Axis) -> None:
                 f"ShardingRules.of: the configuration has {name!r}, expected {', '.join(KINDS)} or a field of "
                 f"DistributedConfig{did_you_mean(name, (*KINDS, *_SAID))}"
             )
-    if (_told(config, "pp_size") or 1) > 1:
-        raise ValueError("ShardingRules.of: pp_size of the configuration asks for pipeline stages; rules have none")
-    if (_told(config, "ep_size") or 1) > 1 and expert is None:
+    if (_setting(config, "pp_size") or 1) > 1:
+        raise ValueError("ShardingRules.of: pp_size of the configuration requests pipeline stages; rules have none")
+    if (_setting(config, "ep_size") or 1) > 1 and expert is None:
         raise ValueError(
-            "ShardingRules.of: ep_size of the configuration asks for expert parallelism; name the mesh axis: expert=..."
+            "ShardingRules.of: ep_size of the configuration requests expert parallelism; name the mesh axis: expert=..."
         )
     for name, keyword in (("fsdp_cpu_offload", "offload_policy"), ("fsdp_mixed_precision", "mp_policy")):
-        if _told(config, name):
+        if _setting(config, name):
             warnings.warn(
                 f"ShardingRules.of: {name} of the configuration is no part of a table; hand {keyword}=... to `apply`",
                 stacklevel=4,
             )
 
 
-def _refuse_unknown(kind: str, told: Mapping[str, str], plan: Mapping[str, str], model: nn.Module) -> None:
+def _refuse_unknown(kind: str, requested: Mapping[str, str], plan: Mapping[str, str], model: nn.Module) -> None:
     names = {_generic(name) for name, _ in (*model.named_modules(), *model.named_parameters())} | plan.keys()
-    for name in told:
+    for name in requested:
         if name not in names:
             raise ValueError(
                 f"ShardingRules.of: {name!r} in the configuration's {kind} matches nothing in {type(model).__name__}"

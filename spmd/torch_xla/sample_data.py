@@ -64,7 +64,7 @@ class FnDataGenerator:
 
 
 class RateTracker:
-    """Counts samples, and tells how many there were a second.
+    """Counts samples, and reports how many there were a second.
 
     smooth_factor: the weight of the rates before, from 0 to 1, in `rate`. Source:
     `torch_xla.core.xla_model.RateTracker`.

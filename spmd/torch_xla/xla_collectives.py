@@ -160,7 +160,7 @@ _INSIDE = "; shards exist inside spmd.shard_map, and after enable_manual_shardin
 
 
 def _axes(tensor: torch.Tensor, groups: Groups, caller: str) -> tuple[str, ...]:
-    """The axes along which the shards of these groups lie; () outside of per-shard code."""
+    """The mesh axes of the shards of these groups; () outside of per-shard code."""
     now = tracker() or untracked(tensor)
     if now is None:
         if groups and [list(group) for group in groups] != [[0]]:

@@ -19,7 +19,6 @@ import spmd
 
 pytestmark = [
     pytest.mark.usefixtures("use"),
-    pytest.mark.filterwarnings("ignore:`isinstance\\(treespec, LeafSpec\\)` is deprecated"),  # in Lightning itself
     pytest.mark.filterwarnings("ignore:The '\\w+' does not have many workers"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`"),

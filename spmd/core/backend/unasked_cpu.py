@@ -9,16 +9,16 @@ from ..ir.source import is_library
 # The modules of frameworks that place a model where they train it; a script's own `model.cpu()` has no frame of these.
 _PLACING = ("accelerate.accelerator", "transformers.trainer")
 _ABOVE = ("accelerate", "transformers", "trl", "peft", "diffusers")  # whose frames stand before the user's line
-_told: list[bool] = []
+_warned: list[bool] = []
 
 
 def tell() -> None:
     """Warns, once in a process, where the nearest frame outside torch and this library is one that places a model."""
     frame = _nearest(sys._getframe(1))
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
-    if _told or name not in _PLACING:
+    if _warned or name not in _PLACING:
         return
-    _told.append(True)
+    _warned.append(True)
     while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _ABOVE:
         frame = _nearest(frame.f_back)
     text = (
@@ -33,7 +33,7 @@ def tell() -> None:
 
 def forget() -> None:
     """Has the next such move warn again; for tests."""
-    _told.clear()
+    _warned.clear()
 
 
 def _nearest(frame: FrameType | None) -> FrameType | None:

@@ -335,7 +335,7 @@ def _whole_number(variable: str) -> int | None:
 
 
 def names_xla_for_frameworks() -> bool:
-    """True if ACCELERATE_TORCH_DEVICE, by which accelerate is told a device, names xla."""
+    """True if ACCELERATE_TORCH_DEVICE, which sets accelerate's device, names xla."""
     return os.environ.get("ACCELERATE_TORCH_DEVICE", "").partition(":")[0] == "xla"
 
 
