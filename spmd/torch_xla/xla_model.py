@@ -9,10 +9,13 @@ from typing import Any
 import torch
 
 from ..core.base import seed as seeds
-from ..core.pjrt import processes
+from ..core.ir.source import user_line
+from ..core.lazy.tensor import XlaTensor
+from ..core.pjrt import agreement, processes
 from ..core.pjrt.devices import devices
 from ..core.pjrt.held import mem_get_info, memory_allocated
 from ..tensors.closures import end_step
+from ..tensors.launch import full_tensor
 from ..tensors.runtime import device, get_stablehlo, sync
 from .nested import mapped
 from .sharding_spec import ShardingSpec
@@ -226,7 +229,7 @@ def send_cpu_data_to_device(datas: Any, device: Any = "xla", input_sharding: Sha
 
 
 def to_cpu(data: Any, convert: bool = True) -> Any:
-    """Returns a structure with its tensors on the CPU (`convert=False`: as they are).
+    """Returns a structure with its tensors on the CPU (`convert=False`: as they are); every process must call it.
 
     Source: `xm._maybe_convert_to_cpu`.
 
@@ -234,7 +237,11 @@ def to_cpu(data: Any, convert: bool = True) -> Any:
     >>> spmd.torch_xla.xla_model.to_cpu([torch.ones(2, device="xla"), 3])
     [tensor([1., 1.]), 3]
     """
-    return mapped(lambda value: value.to("cpu"), data) if convert else data
+
+    def moved(value: Any) -> Any:
+        return full_tensor(value) if isinstance(value, XlaTensor) else value.to("cpu")
+
+    return mapped(moved, data) if convert else data
 
 
 def save(data: Any, file_or_path: Any, master_only: bool = True, global_master: bool = False) -> None:
@@ -323,12 +330,18 @@ def get_stablehlo_bytecode(tensors: Tensors | None = None) -> bytes:
 
 
 def rendezvous(tag: str, payload: bytes = b"", replicas: Sequence[int] = ()) -> list[bytes]:
-    """Returns the payloads of all replicas, that is, of the one logical device: [payload].
+    """Waits until every process has come here; returns the payloads of all replicas, of the one logical device:
+    [payload].
+
+    Raises `ProcessError` where another process does something else.
 
     >>> import spmd
     >>> spmd.torch_xla.xla_model.rendezvous("saved", b"yes")
     [b'yes']
     """
+    if processes.several():
+        what = f"rendezvous {tag!r}"
+        agreement.agree(what, what.encode(), user_line())
     return [payload]
 
 

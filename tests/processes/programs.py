@@ -5,6 +5,7 @@ compared by the test.
 """
 
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -186,6 +187,21 @@ def use() -> Any:
     assert state["weight"].shape == (8, 4) and all(value.device.type == "cpu" for value in state.values())
     module.load_state_dict({name: value + 1 for name, value in state.items()})
     assert torch.equal(spmd.full_tensor(module.weight), state["weight"] + 1)
+
+    xm = spmd.torch_xla.xla_model
+    file = io.BytesIO()
+    xm.save({"weight": module.weight}, file, global_master=True)
+    assert xm.is_master_ordinal(local=False) == bool(file.getvalue()) == (spmd.process_index() == 0)
+    if spmd.process_index() == 0:
+        assert torch.equal(torch.load(io.BytesIO(file.getvalue()))["weight"], state["weight"] + 1)
+        time.sleep(0.3)
+    times = [time.time()]
+    assert xm.rendezvous("saved", b"here") == [b"here"]
+    times.append(time.time())
+    came, left = spmd.full_tensor(
+        spmd.from_process_local(torch.tensor([times], dtype=torch.float64), mesh, ("a", None))
+    ).T
+    assert came.max() <= left.min()
 
     said["part of the devices"] = raised(lambda: spmd.Mesh(range(4), (4,)))
     spmd.initialize(num_processes=2)
