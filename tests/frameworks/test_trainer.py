@@ -26,10 +26,8 @@ from transformers import (
 import fsdp
 import spmd
 
-pytestmark = [
-    pytest.mark.usefixtures("use"),
-    pytest.mark.filterwarnings("ignore::FutureWarning:transformers"),  # names that transformers 6 will not have
-]
+# Names that transformers 6 will not have.
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
 
 FSDP = {
     "xla": True, "xla_fsdp_v2": True, "fsdp_transformer_layer_cls_to_wrap": ["LlamaDecoderLayer"],
@@ -95,6 +93,7 @@ MORE = {
 }
 
 
+@pytest.mark.usefixtures("use")
 class TestArguments:
     """What a Trainer's arguments name gives the CPU's losses, in few programs."""
 
@@ -114,6 +113,18 @@ class TestArguments:
         self.test_agrees(given, tolerance, programs, tmp_path)
 
 
+@pytest.mark.usefixtures("unused")
+class TestUnused:
+    """Without `spmd.use()` a Trainer that moves a model from the device back to the CPU is named."""
+
+    def test_warns(self, tmp_path: Path) -> None:
+        model = llama().to("xla")
+        with pytest.warns(UserWarning, match="transformers moves the model from xla to the CPU") as seen:
+            trainer(tmp_path, model)
+        assert len(seen) == 1 and seen[0].filename == __file__
+
+
+@pytest.mark.usefixtures("use")
 class TestCheckpoints:
     """A run that goes on from a checkpoint is the run without a pause, its random numbers too."""
 
@@ -133,6 +144,7 @@ class TestCheckpoints:
         torch.testing.assert_close(read.lm_head.weight, made.model.lm_head.weight.cpu())
 
 
+@pytest.mark.usefixtures("use")
 class TestSharded:
     """`--fsdp full_shard` with xla_fsdp_v2 shards over all devices."""
 
@@ -216,6 +228,7 @@ def t5(folder: Path, **given: Any) -> Trainer:
     )  # fmt: skip
 
 
+@pytest.mark.usefixtures("use")
 class TestGenerating:
     """Evaluation by `generate` finds the tokens that the CPU finds."""
 

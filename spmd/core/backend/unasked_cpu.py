@@ -13,8 +13,10 @@ _warned: list[bool] = []
 
 
 def tell() -> None:
-    """Warns, once in a process, where the nearest frame outside torch and this library is one that places a model."""
+    """Warns, once in a process, where the call of `model.to`, outside torch and this library, is one that places it."""
     frame = _nearest(sys._getframe(1))
+    while frame is not None and frame.f_code.co_name == "to":  # a model's class has its own, as transformers' have
+        frame = _nearest(frame.f_back)
     name = "" if frame is None else str(frame.f_globals.get("__name__"))
     if _warned or name not in _PLACING:
         return
