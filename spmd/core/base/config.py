@@ -272,9 +272,14 @@ def compiler_flags() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
+def is_terminal(file: Any) -> bool:
+    """True if a file is a terminal whose last line can be written over."""
+    return os.environ.get("TERM") != "dumb" and bool(file.isatty())
+
+
 def wants_color(file: Any) -> bool:
     """True if text printed to a file may be coloured: it is a terminal, and the environment does not forbid it."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(file.isatty())
+    return not os.environ.get("NO_COLOR") and is_terminal(file)
 
 
 @dataclass(frozen=True, slots=True)

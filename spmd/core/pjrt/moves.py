@@ -11,6 +11,8 @@ import jax.numpy as jnp
 
 from ..base import in_flight
 from ..base.jax_private import device_order
+from ..ir.encode import encode
+from ..kept.small_programs import SmallProgram
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
 from ..sharding.value import DEVICE, Sharding
@@ -83,7 +85,7 @@ def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -
         with program_devices(order):
             return pad(cut(array, shape), target, shape)
 
-    return jax.jit(reshard, out_shardings=target.over(order))
+    return SmallProgram(reshard, shape, order, encode(target), out_shardings=target.over(order))
 
 
 @functools.lru_cache(256)
@@ -95,7 +97,7 @@ def _padding(shape: tuple[int, ...], device_id: int, target: Sharding) -> Any:
         wide = target.padded_shape(shape)
         return jnp.pad(unpadded, [(0, to - dim) for to, dim in zip(wide, shape, strict=True)])
 
-    return jax.jit(padded, out_shardings=Sharding.single(device_id).jax)
+    return SmallProgram(padded, shape, device_id, encode(target), out_shardings=Sharding.single(device_id).jax)
 
 
 def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
