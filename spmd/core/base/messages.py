@@ -21,7 +21,7 @@ MOST = 3  # lines of a kind in a minute
 _MINUTE = 60.0
 _WIDTH = 120  # columns, where none are known: in a file or a pipe
 _EVERY = 0.5  # seconds between two updates of a status
-_SHORTEST = 0.05  # seconds of a status that is shown
+_SHORTEST = 0.2  # seconds of a status that is shown
 _START = "spmd: "
 _END = "..."
 
@@ -85,18 +85,18 @@ def shortened(text: str, room: int) -> str:
 
 
 @contextlib.contextmanager
-def status(kind: str, describe: Callable[[], str]) -> Iterator[None]:
-    """Shows what is done inside, from `config.slow_compile_seconds` on; nothing where that is 0. Short ones that follow
-    each other count as one: many programs of a second each are not compiled in silence.
+def status(kind: str, describe: Callable[[], str], *, together: bool = False) -> Iterator[None]:
+    """Shows what is done inside, from `config.slow_compile_seconds` on; nothing where that is 0.
 
-    describe: called by another thread, again and again where the line is updated in place.
+    describe: called by another thread, again and again where the line is updated in place. together: statuses that
+    follow each other count as one, so that many programs of a second each are not compiled in silence.
     """
     if not config.slow_compile_seconds:
         yield
         return
     ended, began = threading.Event(), time.monotonic()
     since, until = _busy.get(kind, (began, began))
-    since = since if began - until < config.slow_compile_seconds else began
+    since = since if together and began - until < config.slow_compile_seconds else began
     after = max(since + config.slow_compile_seconds - began, _SHORTEST)
     shown = threading.Thread(target=_show, args=(kind, describe, after, ended), name="spmd-status", daemon=True)
     shown.start()

@@ -46,7 +46,7 @@ def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
         seconds = time.monotonic() - started
         return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
 
-    with messages.status("compiling", describe):
+    with messages.status("compiling", describe, together=True):
         yield
 
 
