@@ -12,9 +12,9 @@ import pytest
 from recipes.benchmarks import second_start
 
 RECIPES = Path(second_start.__file__).parents[1]
-MODEL = "--layers=2 --width=16 --heads=4 --sequence=16 --batch=16 --warmup=1 --out=made"
+MODEL = "--layers=1 --width=16 --heads=4 --sequence=16 --batch=16 --warmup=1 --out=made"
 COMMANDS = {
-    "gpt": f"train_gpt.py {MODEL} --steps=4 --eval-every=2 --sample=12",
+    "gpt": f"train_gpt.py {MODEL} --steps=4 --eval-every=2 --sample=6",
     "llama": f"train_llama.py {MODEL} --kv-heads=2 --steps=6 --eval-every=3 --sample=5 --save-every=3",
     "hugging_face": f"wrap_hugging_face.py {MODEL} --steps=4 --eval-every=2 --sample=3",
     "resnet": "train_resnet.py --width=4 --batch_size=360 --num_epochs=1 --layout=spatial --chart 8 --out=made",
