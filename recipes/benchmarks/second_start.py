@@ -5,16 +5,18 @@
     python recipes/benchmarks/second_start.py --cases evaluate --child xla   # one of them in this process
 
 Each case is a short script of plain PyTorch, run in processes of its own: on the CPU, on the device with an empty cache
-of programs, and twice more with the cache that the first start has filled, of which the faster is shown. "s" is the
-wall time from the start of the process to its end, imports included, "compiles" the number of compilations of XLA's
-backend, jax's own small ones included, "loaded" the number of programs from the disk. The last column says if the
-second start ends in three times the CPU's time plus 5 s, nothing compiled. The numbers that a case gives are compared.
+of programs, and again with the cache that the first start has filled (`--warm`: the fastest of so many is shown). "s"
+is the wall time from the start of the process to its end, imports included, with processor seconds behind it;
+"compiles" the number of compilations of XLA's backend, jax's own small ones included; "loaded" the number of programs
+from the disk. The last column says if the second start ends in three times the CPU's time plus 5 s, nothing compiled.
+The numbers that a case gives are compared.
 """
 
 import argparse
 import json
 import math
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -201,17 +203,23 @@ CASES: dict[str, Callable[[str], list[float]]] = {
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a case: seconds of the process, programs compiled and loaded, the case's numbers."""
+    """One start of a case: wall and processor seconds, programs compiled and loaded, the case's numbers."""
 
     seconds: float
+    processor: float
     compiled: int
     loaded: int
     numbers: list[float]
+
+    @property
+    def times(self) -> str:
+        return f"{self.seconds:.1f} ({self.processor:.1f})"
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", nargs="+", choices=tuple(CASES), default=list(CASES))
+    parser.add_argument("--warm", type=int, default=1, help="second starts (default 1)")
     parser.add_argument(
         "--child", choices=("cpu", "xla"), help="run the first case in this process and print its facts"
     )
@@ -230,9 +238,15 @@ def start(name: str, device: str, folder: str) -> Start:
     """Runs a case in a process of its own."""
     command = [sys.executable, __file__, "--cases", name, "--child", device]
     setting = {**os.environ, "SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": folder}
-    began = perf_counter()
+    began, spent = perf_counter(), processor_seconds()
     done = subprocess.run(command, check=True, text=True, stdout=subprocess.PIPE, env=setting)
-    return Start(perf_counter() - began, **json.loads(done.stdout.splitlines()[-1]))
+    return Start(perf_counter() - began, processor_seconds() - spent, **json.loads(done.stdout.splitlines()[-1]))
+
+
+def processor_seconds() -> float:
+    """Returns the processor seconds of the processes that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def is_within(cpu: Start, second: Start) -> bool:
@@ -258,9 +272,9 @@ def main() -> None:
             folder = str(Path(parent) / "programs")
             cpu = start(name, "cpu", folder)
             first = start(name, "xla", folder)
-            second = min((start(name, "xla", folder) for _ in range(2)), key=lambda one: one.seconds)
+            second = min((start(name, "xla", folder) for _ in range(args.warm)), key=lambda one: one.seconds)
         table.add_row(
-            name, f"{cpu.seconds:.1f}", f"{first.seconds:.1f}", str(first.compiled), f"{second.seconds:.1f}",
+            name, cpu.times, first.times, str(first.compiled), second.times,
             str(second.compiled), str(second.loaded), f"{FACTOR * cpu.seconds + SECONDS:.1f}",
             ("ok" if is_within(cpu, second) else "too slow" if not second.compiled else "compiles")
             + ("" if is_same(second.numbers, cpu.numbers) else ", other numbers"),
