@@ -100,6 +100,10 @@ class Placement:
     def compiles(self) -> int:
         return 0
 
+    def loaded(self) -> int:
+        """Returns the number of programs that a start before has compiled."""
+        return 0
+
     def table(self, model: nn.Module) -> Table | None:
         """Returns the table of the parameters' shardings and sizes."""
 
@@ -139,6 +143,9 @@ class MeshPlacement(Placement):
 
     def compiles(self) -> int:
         return spmd.metrics.num_compiles()
+
+    def loaded(self) -> int:
+        return spmd.metrics.num_loaded()
 
     def table(self, model: nn.Module) -> Table:
         spmd.sync()
@@ -287,7 +294,8 @@ def main(arguments: list[str] | None = None) -> None:
     heldout = history.heldout[-1][1]
     console.print(
         f"\nheld-out loss [bold]{heldout:.4f}[/bold] nats per byte, bigram table [bold]{bigram:.4f}[/bold]; "
-        f"{place.compiles()} compiles, {time.perf_counter() - started:.0f} s\n{args.out / 'loss.png'}",
+        f"{place.compiles()} compiles, {place.loaded()} from disk, "
+        f"{time.perf_counter() - started:.0f} s\n{args.out / 'loss.png'}",
         highlight=False,
         soft_wrap=True,
     )

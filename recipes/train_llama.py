@@ -226,7 +226,8 @@ def main(arguments: list[str] | None = None) -> None:
     (_, before), *_, (_, after) = run.history.heldout
     console.print(
         f"\nheld-out loss [bold]{before:.4f}[/bold] nats per byte before, [bold]{after:.4f}[/bold] after; bigram table "
-        f"{bigram:.4f}; {spmd.metrics.num_compiles()} compiles, {time.perf_counter() - started:.0f} s\n"
+        f"{bigram:.4f}; {spmd.metrics.num_compiles()} compiles, {spmd.metrics.num_loaded()} from disk, "
+        f"{time.perf_counter() - started:.0f} s\n"
         f"{args.out / 'loss.png'}",
         highlight=False,
         soft_wrap=True,

@@ -158,7 +158,8 @@ def main(arguments: list[str] | None = None) -> None:
     console.print(
         f"\nheld-out loss [bold]{history.heldout[-1][1]:.4f}[/bold] nats per byte, bigram table {bigram:.4f}; "
         f"[bold]{plain:.4f}[/bold] of the model that from_pretrained reads, on the CPU\n"
-        f"{spmd.metrics.num_compiles()} compiles, {time.perf_counter() - started:.0f} s\n"
+        f"{spmd.metrics.num_compiles()} compiles, {spmd.metrics.num_loaded()} from disk, "
+        f"{time.perf_counter() - started:.0f} s\n"
         f"{args.out / 'loss.png'}, {args.out / 'model'}",
         highlight=False,
         soft_wrap=True,

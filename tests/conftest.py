@@ -10,6 +10,7 @@ import selection
 import torch
 
 import spmd
+from spmd.core.base import messages
 from spmd.core.passes import changing
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
@@ -27,9 +28,10 @@ spmd.simulate(8)
 
 @pytest.fixture(autouse=True)
 def seed() -> None:
-    """Every test draws the same numbers whichever ran before it, and the barriers of what they share have no past."""
+    """Every test draws the same numbers whichever ran before it; barriers and messages have no past."""
     torch.manual_seed(0)
     changing.forget()
+    messages.forget()
 
 
 @pytest.fixture(scope="session")

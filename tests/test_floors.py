@@ -13,7 +13,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
-    "base", "ops", "sharding", "ir", "pjrt", "hlo", "lower", "explain", "compile", "passes", "lazy", "engine",
+    "base", "ops", "sharding", "kept", "ir", "pjrt", "hlo", "lower", "explain", "compile", "passes", "lazy", "engine",
     "dispatch", "debug", "interop", "backend", "control", "manual",
 )  # fmt: skip
 FOLDERS = (

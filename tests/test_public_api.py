@@ -38,8 +38,8 @@ NAMES = {
         "all_gather all_reduce all_to_all axis_index axis_size broadcast collective_permute reduce_scatter shard_map"
     ),
     spmd.metrics: (
-        "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles report "
-        "timer trivial_dispatch_seconds"
+        "Collective CompileRecord clear compiles counter counter_names explain fallback_ops num_compiles num_loaded "
+        "report timer trivial_dispatch_seconds"
     ),
     spmd.torch_xla: (
         "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
@@ -203,6 +203,7 @@ SIGNATURES = {
     spmd.metrics.explain: "(step=None, *, passes=False)",
     spmd.metrics.fallback_ops: "()",
     spmd.metrics.num_compiles: "()",
+    spmd.metrics.num_loaded: "()",
     spmd.metrics.report: "()",
     spmd.metrics.timer: "(name)",
     fsdp.CPUOffloadPolicy: "(pin_memory=True)",

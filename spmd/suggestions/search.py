@@ -139,7 +139,7 @@ def suggest(
         model: the module to shard; None: the one that is reachable from the step.
         mp_policy: the `fsdp.MixedPrecisionPolicy` that the rules will be applied with.
         budget: seconds after which no further layout is compiled; max_trials: the most layouts to compile.
-        progress: show the layout being compiled, where stderr is a terminal.
+        progress: say on stderr which layout is compiled, in place where that is a terminal.
 
     Raises ValueError where the step reaches no module, or several and no `model` is given, or one that is sharded
     already; and as `spmd.plan` does, except for a kernel that does not compile, which is its trial's reason.

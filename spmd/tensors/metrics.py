@@ -9,6 +9,7 @@ from ..core.base.counters import counter_names as counter_names
 from ..core.base.counters import explain as explain
 from ..core.base.counters import fallback_ops as fallback_ops
 from ..core.base.counters import num_compiles as num_compiles
+from ..core.base.counters import num_loaded as num_loaded
 from ..core.base.counters import report as report
 from ..core.base.counters import timer as timer
 from ..core.compile.cache import trivial_dispatch_seconds as trivial_dispatch_seconds

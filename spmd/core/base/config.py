@@ -78,7 +78,7 @@ FLAGS = (
         "the folder of these programs, which only the user may enter; empty: none",
     ),
     Flag("program_cache_bytes", int, 2 << 30, "their largest size on disk; the least recently used are deleted first"),
-    Flag("slow_compile_seconds", int, 2, "a longer compilation is announced on stderr; 0: never"),
+    Flag("slow_compile_seconds", int, 2, "compiling or planning for longer is said on stderr, in a line; 0: never"),
     Flag("program_cache_size", int, 512, "compiled programs kept; the least recently used is dropped"),
     Flag("op_table_size", int, 16_384, "rows of one op's shape-and-dtype table; a full one drops the older half"),
     Flag(
@@ -272,9 +272,14 @@ def compiler_flags() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS"))
 
 
+def is_terminal(file: Any) -> bool:
+    """True if a file is a terminal whose last line can be written over."""
+    return os.environ.get("TERM") != "dumb" and bool(file.isatty())
+
+
 def wants_color(file: Any) -> bool:
     """True if text printed to a file may be coloured: it is a terminal, and the environment does not forbid it."""
-    return not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb" and bool(file.isatty())
+    return not os.environ.get("NO_COLOR") and is_terminal(file)
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,6 +122,7 @@ _counters: Counter[str] = Counter()
 _timers: defaultdict[str, float] = defaultdict(float)
 _compile_log: deque[CompileRecord] = deque(maxlen=10_000)
 _fallbacks: Counter[str] = Counter()
+_notes: deque[str] = deque(maxlen=100)
 
 
 def add(name: str, amount: int = 1) -> None:
@@ -163,6 +164,12 @@ def record_compile(record: CompileRecord) -> None:
             _compile_log.append(record)
 
 
+def add_note(text: str) -> None:
+    """Keeps the full text of a line that was shortened, for the report."""
+    with _lock:
+        _notes.append(text)
+
+
 def last_compile() -> CompileRecord | None:
     """Returns the last line of the compile log."""
     with _lock:
@@ -202,6 +209,17 @@ def num_compiles() -> int:
     return _counters["backend_compiles"]
 
 
+def num_loaded() -> int:
+    """The number of programs that were taken from the disk and not compiled (`config.program_cache`).
+
+    >>> import spmd
+    >>> spmd.metrics.clear()
+    >>> spmd.metrics.num_compiles(), spmd.metrics.num_loaded()
+    (0, 0)
+    """
+    return _counters["programs_loaded"]
+
+
 def clear() -> None:
     """Empties counters, timers and compile log."""
     global _forgotten_ops
@@ -211,6 +229,7 @@ def clear() -> None:
         _timers.clear()
         _compile_log.clear()
         _fallbacks.clear()
+        _notes.clear()
 
 
 def explain(step: Callable[..., Any] | str | None = None, *, passes: bool = False) -> str:
@@ -288,10 +307,12 @@ def unchanged() -> Iterator[None]:
 
 
 def report() -> str:
-    """Returns counters, timers and the compile log as text."""
-    lines = [f"{name}: {counter(name):,}" for name in counter_names()]
+    """Returns counters, timers, the compile log, and the full text of messages that were shortened."""
+    lines = [f"compiled: {num_compiles():,}, loaded from disk: {num_loaded():,}"]
+    lines += [f"{name}: {counter(name):,}" for name in counter_names()]
     lines += [f"{name}: {seconds:.4f} s" for name, seconds in sorted(_timers.items())]
     lines += [str(record) for record in _compile_log]
+    lines += [f"note: {text}" for text in _notes]
     return "\n".join(lines)
 
 

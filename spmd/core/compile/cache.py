@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from ..base import counters
+from ..base import counters, messages
 from ..base.config import config
 from ..explain import recompile, slow_compiles
 from ..explain.compile_log import taken
@@ -95,7 +95,7 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
     recompile.refuse(graph, name, line, cause, is_first=is_first)
     program = known.program_of(graph)  # a plan's: `find` returns those that a run has needed
     if program is None:
-        with slow_compiles.while_compiling(graph.nodes, line, cause):
+        with slow_compiles.while_compiling(len(graph.nodes), line, cause):
             program = _formed_and_made(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
@@ -247,10 +247,11 @@ def _hint(line: Line, graph: Graph, before: Program) -> None:
     """Prints a hint, once, for a sync whose many programs differ by their shapes alone."""
     changed = changed_input(before.requested, graph)
     if changed is not None:
-        slow_compiles.say(
+        messages.say(
+            f"{MANY} programs at {slow_compiles.place(line)} differ by shapes alone: pad to a few sizes",
+            "many shapes",
             f"{MANY} programs were compiled at {line} and another one is, only because shapes change: {changed}. "
-            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size. "
-            "`spmd.metrics.report()` lists all programs and why each was compiled."
+            "XLA compiles a program per shape: pad to a few sizes, or write into a tensor of the full size.",
         )
 
 

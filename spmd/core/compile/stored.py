@@ -12,22 +12,21 @@ from typing import Any
 import jax
 from jax.experimental import serialize_executable
 
-from ..base import counters
+from ..base import counters, messages
 from ..base.jax_private import dump_executable, initialize_lapack
-from ..explain import slow_compiles
 from ..explain.compile_log import taken
 from ..hlo.program import Program
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
+from ..kept import disk
+from ..kept.setting import setting
 from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
 from ..sharding.value import Sharding
-from . import disk
 from .options import is_here
-from .setting import setting
 
 
 def _is_kept(graph: Graph) -> bool:
@@ -49,7 +48,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
     try:
         program = _decoded(body, graph, name, line)
     except Exception as error:  # any failure of jax or XLA: the program is compiled instead
-        slow_compiles.say(f"a kept program is compiled again, as it does not load: {type(error).__name__}: {error}")
+        messages.say(f"a kept program does not load, and is compiled: {type(error).__name__}: {error}", "kept")
         disk.discard(key)
         return None
     assert program.record is not None

@@ -8,7 +8,7 @@ import numpy as np
 
 from ..base import counters
 from ..compile import cache
-from ..explain import recompile
+from ..explain import recompile, slow_compiles
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
 from ..ir.source import Line
 from ..lazy import recorders
@@ -90,11 +90,12 @@ def run_schedule(
     try:
         while here < len(todo):
             subgraph = todo[here]
-            cut = (
-                _run_on_host(subgraph, left, flow)
-                if subgraph.where is None
-                else _run_subgraph(subgraph, here, left, flow, line, donate=donate)
-            )
+            with slow_compiles.part(here + 1, len(todo)):
+                cut = (
+                    _run_on_host(subgraph, left, flow)
+                    if subgraph.where is None
+                    else _run_subgraph(subgraph, here, left, flow, line, donate=donate)
+                )
             if cut:
                 kept = _kept(left) if donate and kept is None else kept
                 left = [root for root in left if origin(root[0]) not in done]

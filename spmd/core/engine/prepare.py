@@ -1,12 +1,13 @@
 """The loop over the passes: what is done with the graph of a sync that has no program."""
 
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from ..base.config import config
 from ..compile import cache
-from ..explain import graph_text, slow_compiles
+from ..explain import graph_text
 from ..hlo.program import Program
 from ..ir.graph import Graph, Node, origin, value_name
 from ..ir.source import Line
@@ -84,7 +85,7 @@ def _checked(graph: Graph, what: str, *, name: str, is_changed: bool) -> Graph:
     if config.check_graphs:
         checker.check(graph, name)
     if is_changed and config.print_graphs:
-        slow_compiles.say(graph_text.text_of(graph, name, what))
+        print(f"spmd: {graph_text.text_of(graph, name, what)}", file=sys.stderr, flush=True)
     return replace(graph, notes=(*graph.notes, (name, what))) if what else graph
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 
 from ..hlo.program import Program
+from ..ir import store_rows
 from ..ir.graph import DeviceData, Graph
 from ..ir.store import StackGroup, Store, store_of
-from ..sharding import store_rows
 
 
 def arguments(program: Program, graph: Graph) -> list[jax.Array]:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from ..base import counters, interrupt, pace
+from ..base import counters, interrupt, messages, pace
 from ..base.config import config
-from ..explain import slow_compiles
+from ..explain.slow_compiles import place
 from ..ir.graph import Node, origin, topological
 from ..ir.source import user_line
 from ..lazy import recorders
@@ -111,9 +111,11 @@ def _to_the_last_line(nodes: Sequence[Node]) -> list[int]:
     global _hinted
     if not _hinted and nodes:
         _hinted = True
-        slow_compiles.say(
+        messages.say(
+            f"{config.max_pending_ops:,} ops without a sync run now: spmd.sync() once a step ({place(user_line())})",
+            "no sync",
             f"{config.max_pending_ops:,} ops were recorded without a sync; they run now, in programs of at most "
             f"{config.max_program_ops:,} ops. Call spmd.sync() once per step, so that every step is the same program. "
-            f"Recording at {user_line()}"
+            f"Recording at {user_line()}",
         )
     return unsynced_loops.stretches(nodes, config.max_program_ops)

@@ -1,54 +1,70 @@
-"""Lines on stderr about slow compilations, and about actions that the user did not request."""
+"""The status line of a compilation that takes long: the number of the program, its size, the user's line, the cause."""
 
 import contextlib
-import sys
+import re
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from ..base.config import config
-from ..ir.graph import Node
-from ..ir.source import Line, node_line
+from ..base import counters, messages
+from ..base.state import held
+from ..ir.source import Line
 
 # The number of ops from which a program counts as long.
 _LONG = 2_000
+# In a cause: what stands behind the first statement, and the lines of the user.
+_REST = re.compile(r"; .*| at \S+:\d+ in .*", re.DOTALL)
 
 
-def say(text: str) -> None:
-    """Prints one line for the user."""
-    print(f"spmd: {text}", file=sys.stderr, flush=True)
+class _Thread(threading.local):
+    part = (1, 1)  # the number of the program that is compiled among those of its sync, and how many these are
+
+
+_thread = _Thread()
+
+
+def part(number: int, count: int) -> contextlib.AbstractContextManager[None]:
+    """States which of the programs of its sync is compiled inside."""
+    return held(_thread, part=(number, count))
 
 
 @contextlib.contextmanager
-def while_compiling(nodes: Sequence[Node], line: Line, cause: str) -> Iterator[None]:
-    """Prints, after `config.slow_compile_seconds`, the size and the cause of the compilation inside, with advice."""
-    if not config.slow_compile_seconds:
-        yield
-        return
+def while_compiling(num_ops: int, line: Line, cause: str) -> Iterator[None]:
+    """Shows, after `config.slow_compile_seconds`, the compilation inside as one line: the number of the program in this
+    process, its place among those of its sync, how many were loaded, its ops, seconds and cause."""
+    count = counters.counter("programs_compiled") + counters.num_loaded() + 1
+    number, parts = _thread.part
+    known = [f"{number:,} of {parts:,}"] if parts > 1 else []
+    known += [f"{counters.num_loaded():,} from disk"] if counters.num_loaded() else []
+    of = f" ({'; '.join(known)})" if known else ""
+    what = f"compiling program {count:,}{of}, {num_ops:,} ops"
+    why = f"{place(line)}: {short(cause)}{_advice(num_ops, cause)}"
+    started = time.monotonic()
 
-    def report() -> None:
-        first = next((line for line in map(node_line, nodes) if line.code is not None), None)
-        since = f", recorded since {first}" if first is not None else ""
-        say(
-            f"compiling {len(nodes):,} ops{since}, for more than {config.slow_compile_seconds} s now. "
-            f"They run at {line}. Why: {cause}. {_advice(len(nodes), cause)} "
-            "(config.slow_compile_seconds = 0 disables this message.)"
-        )
+    def describe() -> str:
+        seconds = time.monotonic() - started
+        return f"{what}, {seconds:.0f} s, {why}" if seconds >= 1 else f"{what}, {why}"
 
-    timer = threading.Timer(config.slow_compile_seconds, report)
-    timer.daemon = True
-    timer.start()
-    try:
+    with messages.status("compiling", describe, together=True):
         yield
-    finally:
-        timer.cancel()
+
+
+def place(line: Line) -> str:
+    """Returns the file and the number of a user's line, in short; the compile log has all of it."""
+    return "no line of yours" if line.code is None else f"{Path(line.code.co_filename).name}:{line.number}"
+
+
+def short(cause: str) -> str:
+    """Returns the first statement of a cause, without the user's line.
+
+    >>> short("an input is now float32[5], before float32[8]; aten.mm reads it at a.py:3 in step: x @ w")
+    'an input is now float32[5], before float32[8]'
+    """
+    return _REST.sub("", cause)
 
 
 def _advice(num_ops: int, cause: str) -> str:
     if "input is now" in cause:
-        return "XLA compiles a program per shape: pad inputs to a few sizes, or write into a tensor of the full size."
-    if num_ops > _LONG:
-        return (
-            "XLA's time rises faster than the number of ops: spmd.sync() once a step, or in the middle of a long one, "
-            "makes shorter programs, and equal ones are compiled once."
-        )
-    return "The next run of the same ops finds the program compiled."
+        return " (a program per shape: pad)"
+    return " (spmd.sync() in the middle makes shorter programs)" if num_ops > _LONG else ""

@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
-from ..sharding import store_rows
 from ..sharding.value import Sharding
+from . import store_rows
 
 StackGroup = tuple[int, ...]
 

@@ -3,7 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from ..base import counters, pace
+from ..base import counters, messages, pace
 from ..base.config import config
 from ..base.tables import Bounded
 from ..compile import cache
@@ -106,9 +106,12 @@ def _hint(graph: Graph, line: Line) -> None:
     """Warns, once for each line that syncs, that its graph keeps changing, how, and what to write instead."""
     if changing.is_said(line):
         return
-    slow_compiles.say(
-        f"the program at {line} keeps changing: {cache.cause(graph, line)}. From now on a graph that is new there "
+    cause = cache.cause(graph, line)
+    messages.say(
+        f"the program at {slow_compiles.place(line)} keeps changing: {slow_compiles.short(cause)}",
+        "keeps changing",
+        f"the program at {line} keeps changing: {cause}. From now on a graph that is new there "
         "runs as programs of a few ops each, which other graphs share. A step that records the same ops each time is "
         "one program, and faster: multiply what a layer adds by a number that is 0 or 1 instead of leaving the layer "
-        "out, choose by torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes."
+        "out, choose by torch.where or spmd.cond instead of by `if`, pad a batch to a few sizes.",
     )

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import jax
 
-from ..base import counters, forking
+from ..base import counters, forking, messages
 from ..base.config import config
 from ..base.tables import Bounded
 from . import processes
@@ -125,7 +125,7 @@ def _wait_for(key: str, deadline: float, place: str) -> str | None:
     while True:
         if time.monotonic() > quiet_until:
             quiet_until = deadline
-            print(f"spmd: process {processes.index()} waits with {place}", file=sys.stderr, flush=True)
+            messages.say(f"process {processes.index()} waits with {place}", "waiting")
         _raise_mismatch()
         left = min(_PERIOD, max(deadline - time.monotonic(), 0.001))
         try:

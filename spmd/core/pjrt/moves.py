@@ -8,13 +8,16 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..base import in_flight
 from ..base.jax_private import device_order
+from ..ir.encode import encode
+from ..kept.small_programs import SmallProgram
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
 from ..sharding.value import DEVICE, Sharding
-from . import runs
+from . import processes, runs
 
 
 def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:
@@ -35,7 +38,7 @@ def moved(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: S
     if num_old == 1:
         if source.padded_shape(shape) != target.padded_shape(shape):
             buffer = _padding(shape, source.device_ids[0], target)(buffer)
-        return jax.device_put(buffer, target.jax, may_alias=False)  # each device is sent its shard alone
+        return _dealt(buffer, target)
     if source.devices == target.devices:
         is_same = source.is_as(target, len(shape))
         return copied(buffer, target) if is_same else _exchanged(buffer, shape, source, target)
@@ -83,7 +86,7 @@ def _program(shape: tuple[int, ...], order: tuple[int, ...], target: Sharding) -
         with program_devices(order):
             return pad(cut(array, shape), target, shape)
 
-    return jax.jit(reshard, out_shardings=target.over(order))
+    return SmallProgram(reshard, shape, order, encode(target), out_shardings=target.over(order))
 
 
 @functools.lru_cache(256)
@@ -95,7 +98,36 @@ def _padding(shape: tuple[int, ...], device_id: int, target: Sharding) -> Any:
         wide = target.padded_shape(shape)
         return jnp.pad(unpadded, [(0, to - dim) for to, dim in zip(wide, shape, strict=True)])
 
-    return jax.jit(padded, out_shardings=Sharding.single(device_id).jax)
+    return SmallProgram(padded, shape, device_id, encode(target), out_shardings=Sharding.single(device_id).jax)
+
+
+def _dealt(buffer: jax.Array, target: Sharding) -> jax.Array:
+    """Returns an array of one device over several, each of which is sent its shard alone.
+
+    jax's `device_put` would cut it by a program that it compiles at each start.
+    """
+    if processes.several():
+        return jax.device_put(buffer, target.jax, may_alias=False)
+    parts: dict[tuple[int, ...], jax.Array] = {}
+    arrays, size = [], target.jax.shard_shape(buffer.shape)
+    found = target.jax.addressable_devices_indices_map(buffer.shape)
+    for device in device_order(target.jax):
+        starts = tuple(part.indices(wide)[0] for part, wide in zip(found[device] or (), buffer.shape, strict=True))
+        if starts not in parts:
+            parts[starts] = _cutting(size)(buffer, np.array(starts, np.int64))
+        there = jax.sharding.SingleDeviceSharding(device, memory_kind=target.jax.memory_kind)
+        arrays.append(jax.device_put(parts[starts], there, may_alias=False))
+    return jax.make_array_from_single_device_arrays(buffer.shape, target.jax, arrays)
+
+
+@functools.lru_cache(256)
+def _cutting(size: tuple[int, ...]) -> Any:
+    """Returns a program on one device that cuts a block of this size out of an array."""
+
+    def block(array: jax.Array, starts: jax.Array) -> jax.Array:
+        return jax.lax.dynamic_slice(array, list(starts), size)
+
+    return SmallProgram(block, size)
 
 
 def _handed_over(buffer: jax.Array, shape: tuple[int, ...], source: Sharding, target: Sharding) -> jax.Array:

@@ -9,7 +9,7 @@ import pytest
 from support import run_script
 
 import spmd
-from spmd.core.compile import disk
+from spmd.core.kept import disk
 
 HEADER = {"jaxlib": "1", "devices": "0,1"}
 KEY, OTHER = "a" * 64, "b" * 64
@@ -89,7 +89,7 @@ class TestOwner:
         disk.write(KEY, HEADER, b"body")
         folder.chmod(mode)
         assert kept() is None and not disk.write(OTHER, HEADER, b"body") and not file(folder, OTHER).exists()
-        assert capfd.readouterr().err.count("the cache of compiled programs is not used: ") == 1
+        assert capfd.readouterr().err.count("no cache of programs: ") == 1
         folder.chmod(0o700)
         assert kept() == b"body"
 
@@ -135,12 +135,12 @@ class TestOwner:
 
     def test_a_user_without_a_home(self, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
         monkeypatch.setattr(spmd.config, "program_cache_dir", "~nobody has this name/cache")
-        assert kept() is None and "is not used" in capfd.readouterr().err
+        assert kept() is None and "no cache of programs" in capfd.readouterr().err
 
     def test_a_folder_that_cannot_be_made(self, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
         folder.write_text("a file")
         assert kept() is None and not disk.write(KEY, HEADER, b"body")
-        assert capfd.readouterr().err.count("is not used") == 1 and folder.read_text() == "a file"
+        assert capfd.readouterr().err.count("no cache of programs") == 1 and folder.read_text() == "a file"
 
     def test_off(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(spmd.config, "program_cache", False)
@@ -184,7 +184,7 @@ class TestProcesses:
             """
             import os, random, sys
             import spmd
-            from spmd.core.compile import disk
+            from spmd.core.kept import disk
             spmd.config.program_cache, spmd.config.program_cache_bytes = True, 60_000
             children = []
             for seed in range(4):

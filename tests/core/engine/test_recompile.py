@@ -166,8 +166,9 @@ class TestCauses:
         self.run(lambda: spmd.sync(), lambda size: torch.ones(size).to("xla").cos(), *range(51, 62))
         assert "an input is now float32[61], before float32[60]" in cause() and "10 programs here" in cause()
         hint = capsys.readouterr().err
-        assert hint.count("4 programs were compiled") == 1 and "only because shapes change" in hint
-        assert "float32[55], before float32[54]; aten.cos" in hint and "test_recompile.py" in hint
+        assert hint.count("spmd: 4 programs at test_recompile.py:") == 1 and "differ by shapes alone" in hint
+        noted = spmd.metrics.report().rpartition("note: 4 programs were compiled at ")[2]
+        assert "float32[55], before float32[54]; aten.cos" in noted and "test_recompile.py" in noted
 
     def test_a_dtype(self) -> None:
         self.run(

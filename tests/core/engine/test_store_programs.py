@@ -19,8 +19,8 @@ from torch import nn
 
 import spmd
 from spmd.core.compile import cache, stack_groups
+from spmd.core.ir import store_rows
 from spmd.core.ir.graph import Graph
-from spmd.core.sharding import store_rows
 
 pytestmark = pytest.mark.usefixtures("stores")
 

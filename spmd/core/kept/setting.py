@@ -6,6 +6,7 @@ import platform
 from enum import Enum
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 import jax
 import jaxlib
@@ -14,7 +15,6 @@ import torch
 
 from ..base.config import compiler_flags, config
 from ..base.jax_private import trace_context, xla_client
-from ..ir.encode import digest
 from ..sharding.partitioner import compiler_context
 
 _PLAIN = (bool, int, str, Enum, NoneType)
@@ -29,7 +29,7 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
         **_fixed(),
         "devices": ",".join(map(str, device_ids)),
         "check_shardings": str(config.check_shardings),
-        "flags": digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
+        "flags": _digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
     }
 
 
@@ -45,9 +45,13 @@ def _fixed() -> dict[str, str]:
         "numpy": np.__version__,
         "platform": f"{client.platform} {client.platform_version}",
         "topology": str(xla_client.get_topology_for_devices(jax.devices()).fingerprint()),
-        "cpu": digest(_cpu_features()),
+        "cpu": _digest(_cpu_features()),
         "source": _source(),
     }
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()
 
 
 def _cpu_features() -> str:

@@ -14,9 +14,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..base import counters, forking
+from ..base import counters, forking, messages
 from ..base.config import config
-from ..explain import slow_compiles
 
 # The first line of a file; a new layout of what follows is a new number.
 MAGIC = b"spmd program 2\n"
@@ -141,7 +140,7 @@ def _folder() -> Iterator[int | None]:
         if _is_private(os.fstat(folder)):
             yield folder
         else:
-            refuse(f"{path} belongs to another user, or others may enter it (chmod 700 {path})")
+            refuse(f"only its owner may enter it (chmod 700): {path}")
             yield None
     finally:
         os.close(folder)
@@ -163,6 +162,5 @@ def refuse(why: str) -> None:
         known = config.program_cache_dir in _refused
         _refused.add(config.program_cache_dir)
     if not known:
-        slow_compiles.say(
-            f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
-        )
+        full = f"the cache of compiled programs is not used: {why}. (SPMD_PROGRAM_CACHE=0 disables this message.)"
+        messages.say(f"no cache of programs: {why}", f"no cache {config.program_cache_dir}", full)

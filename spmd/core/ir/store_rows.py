@@ -11,8 +11,9 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base import in_flight
 from ..base.jax_private import device_order
-from .partitioner import compiler_context
-from .value import DEVICE, Sharding
+from ..kept.small_programs import SmallProgram
+from ..sharding.partitioner import compiler_context
+from ..sharding.value import DEVICE, Sharding
 
 
 def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
@@ -107,4 +108,6 @@ def _program(
 ) -> Any:
     numbers = (PartitionSpec(),) * num_numbers
     mapped = jax.shard_map(body, mesh=mesh, in_specs=(*specs, *numbers), out_specs=spec, check_vma=False)
-    return jax.jit(mapped, donate_argnums=(0,) if body is _put else ())
+    return SmallProgram(
+        mapped, body.__name__, mesh.axis_names, specs, spec, donate_argnums=(0,) if body is _put else ()
+    )

@@ -1,0 +1,1 @@
+"""Compiled programs as files: between two starts of a process."""
