@@ -19,8 +19,8 @@ from ..hlo.program import Program
 from ..ir.encode import digest
 from ..ir.graph import Graph, walk
 from ..ir.source import Line
-from ..kept import disk
-from ..kept.setting import setting
+from ..persistent import disk
+from ..persistent.setting import setting
 from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec

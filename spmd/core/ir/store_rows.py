@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from ..base import in_flight
 from ..base.jax_private import device_order
-from ..kept.small_programs import SmallProgram
+from ..persistent.small_programs import SmallProgram
 from ..sharding.partitioner import compiler_context
 from ..sharding.value import DEVICE, Sharding
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..base import in_flight
 from ..base.jax_private import device_order
 from ..ir.encode import encode
-from ..kept.small_programs import SmallProgram
+from ..persistent.small_programs import SmallProgram
 from ..sharding.constrain import cut, pad
 from ..sharding.tracing import program_devices
 from ..sharding.value import DEVICE, Sharding

@@ -16,7 +16,7 @@ from spmd.core.compile import cache, stored
 from spmd.core.hlo.program import Program
 from spmd.core.interop import call_jax
 from spmd.core.ir import store_rows
-from spmd.core.kept import disk, setting
+from spmd.core.persistent import disk, setting
 from spmd.core.pjrt import transfer
 
 
