@@ -184,9 +184,9 @@ class TestConfig:
             ({"tp_plan": {"head": "colwize"}}, "the style 'colwize' for 'head', expected one of colwise, "),
             ({"fsdp_plan": {"head": "keep"}}, "the fsdp_plan of Model has the style 'keep' for 'head', expected"),
             ({"fsdp_plan": {"layers.*.up": "keep_full_weight"}}, "of 'layers.0.up', in 'layers.0', which frees"),
-            ({"ep_size": 4}, "ep_size of the configuration asks for expert parallelism; name the mesh axis"),
+            ({"ep_size": 4}, "ep_size of the configuration requests expert parallelism; name the mesh axis"),
             ({"tp_plann": {}}, "the configuration has 'tp_plann', expected tp_plan, ep_plan, fsdp_plan or a field of"),
-            ({"pp_size": 2}, "pp_size of the configuration asks for pipeline stages"),
+            ({"pp_size": 2}, "pp_size of the configuration requests pipeline stages"),
         ],
     )
     def test_errors(self, told: Any, text: str) -> None:
