@@ -17,6 +17,9 @@ import spmd
 from spmd.core.base import messages
 from spmd.core.explain import slow_compiles
 
+# libtpu, if installed, says on stderr that it finds no TPU.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+
 # Seven programs, each of other ops at the same long line, that take 0.3 s each.
 PROGRAMS = """
     import time, torch, spmd
@@ -36,7 +39,7 @@ def in_terminal(script: str, **environment: str) -> str:
     """What a script writes to a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", textwrap.dedent(script)]
-    settings = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm", **environment}
+    settings = {**ENVIRONMENT, "TERM": "xterm", **environment}
     child = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=settings)
     os.close(theirs)
     read = b""
@@ -54,7 +57,7 @@ class TestWhileCompiling:
     @pytest.mark.parametrize("columns", [80, pytest.param(120, marks=pytest.mark.long)])
     def test_a_pipe(self, columns: int) -> None:
         command = [sys.executable, "-c", textwrap.dedent(PROGRAMS)]
-        settings = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": str(columns), "SPMD_SLOW_COMPILE_SECONDS": "1"}
+        settings = {**ENVIRONMENT, "COLUMNS": str(columns), "SPMD_SLOW_COMPILE_SECONDS": "1"}
         done = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=120)
         lines = done.stderr.splitlines()
         assert done.returncode == 0 and done.stdout == "compiled 7 loaded 0\n", done.stderr
