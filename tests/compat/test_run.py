@@ -13,12 +13,16 @@ from spmd.compat.script import split
 CONSOLE = "import sys; from spmd.__main__ import run; sys.exit(run())"  # what pip makes `spmd-run` of
 
 
+# libtpu, if installed, says on stderr that it finds no TPU.
+PLACE = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+
+
 def shown(*arguments: str, cwd: Path, code: int = 0) -> tuple[str, str]:
     console = cwd.parent / "spmd-run"  # in a folder of its own: Python puts it in front of all others
     console.write_text(CONSOLE)
     done = subprocess.run(
         [sys.executable, "-W", "error", str(console), *arguments],
-        capture_output=True, text=True, cwd=cwd, env=own_environment() | {"PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, cwd=cwd, env=own_environment() | PLACE,
     )  # fmt: skip
     assert done.returncode == code, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout, done.stderr

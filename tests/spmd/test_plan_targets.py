@@ -18,6 +18,7 @@ from torch import nn
 import fsdp
 import spmd
 from spmd import AbstractError, Mesh, Plan
+from spmd.core.base import messages
 from spmd.planning import progress
 
 
@@ -231,22 +232,27 @@ class TestPlan:
         plan = spmd.plan(step, torch.ones(16, 64), mesh=mesh8, rules=rules)
         assert "weight" in {row.path for row in plan.collectives if row.kind == "all-gather"}, plan.collectives
 
-    def test_progress_on_a_terminal(self, monkeypatch: Any) -> None:
-        """One line that is written over and taken away; a pipe gets nothing."""
-        written = [io.StringIO(), io.StringIO()]
-        monkeypatch.setattr(progress, "_EVERY", 0.01)
+    def test_progress(self, monkeypatch: Any) -> None:
+        """The stages in one line: in a terminal written over and erased, in a pipe printed once; silent: none."""
+        monkeypatch.setattr(messages, "_EVERY", 0.01)
+        monkeypatch.setattr(messages, "_SHORTEST", 0.01)
         monkeypatch.setattr(spmd.config, "slow_compile_seconds", 1)
-        for is_terminal, file in zip((True, False), written, strict=True):
-            file.isatty = lambda is_terminal=is_terminal: is_terminal  # type: ignore[method-assign]
-            monkeypatch.setattr(sys, "stderr", file)
+        messages.forget()
+        for is_terminal in (True, False):
+            monkeypatch.setattr(sys, "stderr", file := io.StringIO())
+            monkeypatch.setattr(messages, "_is_in_place", lambda _, is_terminal=is_terminal: is_terminal)
             with progress.stage("plan"), progress.stage("compiling 3 ops"):
-                while is_terminal and "compiling" not in file.getvalue():
+                while "compiling" not in file.getvalue():
                     time.sleep(0.01)
+            shown = file.getvalue()
             with progress.silent(), progress.stage("plan"):
-                pass
-        shown = written[0].getvalue()
-        assert re.search(r"\r\033\[Kspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith("\r\033[K")
-        assert "\n" not in shown and not written[1].getvalue()
+                time.sleep(1.2)
+            assert file.getvalue() == shown
+            if is_terminal:
+                assert re.match(r"\rspmd: plan: compiling 3 ops, \d+ s", shown) and shown.endswith("\r")
+                assert "\n" not in shown
+            else:
+                assert re.fullmatch(r"spmd: plan: compiling 3 ops, \d+ s\n", shown)
 
     def test_page(self, mesh8: Mesh, tmp_path: Any) -> None:
         _, _, step = training(mesh8)
