@@ -22,7 +22,10 @@ PATCHES = {
 
 
 def use() -> None:
-    """Makes xla the device of accelerate, of transformers' Trainer, and of what is built on them: trl, peft, diffusers.
+    """Makes xla the device of accelerate, of transformers' and Lightning's Trainer, and of what is built on them.
+
+    That is trl, peft, diffusers' scripts. After it `lightning.pytorch.Trainer(accelerator="auto")` trains on xla, with
+    the strategies "xla" and "xla_fsdp".
 
     From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`, unless the CPU is
     requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may be called before or after the import
