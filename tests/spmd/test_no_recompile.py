@@ -323,3 +323,7 @@ class TestInitialisation:
             if depth == 1:
                 compiled = spmd.metrics.num_compiles()
         assert spmd.metrics.num_compiles() == compiled
+
+    def test_in_the_dtype_of_the_tensor(self) -> None:
+        draws = torch.empty(6, 6, device="xla").normal_(0.1, 0.02), torch.empty(6, 6, device="xla").uniform_(-0.3, 0.2)
+        assert "6x6xf32" in (text := spmd.get_stablehlo(list(draws))) and "6x6xf64" not in text

@@ -105,12 +105,15 @@ def integers(draw: Draw, shape: tuple[int, ...], low: int, high: int | jax.Array
 
 @lower(aten.uniform.default)
 def aten_uniform(self, from_=0.0, to=1.0, *, draw):
-    return (uniform(draw, self.shape, self.dtype) * (to - from_) + from_).astype(self.dtype)
+    low, span = (jnp.asarray(bound).astype(self.dtype) for bound in (from_, to - from_))
+    return uniform(draw, self.shape, self.dtype) * span + low
 
 
 @lower(aten.normal_functional.default)
 def aten_normal_functional(self, mean=0.0, std=1.0, *, draw):
     wide = jnp.promote_types(self.dtype, jnp.float32)
+    # As scalar arguments they are float64, which TPUs have not.
+    mean, std = (jnp.asarray(number).astype(wide) for number in (mean, std))
     return (normal(draw, self.shape, wide) * std + mean).astype(self.dtype)
 
 
