@@ -432,6 +432,10 @@ _ENTROPY = f"{_AGAIN}; the one-hot part is a comparison, not a scatter: it fuses
 _FIRST = (
     "torch's max_pool2d returns the indices of the maxima, which cost comparisons and save select-and-scatter its bytes"
 )
+_ELEMENTS = (
+    "XLA's CPU has no kernel for it: one element of the window after the other moves more bytes, and is a small "
+    "part of the time (docs/benchmarks.md, convolution nets)"
+)
 _GUARD = "torch's gradient of a norm is zero where the norm is zero, and jax.vjp's is NaN: one select"
 
 KNOWN: dict[str, Known] = {
@@ -459,6 +463,8 @@ KNOWN: dict[str, Known] = {
     "binary_cross_entropy_with_logits": Known(
         f"{_AGAIN}; torch's derivative is written with a sigmoid", {"transcendentals": 1.5}
     ),
+    "conv2d, groups": Known(_ELEMENTS, {"flops": 1.04, "bytes_accessed": 2.28, "temporary_bytes": 2.0}),
+    "conv2d, depthwise": Known(_ELEMENTS, {"bytes_accessed": 2.93, "temporary_bytes": 2.66}),
     "max_pool2d": Known(_FIRST, {"flops": 1.3}),
     "max_pool2d, overlapping": Known(_FIRST, {"flops": 1.2}),
     "adaptive_avg_pool2d, uneven": Known(
