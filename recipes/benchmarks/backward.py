@@ -498,7 +498,7 @@ def parse() -> argparse.Namespace:
 
 def main() -> None:
     args = parse()
-    console = Console()
+    console = Console(width=140)
     spmd.simulate(1)
     spmd.config.program_cache = False  # costs are read from the last compiled program
     table = Table(title=f"Ours / jax.vjp, batch {args.batch}", title_justify="left")

@@ -125,7 +125,7 @@ def tables(runs: dict[str, Run], gaps: dict[str, tuple[float, float]]) -> Sequen
 def main(arguments: list[str] | None = None) -> None:
     options = parse(arguments)
     spmd.simulate(8)
-    Console().print(*tables(*compare(options, text.load())))
+    Console(width=140).print(*tables(*compare(options, text.load())))
 
 
 if __name__ == "__main__":

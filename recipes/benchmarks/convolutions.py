@@ -92,7 +92,7 @@ def main() -> None:
         times = f"{theirs * 1e3:.0f}", f"{ours * 1e3:.0f}", f"{ours / theirs:.2f}"
         table.add_row(name, *times, f"{expected:.4f} {loss:.4f}")
         spmd.sync()
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ def main() -> None:
         compile_seconds, run_seconds, temporary, results = measure(draw, args)
         figures = (f"{compile_seconds:.2f}", f"{run_seconds:.2f}", f"{temporary / 1e6:.1f}", f"{results / 1e6:.1f}")
         table.add_row(draw.__name__, *figures)
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -98,7 +98,7 @@ def main() -> None:
     for scanned in (True, False) if options.plain else (True,):
         for depth in options.depths:
             table.add_row(*measure(depth, options, scanned=scanned))
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

@@ -115,7 +115,7 @@ def main(arguments: list[str] | None = None) -> None:
             seconds, waited, count = timed(make(), step, read=args.read)
             found[name].append((seconds / count * 1e3, waited / count * 1e3))
     report(args, alone * 1e3, source.delay * 1e3, found)
-    Console().print(f"{spmd.metrics.num_compiles() - programs} programs compiled while it was timed")
+    Console(width=140).print(f"{spmd.metrics.num_compiles() - programs} programs compiled while it was timed")
 
 
 def report(args: argparse.Namespace, alone: float, delay: float, found: dict[str, list[tuple[float, float]]]) -> None:
@@ -129,7 +129,7 @@ def report(args: argparse.Namespace, alone: float, delay: float, found: dict[str
         ratios = [mine[0] / other[0] for mine, other in zip(passes, first, strict=True)]
         ratio = f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
         table.add_row(name, *(f"{median(each):.1f}" for each in zip(*passes, strict=True)), ratio)
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

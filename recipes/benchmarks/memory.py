@@ -98,7 +98,7 @@ def main() -> None:
             if args.target:
                 tpu = f"{plan_of(config, args, args.target, reshard=reshard, clip=clip).temporaries / MIB:.1f}"
             table.add_row(str(reshard), str(clip), f"{bar / MIB:.1f}", f"{found / MIB:.1f}", tpu)
-    Console().print(table)
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":

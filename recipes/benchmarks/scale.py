@@ -375,7 +375,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.child:
         child(options.child, chosen[0], options.layers)
         return
-    console = Console()
+    console = Console(width=140)
     for row in chosen:
         sides = [side for side in ("ours", "jax") if options.side in (None, side) and (side == "ours" or row.has_peer)]
         figures = {}

@@ -264,7 +264,7 @@ def main() -> None:
     if args.child:
         print(json.dumps(child(args.cases[0], args.child)))
         return
-    console = Console()
+    console = Console(width=140)
     columns = ("case", "CPU s", "first s", "compiles", "second s", "compiles", "loaded", "bound s", "")
     table = Table(*columns, title="A second start", title_justify="left")
     for name in args.cases:

@@ -108,7 +108,7 @@ def main() -> None:
     if args.started:
         print(json.dumps(start(args)))
         return
-    console = Console()
+    console = Console(width=140)
     with tempfile.TemporaryDirectory() as parent, console.status("a cold start"):
         folder = Path(parent) / "programs"
         cold = elsewhere(sys.argv[1:], str(folder))

@@ -268,7 +268,7 @@ def host_table(before: HostClock, after: HostClock, traced: list[float], args: a
 
 def main() -> None:
     args = parse()
-    console = Console()
+    console = Console(width=140)
     spmd.simulate(args.devices)
     spmd.config.program_cache = False  # compiles are counted
     spmd.config.partitioner = args.partitioner

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         optimizer.zero_grad()
         return loss
 
-    console = Console()
+    console = Console(width=140)
     found = spmd.suggest(
         step, tokens, target=row.target, mp_policy=PRECISION, budget=args.budget, max_trials=args.max_trials
     )
