@@ -104,7 +104,7 @@ class TestNames:
 
 
 def _of_libraries() -> set[str]:
-    """What installed libraries import of torch_xla: "module" or "module.name"."""
+    """The imports of torch_xla in installed libraries: "module" or "module.name"."""
     files: list[Path] = []
     for name, patterns in {
         "accelerate": ("**/*.py",), "peft": ("*.py", "utils/*.py"), "trl": ("trainer/*.py",),

@@ -71,7 +71,7 @@ class TestRun:
 
 
 class TestArguments:
-    """What is the script's own, and what is said of a mistake."""
+    """Arguments after the script are its own; a mistake before it is an error of the launcher."""
 
     @pytest.mark.parametrize(
         ("given", "ours"),

@@ -26,7 +26,7 @@ def installed() -> Iterator[None]:
 
 
 def ran(script: str, *arguments: str, folder: Path) -> Any:
-    """What a script saves, run on eight simulated devices."""
+    """The contents of the file that a script saves, run on eight simulated devices."""
     saved = folder / "saved.pt"
     command = [sys.executable, "-W", "error", "-m", "spmd", "run", "--devices", "8", str(SCRIPTS / script)]
     done = subprocess.run(

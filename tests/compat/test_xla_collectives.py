@@ -12,7 +12,7 @@ from spmd.torch_xla import xla_collectives as xc
 
 
 def shards(mesh: spmd.Mesh, function: Any, out: P = P(("data", "fsdp"))) -> torch.Tensor:
-    """What a function of one shard makes of the numbers 0 to 7, one a shard."""
+    """Results of a function of one shard for the numbers 0 to 7, one a shard."""
     return spmd.shard_map(function, mesh, P(("data", "fsdp")), out)(torch.arange(8.0).to("xla"))
 
 

@@ -1,4 +1,4 @@
-"""What is printed while programs compile: a line's width, one place in a terminal, few lines in a minute elsewhere."""
+"""Messages while programs compile: a line's width, one place in a terminal, few lines in a minute elsewhere."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ PROGRAMS = """
 
 
 def in_terminal(script: str, **environment: str) -> str:
-    """What a script writes to a terminal."""
+    """The text that a script writes to a terminal."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", textwrap.dedent(script)]
     settings = {**ENVIRONMENT, "TERM": "xterm", **environment}

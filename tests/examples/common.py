@@ -1,4 +1,4 @@
-"""What the examples share: the flags of their command lines, and a model shared out over a mesh where `--fsdp` asks."""
+"""The examples' shared parts: the flags of their command lines, and a model sharded over a mesh with `--fsdp`."""
 
 import argparse
 

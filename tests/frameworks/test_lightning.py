@@ -172,7 +172,7 @@ class TestAround:
 
 
 class TestRefused:
-    """What would train elsewhere, or on fewer devices than were asked for, is an error that says what to pass."""
+    """Training elsewhere, or on fewer devices than requested, is an error that says what to pass."""
 
     def test_a_number_of_devices(self, tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="expected devices='auto', 1 or 8, got 3"):

@@ -95,7 +95,7 @@ MORE = {
 
 @pytest.mark.usefixtures("use")
 class TestArguments:
-    """What a Trainer's arguments name gives the CPU's losses, in few programs."""
+    """Each argument of a Trainer gives the CPU's losses, in few programs."""
 
     @pytest.mark.parametrize(("given", "tolerance", "programs"), CASES.values(), ids=CASES)
     def test_agrees(self, given: dict[str, Any], tolerance: float, programs: int, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ LONG = pytest.mark.long
 
 
 def printed(folder: Path, *command: str) -> str:
-    """What a script prints in a process and a folder of its own."""
+    """The output of a script in a process and a folder of its own."""
     kept = {"SPMD_PROGRAM_CACHE": "1", "SPMD_PROGRAM_CACHE_DIR": str(folder / "programs"), "PYTHONHASHSEED": "random"}
     setting = {**os.environ, **kept, "SPMD_SLOW_COMPILE_SECONDS": "0"}
     done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True, env=setting)

@@ -46,7 +46,7 @@ def dense(weight: torch.Tensor) -> Callable[..., Any]:
 
 
 class TestCarry:
-    """What no op of the function makes is carried, too."""
+    """Carried values that no op of the function makes: the same value, or another carried one."""
 
     def test_unchanged_and_swapped(self) -> None:
         start = [torch.tensor(number).to("xla") for number in (1.0, 2.0, 3.0, 4.0)]
