@@ -76,7 +76,7 @@ class Reachable:
             self.undo.append(functools.partial(setattr, captured, "cell_contents", content))
             found.append(content)
         if function.__globals__ is self._globals:
-            for name in _names(function.__code__):
+            for name in global_names(function.__code__):
                 if name in self._globals:
                     value = self._globals[name]
                     self.undo.append(functools.partial(self._globals.__setitem__, name, value))
@@ -103,9 +103,9 @@ def _globals_of(step: Any) -> dict[str, Any] | None:
 _OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_GLOBAL", "DELETE_GLOBAL"})
 
 
-def _names(code: types.CodeType) -> list[str]:
+def global_names(code: types.CodeType) -> list[str]:
     """The names of globals that a function, and those inside it, reads or writes."""
-    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in _names(constant)]
+    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in global_names(constant)]
     own = (one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS)
     return [*dict.fromkeys(own), *inner]
 

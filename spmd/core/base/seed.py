@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from . import forking
+from . import forking, observation
 from .state import held
 
 Draw = tuple[int, int]
@@ -44,7 +44,13 @@ def next_draw(generator: torch.Generator | None = None) -> Draw:
         body = None  # a repeated draw, or one apart from the stream
     draw = None if _thread.repeated is None else next(_thread.repeated, None)
     if draw is None:
+        num_shared = _thread.num_shared
         draw = _new_draw(generator)
+        observing = observation.active()
+        if observing is not None and _thread.num_shared > num_shared and not _thread.num_forks:
+            draw = observing.draw(draw)
+        elif observing is not None:
+            observing.other_draws = True
     if body is not None:
         body.draws.append(draw)
         body.generators.append(generator)
@@ -67,6 +73,19 @@ def _new_draw(generator: torch.Generator | None) -> Draw:
         draw = _shared
         _shared = draw[0], draw[1] + 1
     _thread.num_shared += 1
+    return draw
+
+
+def take(count: int) -> Draw | None:
+    """The first of so many consecutive draws from the shared stream, which advances past them; None where this thread
+    does not draw from it now."""
+    global _shared
+    if _thread.own is not None or _thread.repeated is not None or _thread.num_forks:
+        return None
+    with _lock:
+        draw = _shared
+        _shared = draw[0], draw[1] + count
+    _thread.num_shared += count
     return draw
 
 

@@ -8,10 +8,13 @@ import sys
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
-from ..base import pace, seed
+from ..base import observation, pace, seed
 from ..base.dtypes import check_fits
+from ..base.formulas import Number, plain, scalars_of
 from ..base.interrupt import raise_held
+from ..base.observation import Scalar
 from ..engine.unsynced import run_iterations
 from ..ir.graph import DeviceData, Node, Value, results
 from ..ir.meta import Meta, dense_meta
@@ -115,6 +118,8 @@ def _find(plan: Plan, signature: tuple[Any, ...], args: tuple[Any, ...], kwargs:
     with_default = ("default", torch.get_default_dtype(), signature)
     op = plan.entries.get(with_default)
     if op is None:
+        if observation.active() is not None:
+            args, kwargs = tree_map_only(torch.SymFloat, plain, (args, kwargs))
         made = op_for(plan, args, kwargs)
         key = with_default if reads_default_dtype(plan, args, kwargs, made.metas) else signature
         op = plan.table.of(key, lambda: made)
@@ -172,8 +177,10 @@ def _scan(
         key.append(len(value))
         if len(value) > 3 and type(value[0]) is XlaTensor and _scan_list(value, key, operands, plan):
             return
+        if is_scalar_argument and observation.active() is not None:
+            value = scalars_of(value)
         if is_scalar_argument and is_one_number(value):
-            key.append((type(value[0]),))
+            key.append((float if isinstance(value[0], float) else int,))
             numbers.append(value[0])
             return
         for item in value:
@@ -191,6 +198,13 @@ def _scan(
         operands.append(operand)
     elif kind is complex:
         key.append(("c", value.real.hex(), value.imag.hex()))
+    elif kind is torch.SymFloat:
+        # Its value is a guard where the argument is static.
+        number = value.node.scalar() if is_scalar_argument and isinstance(value.node, Number) else float(value)
+        _scan(number, is_scalar_argument, key, operands, numbers, plan)
+    elif kind is Scalar:
+        key.append(float)
+        numbers.append(value)
     elif kind is torch._C.Generator:
         key.append(None)  # it gives the draw's seed, and is not part of the op
     else:

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map_only
 
-from ..base import counters
+from ..base import counters, observation
 from ..base.naming import only_device
 from ..engine.dynamic_dims import mark
 from ..engine.host_reads import host_value
@@ -77,8 +77,12 @@ def _copy_(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     check_cast(source, target.dtype)
     # A snapshot: the caller may change the CPU tensor before the upload, which waits for the first use.
     snapshot = torch.empty(target.shape, dtype=target.dtype, device="cpu").copy_(source)
+    device_data = DeviceData(_dense(target), host=host_array(snapshot), source=user_frame())
+    observing = observation.active()
+    if observing is not None:
+        observing.uploads.append((source, device_data))
     with LOCK:
-        write(target, DeviceData(_dense(target), host=host_array(snapshot), source=user_frame()))
+        write(target, device_data)
     if source.__dict__ and target._view is None:
         _keep_marks(target, source)
     return target

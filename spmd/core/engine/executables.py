@@ -2,11 +2,12 @@
 
 import weakref
 import zlib
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
 
-from ..base import counters, in_flight
+from ..base import counters, in_flight, observation
 from ..compile import cache, stack_groups
 from ..explain import failing
 from ..hlo.program import Program
@@ -48,17 +49,31 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     Raises `torch.OutOfMemoryError` for a program that cannot fit, before it runs. When a run fails, donated buffers may
     be gone; the next use of their device data raises LostError.
     """
-    started = counters.now()
     failing.check_memory(program, graph)
+    observing = observation.active()
+    if observing is not None:
+        observing.num_runs += 1
     floats, integers = pack_numbers(graph.nodes)
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
+    made = launch(program, graph, lambda: stacks.arguments(program, graph), vectors)
+    return stacks.given(program, graph, made, weakref.ref(program))
+
+
+def launch(
+    program: Program, graph: Graph, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
+) -> list[jax.Array]:
+    """Hands a program to PJRT with these arguments and scalar arguments; returns its results' buffers.
+
+    graph: for the words of an error. arguments: called where an error of PJRT is one of this run.
+    """
+    started = counters.now()
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
     try:
-        buffers = stacks.arguments(program, graph)
+        buffers = arguments()
         for i, sharding in program.foreign:
             buffers[i] = transfer.respelled(buffers[i], sharding)
         in_flight.make_room(len(graph.mesh.device_ids))
@@ -71,9 +86,7 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     made = list(made)
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
-    ref = weakref.ref(program)
-    outputs = stacks.given(program, graph, made, ref)
-    runs.note_run(made[program.smallest], ref)
+    runs.note_run(made[program.smallest], weakref.ref(program))
     counters.add_time("dispatch", counters.now() - started)
     counters.add("runs")
-    return outputs
+    return made

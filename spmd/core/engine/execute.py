@@ -2,11 +2,11 @@
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..base import counters
+from ..base import counters, observation
 from ..compile import cache
 from ..explain import recompile, slow_compiles
 from ..ir.graph import DeviceData, Graph, Node, Value, origin, results, topological, value_name
@@ -68,6 +68,15 @@ def _completed(needed: Sequence[Storage]) -> list[Storage]:
 
 
 _OFTEN = 8
+
+
+class Ran(NamedTuple):
+    """A program that has run, for `observation`: its graph, the roots with their storages, and their results."""
+
+    program: cache.Program
+    graph: Graph
+    roots: Sequence[Root]
+    outputs: Sequence[DeviceData]
 
 
 def roots_of(storages: Iterable[Storage]) -> list[Root]:
@@ -175,7 +184,11 @@ def _run_subgraph(
         graph = found.again(graph_now())
         program = executables.program_for(graph, "step", line)
     bring(graph.inputs, graph.shardings)
-    _take_all(roots, _run_program(program, _spared(graph, program.donated, flow), line), flow)
+    outputs = _run_program(program, _spared(graph, program.donated, flow), line)
+    observing = observation.active()
+    if observing is not None:
+        observing.ran.append(Ran(program, graph, roots, outputs))
+    _take_all(roots, outputs, flow)
     return []
 
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from ..base import counters, interrupt
+from ..base import counters, interrupt, observation
 from ..base.config import config
 from ..explain import failing
 from ..ir.errors import AbstractError
@@ -149,6 +149,9 @@ def leased(
     on_device: host data is uploaded first. padded: padded data is lent with its padding. call, together: see
     `host_value`.
     """
+    observing = observation.active()
+    if observing is not None:
+        observing.reads.append(f"{call} at {user_line()}")
     lease = None
     while lease is None:  # once, unless another thread writes the storage just now
         if not padded or not is_unpadded(storage.value):

@@ -1,0 +1,251 @@
+"""Numbers that Python computes from others that may change, as formulas: torch carries them into its ops as `SymFloat`.
+
+A formula is a line of Python over the lines before it. A use that needs the number itself (a comparison, `float()`,
+`math.cos`) is a guard: the formulas hold for as long as it has the same result.
+"""
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from .observation import Scalar
+
+_BINARY: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "add": ("{} + {}", operator.add),
+    "sub": ("{} - {}", operator.sub),
+    "mul": ("{} * {}", operator.mul),
+    "mod": ("{} % {}", operator.mod),
+    "pow": ("{} ** {}", operator.pow),
+    "float_pow": ("{} ** {}", operator.pow),
+    "truediv": ("{} / {}", operator.truediv),
+    "float_truediv": ("{} / {}", operator.truediv),
+    "int_truediv": ("{} / {}", operator.truediv),
+    "floordiv": ("{} // {}", operator.floordiv),
+    "int_floordiv": ("{} // {}", operator.floordiv),
+    "sym_max": ("max({}, {})", max),
+    "sym_min": ("min({}, {})", min),
+    "eq": ("{} == {}", operator.eq),
+    "ne": ("{} != {}", operator.ne),
+    "lt": ("{} < {}", operator.lt),
+    "le": ("{} <= {}", operator.le),
+    "gt": ("{} > {}", operator.gt),
+    "ge": ("{} >= {}", operator.ge),
+    "and_": ("{} and {}", lambda a, b: a and b),
+    "or_": ("{} or {}", lambda a, b: a or b),
+}
+_UNARY: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "neg": ("-{}", operator.neg),
+    "pos": ("+{}", operator.pos),
+    "abs": ("abs({})", abs),
+    "floor": ("floor({})", math.floor),
+    "ceil": ("ceil({})", math.ceil),
+    "trunc": ("trunc({})", math.trunc),
+    "sqrt": ("sqrt({})", math.sqrt),
+    "sym_sqrt": ("sqrt({})", math.sqrt),
+    "sym_float": ("float({})", float),
+    "sym_not": ("not {}", operator.not_),
+    "is_integer": ("{}.is_integer()", lambda a: float(a).is_integer()),
+}
+_NAMES = {"floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "sqrt": math.sqrt}
+
+
+class Formulas:
+    """The formulas of one recorded call.
+
+    sources: what each source is read from, by its place. guards: (place, value, where): results that must stay.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[Any] = []
+        self.guards: dict[int, tuple[Any, str]] = {}
+        self._texts: list[str] = []
+        self._operands: list[tuple[int, ...]] = []
+        self._values: list[Any] = []
+        self._places: dict[str, int] = {}
+        self._read: dict[int, int] = {}  # the source that is read at a place
+
+    def source(self, origin: Any, value: float, plus: float = 0.0) -> torch.SymFloat:
+        """A number that is read from `origin` at each call, plus a constant. value: with the constant, as it is now."""
+        if origin not in self.sources:
+            self.sources.append(origin)
+        number = self.sources.index(origin)
+        place = self._place(f"s[{number}]" + (f" + {plus!r}" if plus else ""), (), value)
+        self._read[place] = number
+        return torch.SymFloat(Number(self, place))
+
+    def _place(self, text: str, operands: tuple[int, ...], value: Any) -> int:
+        place = self._places.get(text)
+        if place is None:
+            place = self._places[text] = len(self._texts)
+            self._texts.append(text)
+            self._operands.append(operands)
+            self._values.append(value)
+        return place
+
+    def constant(self, value: Any) -> "Number":
+        return Number(self, self._place(f"float({str(value)!r})" if _is_odd(value) else repr(value), (), value))
+
+    def computed(self, form: str, function: Callable[..., Any], *numbers: "Number") -> "Number":
+        places = tuple(number.place for number in numbers)
+        value = function(*(number.value for number in numbers))
+        return Number(self, self._place(form.format(*(f"v{place}" for place in places)), places, value))
+
+    def value(self, place: int) -> Any:
+        return self._values[place]
+
+    def guard(self, place: int, where: str) -> Any:
+        """Returns a result that the call has used as it is: it must be the same at the next call."""
+        value = self._values[place]
+        if self._texts[place].startswith("s[") or self._operands[place]:
+            self.guards.setdefault(place, (value, where))
+        return value
+
+    def _needed(self, wanted: Sequence[int]) -> set[int]:
+        needed, todo = set(), [*wanted, *self.guards]
+        while todo:
+            place = todo.pop()
+            if place not in needed:
+                needed.add(place)
+                todo.extend(self._operands[place])
+        return needed
+
+    def used(self, wanted: Sequence[int]) -> set[int]:
+        """The places of the sources that the wanted numbers and the guards need."""
+        return {self._read[place] for place in self._needed(wanted) if place in self._read}
+
+    def compiled(self, wanted: Sequence[int]) -> Callable[[Sequence[float]], Sequence[float] | str]:
+        """A function of the sources' values: the wanted numbers, or where a guard does not hold, the text of its place.
+
+        Raises what the arithmetic raises (ZeroDivisionError, OverflowError).
+        """
+        needed = self._needed(wanted)
+        lines = ["def numbers(s):"]
+        for place in sorted(needed):
+            lines.append(f" v{place} = {self._texts[place]}")
+            if place in self.guards:
+                value, where = self.guards[place]
+                lines.append(f" if v{place} != {value!r}: return {where!r}")
+        lines.append(f" return ({''.join(f'v{place}, ' for place in wanted)})")
+        names = dict(_NAMES)
+        exec("\n".join(lines), names)  # noqa: S102  # of texts of this file
+        return names["numbers"]  # type: ignore[return-value]
+
+
+def _is_odd(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)
+
+
+class Number:
+    """torch's node of a symbolic number (`torch.SymFloat.node`), which is a formula."""
+
+    __slots__ = ("formulas", "place")
+
+    def __init__(self, formulas: Formulas, place: int):
+        self.formulas = formulas
+        self.place = place
+
+    @property
+    def value(self) -> Any:
+        return self.formulas.value(self.place)
+
+    def scalar(self) -> Scalar:
+        """The number as a scalar argument."""
+        made = Scalar(self.value)
+        made.place = self.place
+        return made
+
+    def is_int(self) -> bool:
+        return type(self.value) is int
+
+    def is_float(self) -> bool:
+        return isinstance(self.value, float)
+
+    def is_bool(self) -> bool:
+        return type(self.value) is bool
+
+    def is_symbolic(self) -> bool:
+        return True
+
+    def is_constant(self) -> bool:
+        return False
+
+    def is_nested_int(self) -> bool:
+        return False
+
+    def has_hint(self) -> bool:
+        return True
+
+    def maybe_as_int(self) -> None:
+        return None
+
+    maybe_as_float = maybe_as_bool = maybe_as_int
+
+    def wrap_int(self, number: int) -> "Number":
+        return self.formulas.constant(number)
+
+    def wrap_float(self, number: float) -> "Number":
+        return self.formulas.constant(number)
+
+    def wrap_bool(self, value: bool) -> "Number":
+        return self.formulas.constant(value)
+
+    def guard_float(self, file: str, line: int) -> float:
+        return float(self.formulas.guard(self.place, str(user_place())))
+
+    def guard_int(self, file: str, line: int) -> int:
+        return int(self.formulas.guard(self.place, str(user_place())))
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return bool(self.formulas.guard(self.place, str(user_place())))
+
+    expect_true = expect_size = guard_or_false = guard_or_true = guard_size_oblivious = guard_bool
+
+    def bool_(self) -> bool:
+        return self.guard_bool("", 0)
+
+    def int_(self) -> int:
+        return self.guard_int("", 0)
+
+    def str(self) -> str:
+        return repr(self.value)
+
+    _graph_repr = __str__ = __repr__ = str
+
+
+user_place: Callable[[], Any] = lambda: ""  # noqa: E731  # the user's line; the floor that knows lines sets it
+
+
+def _method(form: str, function: Callable[..., Any]) -> Callable[..., Number]:
+    return lambda self, *others: self.formulas.computed(form, function, self, *others)
+
+
+for _name, (_form, _function) in {**_BINARY, **_UNARY}.items():
+    setattr(Number, _name, _method(_form, _function))
+
+
+def plain(value: Any) -> Any:
+    """A symbolic number as the number that it is now, without a guard; anything else as it is."""
+    return value.node.value if type(value) is torch.SymFloat and isinstance(value.node, Number) else value
+
+
+def scalars_of(values: Sequence[Any]) -> list[Any]:
+    """A list of scalar arguments with formulas as `Scalar`. One number many times stays one: their equality is a guard
+    where they are not one formula."""
+    made = [_scalar(value) for value in values]
+    formulas = [value for value in made if type(value) is Scalar]
+    if not formulas or any(value != made[0] or not isinstance(value, float) for value in made):
+        return made
+    if len({value.place for value in formulas}) > 1 or len(formulas) < len(made):
+        for value in values:
+            float(value)
+        return [float(value) for value in made]
+    return [formulas[0]] * len(made)
+
+
+def _scalar(value: Any) -> Any:
+    if type(value) is not torch.SymFloat:
+        return value
+    return value.node.scalar() if isinstance(value.node, Number) else float(value)

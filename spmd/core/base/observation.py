@@ -1,0 +1,71 @@
+"""The observation of a call that is recorded to be replayed later: what the floors below `spmd.compile` note of it."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+
+class Scalar(float):
+    """A scalar argument that Python computed from numbers that may change, as a float with the place of its formula."""
+
+    __slots__ = ("place",)
+
+    place: int
+
+    def __reduce__(self) -> Any:
+        return float, (float(self),)
+
+
+class DrawNumber(int):
+    """The count of a random draw, with its place among the draws of the call; or its seed, with place -1."""
+
+    place: int
+
+    def __reduce__(self) -> Any:
+        return int, (int(self),)
+
+
+class Observation:
+    """The notes on one call of one thread.
+
+    reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over its graph, in
+    order. num_runs: of all programs, initialization included. uploads: the host data that was made of CPU tensors, each
+    as (CPU tensor, device data). draws: the draws from the shared stream. other_draws: whether there were others.
+    """
+
+    def __init__(self) -> None:
+        self.thread = threading.get_ident()
+        self.reads: list[str] = []
+        self.ran: list[Any] = []
+        self.num_runs = 0
+        self.uploads: list[tuple[Any, Any]] = []
+        self.draws: list[tuple[int, int]] = []
+        self.other_draws = False
+
+    def draw(self, draw: tuple[int, int]) -> tuple[int, int]:
+        """Notes a draw from the shared stream; returns it with its place."""
+        seed, count = map(DrawNumber, draw)
+        seed.place, count.place = -1, len(self.draws)
+        self.draws.append(draw)
+        return seed, count
+
+
+_active: Observation | None = None
+
+
+def active() -> Observation | None:
+    """The observation of a call of this thread, or None."""
+    return _active if _active is not None and _active.thread == threading.get_ident() else None
+
+
+@contextmanager
+def observed(observation: Observation) -> Iterator[None]:
+    """Has the core note what this thread does inside; one call at a time in a process."""
+    global _active
+    assert _active is None, "one call at a time is observed"
+    _active = observation
+    try:
+        yield
+    finally:
+        _active = None

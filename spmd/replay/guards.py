@@ -1,0 +1,126 @@
+"""The guards of a recorded call: Python state that must be what it was for the call to be replayed."""
+
+import operator
+from collections.abc import Collection
+from itertools import chain
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _len_torch_dispatch_stack
+
+from ..core.base.config import config
+from ..core.passes import nans
+from ..mesh.global_mesh import get_global_mesh
+from .snapshot import Change, Held, Kind, Snapshot
+
+_CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
+_is = operator.is_
+
+
+class Guards:
+    """The contents of containers as they must be at the next call, and torch's and this library's own modes.
+
+    volatile: the places, as (id of the container, key), that the call itself writes. `check` compares identities in a
+    few calls of C functions; only where these differ are values compared, one by one.
+    """
+
+    def __init__(self, snapshot: Snapshot, volatile: Collection[tuple[int, Any]]):
+        self._held = snapshot.held
+        self._volatile = volatile
+        own = {box for box, _ in volatile}
+        whole = [held for held in self._held if held.kind in _CAN_BE_WHOLE and id(held.container) not in own]
+        self._dicts = [held.container for held in whole]
+        self._lists = [
+            held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in own
+        ]
+        taken = {id(box) for box in (*self._dicts, *self._lists)}
+        self._cells = [cell for held in self._held if held.kind is Kind.CELLS for cell in held.container.__closure__]
+        self._rest = [
+            held for held in self._held if held.kind is not Kind.CELLS and id(held.container) not in taken and held.keys
+        ]
+        self._getters = [
+            (operator.itemgetter(*held.names), vars(held.container) if held.kind is Kind.CLASS else held.container)
+            for held in self._rest
+            if held.kind in (Kind.SCOPE, Kind.CLASS) and len(held.names) > 1 and id(held.container) not in own
+        ]
+        named = {id(box) for _, box in self._getters} | {
+            id(held.container) for held in self._rest if held.kind is Kind.CLASS and len(held.names) > 1
+        }
+        self._slow = [held for held in self._rest if id(held.container) not in named]
+        self._modes = modes()
+        self._keep()
+
+    def _keep(self) -> None:
+        self._lengths = [*map(len, self._dicts), *map(len, self._lists)]
+        self._keys = [*chain.from_iterable(self._dicts)]
+        self._values = [*chain.from_iterable(map(dict.values, self._dicts)), *chain.from_iterable(self._lists)]
+        self._contents = [cell.cell_contents for cell in self._cells]
+        self._named = [value for getter, box in self._getters for value in getter(box)]
+
+    def check(self) -> Change | str | None:
+        """The first difference of the state, a change or the text of a mode; None where it is the same."""
+        if self._modes != (now := modes()):
+            return next(
+                f"{name}: {before!r}, now {value!r}"
+                for name, before, value in zip(_MODES, self._modes, now, strict=True)
+                if before != value
+            )
+        if self._is_same() and not any(self._changes(self._slow)):
+            return None
+        for change in self._changes(self._held):
+            return change  # type: ignore[no-any-return]
+        self._keep()  # other objects with equal values, or attributes that the call does not read
+        return None
+
+    def _is_same(self) -> bool:
+        try:
+            return (
+                [*map(len, self._dicts), *map(len, self._lists)] == self._lengths
+                and all(
+                    map(
+                        _is,
+                        chain(chain.from_iterable(map(dict.values, self._dicts)), chain.from_iterable(self._lists)),
+                        self._values,
+                    )
+                )
+                and all(map(_is, chain.from_iterable(self._dicts), self._keys))
+                and all(map(_is, [cell.cell_contents for cell in self._cells], self._contents))
+                and all(
+                    map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named)
+                )
+            )
+        except (KeyError, ValueError):  # a name or a captured variable that was deleted
+            return False
+
+    def _changes(self, held: Collection[Held]) -> Any:
+        for one in held:
+            for change in one.changes():
+                if (id(change.container), change.key) not in self._volatile:
+                    yield change
+
+
+_MODES = (
+    "grad mode", "inference mode", "autocast", "autocast dtype", "default dtype", "default device",
+    "deterministic algorithms", "anomaly mode", "dispatch modes", "function modes", "saved tensor hooks", "NaN guard",
+    "mesh", "config",
+)  # fmt: skip
+
+
+def modes() -> tuple[Any, ...]:
+    """The modes that decide what a call records, in the order of `_MODES`."""
+    return (
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"),
+        torch.get_default_dtype(),
+        torch._C._get_default_device(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_anomaly_enabled(),
+        _len_torch_dispatch_stack(),
+        torch._C._len_torch_function_stack(),
+        torch._C._autograd._top_saved_tensors_default_hooks(True),
+        nans.looked_for(),
+        get_global_mesh(),
+        tuple(vars(config).values()),
+    )

@@ -1,0 +1,258 @@
+"""One call, recorded as the user wrote it, with notes of all that a replay must do again or must find unchanged."""
+
+import contextlib
+import functools
+import random
+import sys
+import types
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from ..core.base import formulas as core_formulas
+from ..core.base.formulas import Formulas, plain
+from ..core.base.observation import Observation, observed
+from ..core.engine import syncs
+from ..core.ir.graph import DeviceData, next_serial
+from ..core.ir.source import user_line
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import XlaTensor
+from .host_tensors import HostUses, watched
+from .snapshot import Snapshot
+
+core_formulas.user_place = user_line
+
+
+class RefusedError(Exception):
+    """A call that cannot be replayed; the text says why, and where."""
+
+
+_BACKWARD = torch.autograd.backward.__code__
+
+
+class GroupNumber:
+    """A number of an optimizer's parameter group as a source. version: the scheduler's steps in the call before it."""
+
+    def __init__(self, group: dict[str, Any], key: str, version: int):
+        self.group, self.key, self.version = group, key, version
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, GroupNumber)
+            and (self.group, self.key, self.version)[1:] == (other.group, other.key, other.version)[1:]
+            and self.group is other.group
+        )
+
+    __hash__ = object.__hash__
+
+
+class Argument:
+    """A float among the call's arguments as a source, by its place among their leaves."""
+
+    def __init__(self, place: int):
+        self.place = place
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Argument) and other.place == self.place
+
+    __hash__ = object.__hash__
+
+
+# Functions in C that return or do something else at each call, by module; those of random generators are found by their
+# state.
+_IMPURE = {
+    "builtins": {"print", "input", "open"},
+    "time": None,
+    "posix": {"urandom", "read", "write", "getenv"},
+}
+_NOW = {"now", "utcnow", "today"}
+
+
+class RecordedCall:
+    """A call of a function on leaves (tensors, numbers, anything), which ran as it is.
+
+    before: the state when it began. result: what it returned. observation: the core's notes. uses: of CPU tensors.
+    formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
+    volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
+    with their `.grad` before the call. impure: calls of functions that are no functions of the state, in words.
+    """
+
+    def __init__(
+        self,
+        function: Callable[[Sequence[Any]], Any],
+        leaves: Sequence[Any],
+        roots: Sequence[tuple[str, Any]],
+        follow: Collection[tuple[int, str]],
+    ) -> None:
+        self.leaves = list(leaves)
+        self.formulas = Formulas()
+        self.observation = Observation()
+        self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
+        self.volatile: set[tuple[int, Any]] = set()
+        self.impure: list[str] = []
+        self._codes: set[types.CodeType] = set()
+        self._version = 0
+        self.follow = set(follow)
+        syncs.sync()
+        self.before = Snapshot(roots)
+        if self.before.schedulers:  # they set it, so that it is a formula from the first call on
+            self.follow |= {(id(group), "lr") for one in self.before.optimizers for group in one.param_groups}
+        tensors = [tensor for _, tensor in self.before.tensors.values()]
+        self.paths = {id(tensor): path for path, tensor in self.before.tensors.values()}
+        # Tensors that are arguments alone are others at the next call.
+        state = {id(tensor._storage) for tensor in tensors if type(tensor) is XlaTensor}
+        self.arguments = {
+            place: leaf
+            for place, leaf in enumerate(leaves)
+            if isinstance(leaf, torch.Tensor)
+            and (id(leaf._storage) not in state if type(leaf) is XlaTensor else id(leaf) not in self.paths)
+        }
+        tensors += self.arguments.values()
+        self.leaf_tensors = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
+        self.gradients = [tensor.grad for tensor in self.leaf_tensors]
+        held = [*tensors, *(grad for grad in self.gradients if grad is not None)]
+        self.device_tensors = [tensor for tensor in held if type(tensor) is XlaTensor]
+        self.storages: dict[int, Storage] = {id(t._storage): t._storage for t in self.device_tensors}
+        self.tensor_storages = [t._storage for t in self.device_tensors]
+        self.data: dict[int, Storage] = {
+            id(s.value): s for s in self.storages.values() if type(s.value) is DeviceData
+        }
+        self._kept = [s.value for s in self.storages.values()]  # no id is used twice meanwhile
+        steps = [
+            state["step"]
+            for optimizer in self.before.optimizers
+            for state in optimizer.state.values()
+            if isinstance(state, dict) and type(state.get("step")) is torch.Tensor
+        ]
+        self.counters = [step for step in steps if step.device.type == "cpu" and not step.dim()]
+        self.versions = [(tensor, tensor._version) for tensor in tensors if type(tensor) is not XlaTensor]
+        self.uses = HostUses(self.formulas, follow=True)
+        streams = _streams()
+        self.first = next_serial()
+        with observed(self.observation):
+            with watched([t for t in tensors if type(t) is torch.Tensor], self.counters, self.uses), self._groups():
+                with self._schedulers(), self._profiled():
+                    self.result = function(self._symbolic(self.leaves))
+            syncs.sync()
+        stale = {key for box, key in self.volatile - self.follow if key in self._read_by(self._codes)}
+        if stale:
+            self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
+        self.has_backward = any(code is _BACKWARD for code in self._codes)
+        if any(map(_differ, streams, _streams())):
+            self.impure.append("draws random numbers on the CPU")
+        self.names = self._names()
+
+    def _symbolic(self, leaves: Sequence[Any]) -> list[Any]:
+        made = list(leaves)
+        for place, leaf in enumerate(leaves):
+            if type(leaf) is float and (0, str(place)) in self.follow:
+                made[place] = self.formulas.source(Argument(place), leaf)
+        return made
+
+    @contextlib.contextmanager
+    def _groups(self) -> Iterator[None]:
+        """Has the followed numbers of parameter groups be symbolic inside."""
+        self._enter_groups()
+        try:
+            yield
+        finally:
+            self._leave_groups()
+
+    def _enter_groups(self) -> None:
+        for optimizer in self.before.optimizers:
+            for group in optimizer.param_groups:
+                for key, value in group.items():
+                    if type(value) is float and (id(group), key) in self.follow:
+                        group[key] = self.formulas.source(GroupNumber(group, key, self._version), value)
+
+    def _leave_groups(self) -> None:
+        for optimizer in self.before.optimizers:
+            for group in optimizer.param_groups:
+                for key, value in group.items():
+                    group[key] = plain(value)
+
+    @contextlib.contextmanager
+    def _schedulers(self) -> Iterator[None]:
+        """Notes the steps of schedulers inside, which change nothing but Python numbers."""
+        for scheduler in self.before.schedulers:
+            scheduler.__dict__["step"] = functools.partial(self._step, scheduler, scheduler.step)
+        try:
+            yield
+        finally:
+            for scheduler in self.before.schedulers:
+                scheduler.__dict__.pop("step", None)
+
+    def _step(self, scheduler: Any, step: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        self._leave_groups()
+        around = Snapshot([("scheduler", scheduler)])
+        # A scheduler that schedules others steps them itself.
+        inner = [one for one in around.schedulers if one is not scheduler and "step" in one.__dict__]
+        held = [(one, one.__dict__.pop("step")) for one in inner]
+        runs = len(self.observation.reads)
+        profile = sys.getprofile()
+        sys.setprofile(None)  # what the scheduler reads for itself is read anew by its own step
+        result = step(*args, **kwargs)
+        sys.setprofile(profile)
+        for one, function in held:
+            one.__dict__["step"] = function
+        if len(self.observation.reads) > runs:
+            self.impure.append(f"the scheduler reads a tensor at {user_line()}")
+        self.volatile |= {(id(change.container), change.key) for change in around.changes()}
+        self.host_calls.append((step, args, kwargs))
+        self._version += 1
+        self._enter_groups()
+        return result
+
+    @contextlib.contextmanager
+    def _profiled(self) -> Iterator[None]:
+        """Notes the code that runs inside, and calls of impure functions by the user's code."""
+        codes, before = self._codes, sys.getprofile()
+
+        def see(frame: Any, event: str, arg: Any) -> None:
+            if event == "call":
+                codes.add(frame.f_code)
+            elif event == "c_call":
+                names = _IMPURE.get(getattr(arg, "__module__", None) or "", ())
+                name = arg.__name__
+                if (names is None or name in names or name in _NOW) and _is_users(frame):
+                    self.impure.append(f"calls {name} at {frame.f_code.co_filename}:{frame.f_lineno}")
+
+        sys.setprofile(see)
+        try:
+            yield
+        finally:
+            sys.setprofile(before)
+
+    def _names(self) -> set[str]:
+        """The names of attributes that code which ran may have read."""
+        return self._read_by([*self._codes, *self.before.codes])
+
+    def _read_by(self, codes: Collection[types.CodeType]) -> set[str]:
+        found: set[str] = set()
+        for code in codes:
+            found.update(code.co_names)
+            for constant in code.co_consts:
+                if isinstance(constant, str):
+                    found.add(constant)
+                elif isinstance(constant, types.CodeType):
+                    found.update(constant.co_names)
+        return found
+
+
+def _is_users(frame: Any) -> bool:
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package not in sys.stdlib_module_names and package not in ("torch", "jax", "jaxlib", "spmd", "fsdp", "numpy")
+
+
+def _streams() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return not torch.equal(one, other)
+    if isinstance(one, tuple):
+        return len(one) != len(other) or any(map(_differ, one, other))
+    return bool(np.any(one != other))

@@ -1,0 +1,400 @@
+"""The replay of a recorded call: arguments in, programs run, state settled in place, results out; no user code runs."""
+
+import operator
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch.utils._pytree import tree_unflatten
+
+from ..core.base import seed
+from ..core.base.observation import DrawNumber, Scalar
+from ..core.engine import executables
+from ..core.engine.placement import bring
+from ..core.ir.graph import DeviceData, pack_numbers
+from ..core.ir.store import Store
+from ..core.lazy.storage import Storage
+from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.sharding.value import Sharding
+from .host_tensors import Counter
+from .recipe import Constant, Given, NewTensor, Origin, Recipe, Result, Run, State, Uploaded
+from .recorded_call import Argument, GroupNumber, RecordedCall, RefusedError
+
+_is = operator.is_
+
+
+class Numbers:
+    """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
+
+    def __init__(self, recipe: Recipe, call: RecordedCall):
+        self._vectors: list[tuple[np.ndarray, np.ndarray]] = []
+        self._formulas: list[list[tuple[int, int]]] = []
+        self._seeds: list[list[int]] = []
+        self._counts: list[list[tuple[int, int]]] = []
+        drawn = set()
+        wanted: dict[int, int] = {}
+        for run in recipe.runs:
+            floats, integers = pack_numbers(run.graph.nodes)
+            if run.program.numbers is not None:
+                by_float, by_integer = run.program.numbers
+                floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
+            self._vectors.append((np.array(floats, np.float64), np.array(integers, np.int64)))
+            self._formulas.append(
+                [(i, wanted.setdefault(n.place, len(wanted))) for i, n in enumerate(floats) if type(n) is Scalar]
+            )
+            draws = [(i, n.place) for i, n in enumerate(integers) if type(n) is DrawNumber]
+            self._seeds.append([i for i, place in draws if place < 0])
+            self._counts.append([(i, place) for i, place in draws if place >= 0])
+            drawn |= {place for _, place in self._counts[-1]}
+        self._num_draws = len(call.observation.draws)
+        if len(drawn) != self._num_draws:
+            raise RefusedError("it draws random numbers that its programs do not take as they are")
+        self._evaluate = call.formulas.compiled(list(wanted))
+        used = call.formulas.used(list(wanted))
+        self._sources = [source if i in used else None for i, source in enumerate(call.formulas.sources)]
+        if any(isinstance(source, GroupNumber) and source.version for source in self._sources):
+            raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
+        self._counters = Counters(call)
+
+    def sources(self, leaves: Sequence[Any]) -> list[float] | str:
+        """The values of the formulas' sources now; a text where the counters are no longer equal."""
+        values: list[float] = []
+        for source in self._sources:
+            match source:
+                case GroupNumber():
+                    value = source.group.get(source.key)
+                    if type(value) is not float:
+                        return f"param_groups: {source.key!r} is {value!r}"
+                    values.append(value)
+                case Counter():
+                    count = self._counters.value(source.value)
+                    if count is None:
+                        return "the step counters of an optimizer"
+                    values.append(count)
+                case Argument():
+                    values.append(leaves[source.place])
+                case None:  # nothing uses it
+                    values.append(0.0)
+        return values
+
+    def now(self, leaves: Sequence[Any]) -> Sequence[float] | str:
+        """The results of the formulas, or the reason why they do not hold."""
+        values = self.sources(leaves)
+        if isinstance(values, str):
+            return values
+        try:
+            found = self._evaluate(values)
+        except (ArithmeticError, ValueError) as error:
+            return f"a number: {error}"
+        return f"the result of a comparison of numbers{' at ' if found else ''}{found}" if isinstance(found, str) else found
+
+    def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
+        """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
+        its own."""
+        draw = seed.take(self._num_draws) if self._num_draws else (0, 0)
+        if draw is None:
+            return None
+        made = []
+        for run, (floats, integers) in enumerate(self._vectors):
+            if self._formulas[run]:
+                floats = floats.copy()
+                for i, place in self._formulas[run]:
+                    floats[i] = found[place]
+            if self._counts[run]:
+                integers = integers.copy()
+                integers[self._seeds[run]] = draw[0]
+                for i, place in self._counts[run]:
+                    integers[i] = draw[1] + place
+            made.append((floats, integers))
+        return made
+
+    def advance(self) -> None:
+        """Adds to the counters what the call adds."""
+        self._counters.advance()
+
+
+class Counters:
+    """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
+    in memory, so that one addition advances them."""
+
+    def __init__(self, call: RecordedCall):
+        groups: dict[tuple[float, float], list[torch.Tensor]] = {}
+        for tensor in call.counters:
+            key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0)
+            groups.setdefault((*key, tensor.dtype), []).append(tensor)  # type: ignore[arg-type]
+        self._groups: list[tuple[float, float, list[torch.Tensor], torch.Tensor, list[int]]] = []
+        for (value, amount, _), tensors in groups.items():  # type: ignore[misc]
+            vector = torch.stack(tensors)
+            for place, tensor in enumerate(tensors):
+                tensor.data = vector[place]
+            self._groups.append((value, amount, tensors, vector, [t.data_ptr() for t in tensors]))
+
+    def value(self, began: float) -> float | None:
+        """The value of the counters that had the value `began` when the call was recorded; None if they differ."""
+        found = {
+            number
+            for value, _, tensors, vector, places in self._groups
+            if value == began
+            for number in (
+                set(vector.tolist()) if [t.data_ptr() for t in tensors] == places else {t.item() for t in tensors}
+            )
+        }
+        return found.pop() if len(found) == 1 else None
+
+    def advance(self) -> None:
+        for _, amount, tensors, vector, places in self._groups:
+            if amount and [t.data_ptr() for t in tensors] == places:
+                vector.add_(amount)
+            elif amount:
+                for tensor in tensors:
+                    tensor.add_(amount)
+
+
+class Replay:
+    """The programs of a recorded call, ready to run on the state as it is."""
+
+    def __init__(self, recipe: Recipe, call: RecordedCall):
+        self.recipe = recipe
+        self.numbers = Numbers(recipe, call)
+        self._host_calls = call.host_calls
+        self._shardings: dict[int, Sharding] = {}
+        for run in recipe.runs:
+            for origin, sharding in zip(run.inputs, run.graph.shardings, strict=True):
+                if isinstance(origin, State):
+                    self._shardings[origin.place] = sharding
+        self._written = sorted({root.place for run in recipe.runs for root in run.roots if isinstance(root, State)})
+        written = {id(recipe.storages[place]) for place in self._written}
+        self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
+        self._data: list[Any] = [None] * len(recipe.storages)
+        self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
+        self._num_runs = len(recipe.runs)
+        self.line = recipe.runs[0].program.line
+
+    def ready(self, leaves: Sequence[Any]) -> str:
+        """Brings state to where the programs read it; the reason why they cannot, or ""."""
+        for place, tensor in self.recipe.same:
+            if leaves[place] is not tensor:
+                return f"argument {place} was a parameter, or other state, and is another tensor"
+        for tensor, had_gradient, _ in self.recipe.gradients:
+            if (tensor.grad is not None) is not had_gradient:
+                return "a parameter has a gradient" if not had_gradient else "a parameter has no gradient"
+        now = [storage.value for storage in self.recipe.storages]
+        if not all(map(_is, now, self._data)):
+            for place, value in enumerate(now):
+                if value is not self._data[place]:
+                    why = self._moved(place, value)
+                    if why:
+                        return why
+            self._data = now
+            for task in self._tasks:
+                task.bind(self._data)
+        if any([data.shared for data in self._data]):  # noqa: C419  # a list is faster than a generator
+            return "a value is being read by another thread, or by another library"
+        return ""
+
+    def _moved(self, place: int, value: Any) -> str:
+        sharding = self._shardings.get(place)
+        if type(value) is not DeviceData or value.is_abstract:
+            return "a tensor has no data"
+        value.check()
+        if sharding is not None and value.host is None and value.sharding is not sharding:
+            return f"a tensor {value.meta!r} is sharded as {value.sharding!r}, not {sharding!r}"
+        if sharding is not None:
+            bring([value], [sharding])
+        return ""
+
+    def run(self, leaves: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
+        """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
+        made: list[Sequence[DeviceData | None]] = []
+        try:
+            for task, numbers in zip(self._tasks, vectors, strict=True):
+                made.append(task.run(leaves, self._data, made, numbers))
+        except BaseException:
+            for data in self._data:
+                if data.is_lost():
+                    data.give_up(f"its buffer was donated to the run at {self.line}, which did not finish")
+            raise
+        storages = self.recipe.storages
+        for place in self._written:
+            storages[place].stamp += 1
+        torch._C._increment_version(self._tensors)
+        self.numbers.advance()
+        return self._results(leaves, made)
+
+    def _results(self, leaves: Sequence[Any], made: Sequence[Sequence[DeviceData | None]]) -> Any:
+        recipe = self.recipe
+        storages: dict[Result, Storage] = {}
+
+        def tensor_of(new: NewTensor) -> XlaTensor:
+            over = new.over
+            if isinstance(over, Result):
+                storage = storages.get(over)
+                if storage is None:
+                    data = made[over.run][over.root]
+                    assert data is not None, "new data"
+                    storage = storages[over] = Storage(data, data.meta, new.sharding)
+                    storage.home = data.sharding
+            else:
+                storage = recipe.storages[over.place] if isinstance(over, State) else leaves[over.place]._storage
+            view = None if new.view is None else new.view.elsewhere()
+            if new.is_inference:
+                with torch.inference_mode():
+                    return wrap(new.meta, storage, view)
+            return wrap(new.meta, storage, view)
+
+        for tensor, _, new in recipe.gradients:
+            if new is not True:
+                tensor.grad = None if new is None else tensor_of(new)
+        for container, key, new in recipe.slots:
+            container[key] = tensor_of(new)
+        for function, args, kwargs in self._host_calls:
+            function(*args, **kwargs)
+        result = [
+            tensor_of(leaf) if isinstance(leaf, NewTensor) else leaves[leaf.place] if isinstance(leaf, Given) else leaf
+            for leaf in recipe.result
+        ]
+        return tree_unflatten(result, recipe.tree)
+
+
+class _Task:
+    """One program with the objects whose buffers it takes and gives."""
+
+    def __init__(self, run: Run, storages: Sequence[Storage]):
+        self._run, self._storages = run, storages
+        self._ref = weakref.ref(run.program)
+        self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
+        self._others: list[tuple[int, Origin, Sharding]] = []
+        self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
+        self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
+
+    def bind(self, data: Sequence[DeviceData]) -> None:
+        """Finds the owners of arguments and results for the state's present data."""
+        run = self._run
+        self._owners, self._others, self._into, self._new = [], [], [], []
+        for port in run.program.inputs:
+            if isinstance(port.places, int):
+                origin, sharding = run.inputs[port.places], run.graph.shardings[port.places]
+                owner = data[origin.place] if isinstance(origin, State) else None
+                if owner is not None and owner.store is not None:
+                    owner = None
+                if owner is None:
+                    self._others.append((len(self._owners), origin, sharding))
+                self._owners.append(owner)
+            else:
+                self._owners.append(self._store(port.places, data))
+        for at, port in enumerate(run.program.outputs):
+            places = (port.places,) if isinstance(port.places, int) else port.places
+            sharding = run.program.results[max(places)]
+            roots = [run.inputs[~place] if place < 0 else run.roots[place] for place in places]
+            owner = self._taker(roots, data, sharding, is_stack=not isinstance(port.places, int))
+            if owner is not None:
+                self._into.append((at, owner))
+            else:
+                self._new.append((at, port.places, sharding))
+
+    def _store(self, places: Sequence[int], data: Sequence[DeviceData]) -> Store:
+        members = [self._run.inputs[place] for place in places]
+        found = [data[one.place] for one in members if isinstance(one, State)]
+        if len(found) < len(members):
+            raise RefusedError("a stack of its program's arguments is not of state alone")
+        store = found[0].store
+        if store is None and all(one.store is None for one in found):
+            store = Store.of(found)
+        if store is None or len(store) != len(found) or any(one.store is not store for one in found):
+            raise RefusedError("a stack of its program's arguments is in several stores")
+        if [one.row for one in found] != list(range(len(found))):
+            raise RefusedError("a stack of its program's arguments is in another order")
+        return store
+
+    def _taker(
+        self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool
+    ) -> Any:
+        if not all(isinstance(root, State) for root in roots):
+            return None
+        found = [data[root.place] for root in roots]
+        if any(one.sharding is not sharding for one in found):
+            return None
+        if not is_stack:
+            return found[0] if found[0].store is None else None
+        store = found[0].store
+        if store is None or len(store) != len(found) or [one.store for one in found] != [store] * len(found):
+            return None
+        return store if [one.row for one in found] == list(range(len(found))) else None
+
+    def run(
+        self,
+        leaves: Sequence[Any],
+        data: Sequence[DeviceData],
+        made: Sequence[Sequence[DeviceData | None]],
+        numbers: tuple[np.ndarray, np.ndarray],
+    ) -> Sequence[DeviceData | None]:
+        """Runs the program; returns the new data by root."""
+
+        def arguments() -> list[jax.Array]:
+            buffers = [None if owner is None else owner.buffer for owner in self._owners]
+            for at, origin, sharding in self._others:
+                buffers[at] = self._buffer(origin, sharding, leaves, data, made)
+            return buffers  # type: ignore[return-value]
+
+        buffers = executables.launch(self._run.program, self._run.graph, arguments, numbers)
+        for at, owner in self._into:
+            owner.buffer = buffers[at]
+        new: list[DeviceData | None] = [None] * len(self._run.roots)
+        for at, places, sharding in self._new:
+            self._give(buffers[at], places, sharding, leaves, data, new)
+        return new
+
+    def _buffer(
+        self,
+        origin: Origin,
+        sharding: Sharding,
+        leaves: Sequence[Any],
+        data: Sequence[DeviceData],
+        made: Sequence[Sequence[DeviceData | None]],
+    ) -> jax.Array:
+        match origin:
+            case State(place):
+                found = data[place]
+            case Given(place):
+                found = leaves[place]._storage.value
+            case Result(run, root):
+                found = made[run][root]  # type: ignore[assignment]
+            case Constant(found):
+                pass
+            case Uploaded(upload, place):
+                found = upload.again(upload.tensor if place is None else leaves[place])
+        bring([found], [sharding])
+        return found.placed()[0]
+
+    def _give(
+        self,
+        buffer: jax.Array,
+        places: Any,
+        sharding: Sharding,
+        leaves: Sequence[Any],
+        data: Sequence[DeviceData],
+        new: list[DeviceData | None],
+    ) -> None:
+        """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
+        run, is_one = self._run, isinstance(places, int)
+        members = []
+        for place in (places,) if is_one else places:
+            if place < 0:
+                origin = run.inputs[~place]
+                members.append(data[origin.place])  # type: ignore[union-attr]  # state: of a stack
+                continue
+            meta = run.graph.roots[place].meta
+            one = DeviceData(meta, sharding=sharding, maker=self._ref, source=place)
+            if is_one:
+                one.buffer = buffer
+            new[place] = one
+            members.append(one)
+            root = run.roots[place]
+            if not isinstance(root, Result):
+                storage = self._storages[root.place] if isinstance(root, State) else leaves[root.place]._storage
+                storage.settle(one)
+        if not is_one:
+            Store(buffer, sharding, members)
