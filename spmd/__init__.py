@@ -38,6 +38,7 @@ from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
 from .planning import plan as plan
+from .replay.compiled_function import compile as compile
 from .reports import displays as _displays  # noqa: F401  # how plans are printed and drawn
 from .rules.applied import register_units as register_units
 from .rules.rules import ShardingRules as ShardingRules

@@ -1,12 +1,13 @@
-"""`spmd.compile`: a function that is recorded once, and then replayed for as long as its guards hold."""
+"""`spmd.compile`: a function that Python runs once, and whose programs alone run for as long as its guards hold."""
 
 import functools
+import inspect
 import threading
 import weakref
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
@@ -33,17 +34,27 @@ from .snapshot import Change, Snapshot
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_MOST = 8  # recorded calls kept for arguments of one kind
-_TRIES = 3  # calls in a row that could not be replayed, after which a function is no longer recorded
+_MOST_ENTRIES = 8  # recorded calls kept for arguments of one kind
+_MOST_KINDS = 64
+_TRIES = 3  # calls in a row that could not be replayed, after which calls of a kind are no longer observed
+_PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
 _lock = forking.survives_fork(threading.RLock())
 
 
 @dataclass
 class _Entry:
-    """A recorded call: its guards and its replay."""
+    """A recorded call. floats: the floats among its arguments that are no formulas, by place."""
 
     guards: Guards
     replay: Replay
+    floats: Mapping[int, float]
+
+    def stale(self, leaves: Sequence[Any]) -> Change | str | None:
+        """The reason why the call cannot be replayed now."""
+        for place, value in self.floats.items():
+            if leaves[place] != value:
+                return Change(f"argument {place}", None, None, place, value, leaves[place])  # type: ignore[arg-type]
+        return self.guards.check() or self.replay.ready(leaves) or None
 
 
 @dataclass
@@ -51,96 +62,111 @@ class _Kind:
     """What is known for arguments of one kind.
 
     entries: the newest first. follow: the numbers that have changed, which are formulas from then on. refused: why the
-    last calls could not be replayed, one text for each.
+    last calls in a row could not be replayed.
     """
 
-    entries: list[_Entry]
-    follow: set[tuple[int, str]]
-    refused: list[str]
+    entries: list[_Entry] = field(default_factory=list)
+    follow: set[tuple[int, Any]] = field(default_factory=set)
+    refused: list[str] = field(default_factory=list)
 
 
 class CompiledFunction(Generic[P, R]):
     """A function that is recorded once and then replayed; made by `spmd.compile`.
 
     Attributes:
-        causes: why calls were recorded, one text for each, the oldest first (the last 100).
-        num_recorded, num_replayed: the calls that ran as Python, and those that did not.
+        num_recorded, num_replayed: the calls that ran as Python, and those that ran the programs alone.
+        causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
     """
 
     def __init__(self, function: Callable[P, R], static: Collection[str], options: str):
         functools.update_wrapper(self, function, updated=())
         self._function = function
+        self._name = getattr(function, "__qualname__", type(function).__name__)
         self._static = frozenset(static)
+        self._signature = inspect.signature(function) if static else None
+        unknown = self._static.difference(self._signature.parameters) if self._signature else ()
+        if unknown:
+            raise ValueError(f"compile: static_argnames: {self._name} has no argument {sorted(unknown)[0]!r}")
         self._options = options
-        self._kinds: dict[Any, _Kind] = {}
-        self._held: list[Any] = []  # keys have ids of these
-        self._bound: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self.causes: deque[str] = deque(maxlen=100)
+        self._kinds: OrderedDict[Any, _Kind] = OrderedDict()
+        self._objects: dict[int, Any] = {}  # arguments that are part of a kind by their identity
+        self._bound: weakref.WeakKeyDictionary[Any, CompiledFunction[Any, Any]] = weakref.WeakKeyDictionary()
         self.num_recorded = self.num_replayed = 0
+        self.causes: deque[str] = deque(maxlen=100)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         if instance is None:
             return self
         found = self._bound.get(instance)
         if found is None:
-            method = self._function.__get__(instance, owner)
+            method = self._function.__get__(instance, owner)  # type: ignore[attr-defined]
             found = self._bound[instance] = CompiledFunction(method, self._static, self._options)
         return found
 
     def __repr__(self) -> str:
-        name = getattr(self._function, "__qualname__", type(self._function).__name__)
-        return f"<spmd.compile of {name}: {self.num_recorded} calls recorded, {self.num_replayed} replayed>"
+        return f"<spmd.compile of {self._name}: {self.num_recorded} calls recorded, {self.num_replayed} replayed>"
+
+    def explain(self) -> str:
+        """The calls recorded and replayed, and why calls were recorded, a line each."""
+        return "\n".join([repr(self)[1:-1], *self.causes])
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if recording() is not None or body.names() or observation.active() is not None or _is_traced():
             return self._function(*args, **kwargs)  # a part of what is recorded
         with self._with_options(), _lock:
-            leaves, tree = tree_flatten((args, kwargs))
-            key = tree, self._options, *map(self._key_of, leaves), _aliases(leaves)
+            leaves, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
+            key = tree, self._options, _aliases(leaves), *map(self._key_of, leaves)
             kind = self._kinds.get(key)
+            cause: Change | str
             if kind is None:
-                kind = self._kinds[key] = _Kind([], set(), [])
-                self._held.append(leaves)
-                cause: Change | str = "the first call" if len(self._kinds) == 1 else "arguments of another kind"
+                cause = "the first call" if not self._kinds else "the first call with such arguments"
+                kind = self._kinds[key] = _Kind()
+                if len(self._kinds) > _MOST_KINDS:
+                    self._kinds.popitem(last=False)
             else:
+                self._kinds.move_to_end(key)
                 done, result, cause = self._replayed(kind, leaves)
                 if done:
                     self.num_replayed += 1
                     counters.add("replays")
                     end_step()
                     return result  # type: ignore[no-any-return]
-            return self._recorded(kind, leaves, tree, cause)
+            return self._recorded(kind, leaves, tree, cause)  # type: ignore[no-any-return]
 
     def _with_options(self) -> AbstractContextManager[None]:
         return held(config, compiler_options=self._options) if self._options else nullcontext()
+
+    def _bind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        assert self._signature is not None
+        bound = self._signature.bind(*args, **kwargs)
+        for name in self._static & bound.arguments.keys():
+            bound.arguments[name] = _Leaf(bound.arguments[name])
+        return bound.args, bound.kwargs
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
     def _replayed(self, kind: _Kind, leaves: Sequence[Any]) -> tuple[bool, Any, Change | str]:
         """Runs the recorded call whose guards hold; (False, None, why) where there is none."""
-        cause: Change | str = "no call of this kind can be replayed"
+        if not kind.entries:
+            return False, None, "no earlier call can be replayed"
+        cause: Change | str = ""
         with SYNC_LOCK, LOCK, interrupt.later():
-            if kind.entries and any((s := ref()) is not None and not is_data(s.value) for ref in LIVE):
+            if _is_pending():
                 syncs.sync()
-            if ASIDE or any((s := ref()) is not None and not is_data(s.value) for ref in LIVE):
-                return False, None, "values of other threads, or that could not be compiled, are pending"
+            if ASIDE or _is_pending():
+                return False, None, "values of other threads, or values that could not be compiled, are pending"
             for place, entry in enumerate(kind.entries):
-                why = entry.guards.check() or entry.replay.ready(leaves)
-                if why:
-                    cause = why if place == 0 else cause
-                    continue
-                numbers = entry.replay.numbers.now(leaves)
+                why = entry.stale(leaves)
+                numbers = "" if why else entry.replay.numbers.now(leaves)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
-                if vectors is None:
-                    cause = numbers if isinstance(numbers, str) else "random numbers are drawn apart"
-                    continue
-                watch = syncs.Watch()
-                result = entry.replay.run(leaves, vectors)
-                if place:
-                    kind.entries.insert(0, kind.entries.pop(place))
-                break
+                if vectors is not None:
+                    break
+                cause = cause or why or numbers or "random numbers are drawn apart"  # type: ignore[assignment]
             else:
                 return False, None, cause
+            watch = syncs.Watch()
+            result = entry.replay.run(leaves, vectors)
+            kind.entries.insert(0, kind.entries.pop(place))
         watch.notify(len(entry.replay.recipe.storages))
         return True, result, ""
 
@@ -149,10 +175,11 @@ class CompiledFunction(Generic[P, R]):
     def _recorded(self, kind: _Kind, leaves: Sequence[Any], tree: Any, cause: Change | str) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
         self.num_recorded += 1
-        self._note(f"{cause}, at {user_line()}")
+        counters.add("recordings")
+        self.causes.append(f"recorded at {user_line()}: {cause}")
 
         def call(given: Sequence[Any]) -> Any:
-            args, kwargs = tree_unflatten(list(given), tree)
+            args, kwargs = tree_unflatten([leaf.value if type(leaf) is _Leaf else leaf for leaf in given], tree)
             return self._function(*args, **kwargs)
 
         if len(kind.refused) >= _TRIES or processes.several():
@@ -160,43 +187,38 @@ class CompiledFunction(Generic[P, R]):
             syncs.sync()
             end_step()
             return result
-        self._follow(kind, leaves, cause)
+        if isinstance(cause, Change) and type(cause.old) is float and type(cause.new) is float:
+            kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
+        objects = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {place}", leaf) for place, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+        roots += [(f"argument {i}", leaf.value if type(leaf) is _Leaf else leaf) for i, leaf in objects]
         recorded = RecordedCall(call, leaves, roots, kind.follow)
         try:
-            recipe = Recipe(recorded)
-            replay = Replay(recipe, recorded)
-            guards = Guards(Snapshot(roots, recorded.names), {*recipe.volatile, *recorded.follow})
-            why = replay.ready(leaves if not recipe.same else leaves) if False else ""
+            after = Snapshot([*roots, *recorded.more_roots], recorded.names)
+            replay = Replay(Recipe(recorded, after), recorded)
+            guards = Guards(after, {*replay.recipe.volatile, *recorded.follow})
         except RefusedError as error:
             self._refuse(kind, str(error))
         else:
             kind.refused.clear()
-            kind.entries.insert(0, _Entry(guards, replay))
-            del kind.entries[_MOST:]
+            floats = {i: leaf for i, leaf in objects if type(leaf) is float and (0, i) not in kind.follow}
+            kind.entries.insert(0, _Entry(guards, replay, floats))
+            del kind.entries[_MOST_ENTRIES:]
         end_step()
         return recorded.result
 
-    def _follow(self, kind: _Kind, leaves: Sequence[Any], cause: Change | str) -> None:
-        """Has a number that has changed be a formula from now on: of a parameter group, or a float among arguments."""
-        if isinstance(cause, Change) and type(cause.old) is float and type(cause.new) is float:
-            kind.follow.add((id(cause.container), cause.key))
-
     def _refuse(self, kind: _Kind, why: str) -> None:
         kind.refused.append(why)
-        self._note(f"not replayed: {why}")
+        counters.add("recordings_refused")
+        self.causes.append(f"not to be replayed: {why}")
         if len(kind.refused) == _TRIES:
-            name = getattr(self._function, "__qualname__", type(self._function).__name__)
-            messages.say(f"spmd.compile: {name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {name}: {why}")
-
-    def _note(self, text: str) -> None:
-        self.causes.append(text)
-        counters.add("recordings" if not text.startswith("not replayed") else "recordings_refused")
+            text = f"spmd.compile: {self._name} runs uncompiled: {why}"
+            messages.say(text, "uncompiled", text)
 
     # --- arguments ------------------------------------------------------------------------------------------------
 
     def _key_of(self, leaf: Any) -> Any:
+        """The kind of one argument, which is the same for all calls that one recording may serve."""
         if type(leaf) is XlaTensor:
             storage, view = leaf._storage, leaf._view
             value = storage.value
@@ -205,12 +227,30 @@ class CompiledFunction(Generic[P, R]):
             while view is not None:
                 rules.append(view.rule)
                 view = view.parent
-            return leaf._meta, placed or storage.sharding, leaf.requires_grad, tuple(rules)
+            return leaf._meta, placed or storage.sharding, leaf.requires_grad, *rules
         if isinstance(leaf, torch.Tensor):
             return "cpu", tuple(leaf.shape), leaf.dtype, leaf.requires_grad, leaf.device
-        if isinstance(leaf, (str, bytes, int, float, complex, type(None), torch.dtype, torch.device)):
-            return type(leaf), leaf, str(leaf) if isinstance(leaf, (float, complex)) else ""
+        if type(leaf) is float:  # a guard, and where it changes a formula
+            return float
+        if type(leaf) is _Leaf:
+            leaf = leaf.value
+        if isinstance(leaf, (*_PLAIN, float)):
+            return type(leaf), leaf, repr(leaf)
+        self._objects[id(leaf)] = leaf
         return id(leaf)
+
+
+class _Leaf:
+    """A static argument: part of the kind by its value, whatever it holds."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any):
+        self.value = value
+
+
+def _is_pending() -> bool:
+    return any((storage := ref()) is not None and not is_data(storage.value) for ref in LIVE)
 
 
 def _aliases(leaves: Sequence[Any]) -> tuple[int, ...]:
@@ -227,14 +267,52 @@ def compile(
     function: Callable[P, R] | None = None,
     *,
     static_argnames: str | Collection[str] = (),
-    compiler_options: str = "",
+    compiler_options: Mapping[str, Any] | str = "",
 ) -> Any:
-    """Compiles a whole function of tensors on xla, a training step or an inference function: Python runs it once, and
-    later calls only run its programs.
+    """Compiles a whole function of tensors on xla, such as a training step: Python runs it once, later calls run its
+    programs alone.
+
+    The first calls run as they are and are recorded: forward, backward, optimizer, schedulers, clipping, random draws,
+    writes to state. A later call only checks its guards, runs the programs and puts their results where the recorded
+    call put them: parameters, buffers, gradients, optimizer state, attributes. A sync stands at its end. A call whose
+    guards fail is recorded again, and its cause is in `explain()`: no result is that of an earlier state.
+
+    Args:
+        function: of any nested arguments; also a method, or a module. None: returns a decorator.
+        static_argnames: arguments that count by their value. Floats otherwise become scalar arguments of the program
+            once they have changed; other Python values are part of the kind of call, each with its own recording.
+        compiler_options: XLA's options for its programs, name -> value (see `spmd.config.compiler_options`).
+
+    Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs uncompiled, which
+    one line says: read a tensor's value, print, draw random numbers on the CPU, change Python state that it reads
+    (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects, such as appending
+    to a list that nothing in the function reads, happen only where a call is recorded. Results that a backward inside
+    has used come without their graph; a result that needs a gradient otherwise is refused.
+
+    Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
+    Source: `jax.jit`, `torch.cuda.CUDAGraph`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(4, 1).to("xla")
+    >>> optimizer = torch.optim.AdamW(model.parameters())
+    >>> @spmd.compile
+    ... def step(x):
+    ...     loss = model(x).square().mean()
+    ...     loss.backward()
+    ...     optimizer.step()
+    ...     optimizer.zero_grad()
+    ...     return loss
+    >>> losses = [step(torch.ones(2, 4, device="xla")).item() for _ in range(5)]
+    >>> step
+    <spmd.compile of step: 2 calls recorded, 3 replayed>
     """
     if function is None:
         return functools.partial(compile, static_argnames=static_argnames, compiler_options=compiler_options)
     if not callable(function):
         raise TypeError(f"compile: expected a function, got {function!r}")
     names = [static_argnames] if isinstance(static_argnames, str) else static_argnames
-    return CompiledFunction(function, names, compiler_options)
+    options = compiler_options
+    if not isinstance(options, str):
+        values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
+        options = " ".join(f"{name}={value}" for name, value in values.items())
+    return CompiledFunction(function, names, options)

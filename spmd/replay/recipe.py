@@ -16,7 +16,7 @@ from ..core.lazy.views import View
 from ..core.sharding.value import Sharding
 from .host_tensors import Upload
 from .recorded_call import RecordedCall, RefusedError
-from .snapshot import Change, Kind, missing
+from .snapshot import Change, Kind, Snapshot, missing
 
 
 class State(NamedTuple):
@@ -38,6 +38,12 @@ class Result(NamedTuple):
     root: int
 
 
+class Replaced(NamedTuple):
+    """A tensor that each call replaces (a gradient, a hidden state), by its place in `Recipe.replaced`."""
+
+    place: int
+
+
 class Constant(NamedTuple):
     """Data that the call made of Python values which the guards compare."""
 
@@ -52,7 +58,7 @@ class Uploaded:
     place: int | None
 
 
-Origin = State | Given | Result | Constant | Uploaded
+Origin = State | Given | Replaced | Result | Constant | Uploaded
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Run:
     program: Program
     graph: Graph
     inputs: Sequence[Origin]
-    roots: Sequence[State | Given | Result]
+    roots: Sequence[State | Given | Replaced | Result]
 
 
 class Recipe:
@@ -83,13 +89,20 @@ class Recipe:
     runs: the programs, in order. storages: those of `State`. same: arguments that must be the same tensors, as they are
     state, too. slots: (container, key, new tensor) to be stored. gradients: (leaf tensor, whether it had a gradient,
     the new one: None for none, True for that it had). result: the leaves of the result, new tensors or values.
+    replaced: the tensors that the call reads and replaces, as (object, key, meta): a leaf tensor with key None for its
+    gradient, else a container.
 
     Raises RefusedError for a call that a replay could not repeat.
     """
 
-    def __init__(self, call: RecordedCall):
-        _check(call)
+    def __init__(self, call: RecordedCall, after: Snapshot):
+        _check(call, after)
         self._call = call
+        self.volatile = set(call.volatile)
+        self.replaced: list[tuple[Any, Any, Meta]] = []
+        self._replaced: dict[int, Replaced] = {}
+        changes = self._changes()
+        self._find_replaced(changes)
         self._fresh: dict[int, Result] = {}
         self._places: dict[int, int] = {}
         self.storages: list[Storage] = []
@@ -105,8 +118,7 @@ class Recipe:
             for place, leaf in enumerate(call.leaves)
             if isinstance(leaf, torch.Tensor) and place not in call.arguments
         ]
-        self.volatile = set(call.volatile)
-        self.slots = [self._slot(change) for change in self._changes()]
+        self.slots = [self._slot(change) for change in changes]
         self._check_storages()
         self.gradients = [
             (tensor, before is not None, self._gradient(tensor, before))
@@ -115,13 +127,28 @@ class Recipe:
         leaves, self.tree = tree_flatten(call.result)
         self.result = [self._leaf(leaf) for leaf in leaves]
 
+    def _find_replaced(self, changes: Sequence[Change]) -> None:
+        call = self._call
+        grads = zip(call.leaf_tensors, call.gradients, strict=True)
+        old: list[tuple[Any, Any, Any]] = []
+        old += [(t, None, before) for t, before in grads if before is not None and t.grad is not before]
+        old += [(change.container, change.key, change.old) for change in changes]
+        for container, key, tensor in old:
+            if type(tensor) is not XlaTensor:
+                continue
+            storage = tensor._storage
+            shared = sum(one is storage for one in call.tensor_storages) > 1
+            if tensor._view is None and not shared:
+                self._replaced[id(storage)] = Replaced(len(self.replaced))
+                self.replaced.append((container, key, tensor._meta))
+
     def _run(self, run: int, one: Any) -> Run:
         inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
         roots = [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
         return Run(one.program, one.graph, inputs, roots)
 
-    def _state(self, storage: Storage) -> State | Given:
-        given = self._given.get(id(storage))
+    def _state(self, storage: Storage) -> State | Given | Replaced:
+        given = self._given.get(id(storage)) or self._replaced.get(id(storage))
         if given is not None:
             return given
         place = self._places.setdefault(id(storage), len(self.storages))
@@ -142,11 +169,13 @@ class Recipe:
         source = next((source for source, made in call.observation.uploads if made is data), None)
         if source is not None and (id(source) in call.paths or any(source is leaf for leaf in call.leaves)):
             raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
-        if data.serial < call.first or is_donated:
+        if data.serial >= call.first and is_donated:
+            raise RefusedError("it makes state")
+        if data.serial < call.first:
             raise RefusedError(f"it reads a tensor {data.meta!r} that is not reachable from the function")
         return Constant(data)
 
-    def _destination(self, result: Result, storage: Storage) -> State | Given | Result:
+    def _destination(self, result: Result, storage: Storage) -> State | Given | Replaced | Result:
         if type(storage.value) is not DeviceData:
             raise RefusedError("it makes a tensor of dynamic length")
         if id(storage) in self._call.storages:
@@ -208,16 +237,16 @@ class Recipe:
         return leaf
 
 
-def _check(call: RecordedCall) -> None:
+def _check(call: RecordedCall, after: Snapshot) -> None:
     """Raises RefusedError for what no replay can repeat."""
-    seen, before = call.observation, call.before
+    seen = call.observation
     reasons = [
         *(f"it reads a value: {read}" for read in seen.reads),
         *(f"it {what}" for what in call.impure),
         *(f"it uses a CPU tensor: {use}" for use in call.uses.refused),
-        *(f"it may read the iterator {path}; pass its items as arguments" for path in before.iterators),
-        *(f"it may read {path}, which is too large to be compared" for path in before.opaque),
-        *(f"it may read {path}, an array of numpy's; move it to xla" for path, _ in before.arrays),
+        *(f"it may read the iterator {path}; pass its items as arguments" for path in after.iterators),
+        *(f"it may read {path}, which is too large to be compared" for path in after.opaque),
+        *(f"it may read {path}, an array of numpy's; move it to xla" for path, _ in after.arrays),
         *(
             f"it writes {call.paths.get(id(tensor), 'an argument')}, a CPU tensor"
             for tensor, version in call.versions

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core.base import formulas as core_formulas
 from ..core.base.formulas import Formulas, plain
@@ -96,7 +97,9 @@ class RecordedCall:
         self._version = 0
         self.follow = set(follow)
         syncs.sync()
-        self.before = Snapshot(roots)
+        # Hooks of all modules and all optimizers.
+        self.more_roots = [("torch's global hooks", hooks) for hooks in _global_hooks()]
+        self.before = Snapshot([*roots, *self.more_roots])
         if self.before.schedulers:  # they set it, so that it is a formula from the first call on
             self.follow |= {(id(group), "lr") for one in self.before.optimizers for group in one.param_groups}
         tensors = [tensor for _, tensor in self.before.tensors.values()]
@@ -143,11 +146,12 @@ class RecordedCall:
         if any(map(_differ, streams, _streams())):
             self.impure.append("draws random numbers on the CPU")
         self.names = self._names()
+        self._settle_numbers()
 
     def _symbolic(self, leaves: Sequence[Any]) -> list[Any]:
         made = list(leaves)
         for place, leaf in enumerate(leaves):
-            if type(leaf) is float and (0, str(place)) in self.follow:
+            if type(leaf) is float and (0, place) in self.follow:
                 made[place] = self.formulas.source(Argument(place), leaf)
         return made
 
@@ -225,6 +229,17 @@ class RecordedCall:
         finally:
             sys.setprofile(before)
 
+    def _settle_numbers(self) -> None:
+        """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they are."""
+        for change in self.before.changes():
+            if type(change.new) is torch.SymFloat and isinstance(change.container, (dict, list)):
+                change.container[change.key] = plain(change.new)
+                self.impure.append(f"stores a number that it computes in {change.path}")
+        leaves, tree = tree_flatten(self.result)
+        if any(type(leaf) is torch.SymFloat for leaf in leaves):
+            self.result = tree_unflatten([plain(leaf) for leaf in leaves], tree)
+            self.impure.append("returns a number that it computes")
+
     def _names(self) -> set[str]:
         """The names of attributes that code which ran may have read."""
         return self._read_by([*self._codes, *self.before.codes])
@@ -239,6 +254,11 @@ class RecordedCall:
                 elif isinstance(constant, types.CodeType):
                     found.update(constant.co_names)
         return found
+
+
+def _global_hooks() -> list[Any]:
+    scopes = torch.nn.modules.module, torch.optim.optimizer
+    return [value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_")]
 
 
 def _is_users(frame: Any) -> bool:

@@ -3,7 +3,7 @@
 import operator
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,9 +18,10 @@ from ..core.ir.graph import DeviceData, pack_numbers
 from ..core.ir.store import Store
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.pjrt import transfer
 from ..core.sharding.value import Sharding
 from .host_tensors import Counter
-from .recipe import Constant, Given, NewTensor, Origin, Recipe, Result, Run, State, Uploaded
+from .recipe import Constant, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 from .recorded_call import Argument, GroupNumber, RecordedCall, RefusedError
 
 _is = operator.is_
@@ -153,6 +154,53 @@ class Counters:
                     tensor.add_(amount)
 
 
+class Known:
+    """What is known of the tensors of a call: attributes that are no Python state."""
+
+    def __init__(self, recipe: Recipe, call: RecordedCall):
+        gone = {id(before) for before in call.gradients if before is not None}
+        self._tensors = [
+            t
+            for t in call.device_tensors
+            if id(t) not in gone and not any(t is leaf for leaf in call.arguments.values())
+        ]
+        self._tensors += [t.grad for t in call.leaf_tensors if t.grad is not None and id(t.grad) in gone]
+        self._leaves = [tensor for tensor, *_ in recipe.gradients]
+        self._storages = recipe.storages
+        self._facts = self._now()
+        self._kept = [(tensor.grad, new is True) for tensor, _, new in recipe.gradients]
+        self._has = [grad is not None for grad, _ in self._kept]
+
+    def _now(self) -> list[list[Any]]:
+        return [
+            [tensor._storage for tensor in self._tensors],
+            [tensor._meta for tensor in self._tensors],
+            [tensor.requires_grad for tensor in self._tensors],
+            [storage.sharding for storage in self._storages],
+            [hook for t in self._leaves for hook in (t._backward_hooks or {}).values()],
+            [hook for t in self._leaves for hook in (t._post_accumulate_grad_hooks or {}).values()],
+        ]
+
+    _WORDS = (
+        "the data of a tensor was replaced", "the shape of a tensor has changed", "requires_grad has changed",
+        "a sharding was annotated", "a hook was added or removed", "a hook was added or removed",
+    )  # fmt: skip
+
+    def check(self) -> str:
+        """The reason why the tensors are others; "" where they are the same."""
+        for before, now, words in zip(self._facts, self._now(), self._WORDS, strict=True):
+            if len(before) != len(now) or not all(map(_is, before, now)):
+                return words
+        grads = [tensor.grad for tensor in self._leaves]
+        if [grad is not None for grad in grads] != self._has:
+            return "the gradients that there are have changed"
+        if any(is_kept and grad is not kept for grad, (kept, is_kept) in zip(grads, self._kept, strict=True)):
+            return "a gradient was replaced"
+        if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
+            return "it is called inside spmd.use_sharding"
+        return ""
+
+
 class Replay:
     """The programs of a recorded call, ready to run on the state as it is."""
 
@@ -168,7 +216,9 @@ class Replay:
         self._written = sorted({root.place for run in recipe.runs for root in run.roots if isinstance(root, State)})
         written = {id(recipe.storages[place]) for place in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
+        self._known = Known(recipe, call)
         self._data: list[Any] = [None] * len(recipe.storages)
+        self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
         self._num_runs = len(recipe.runs)
         self.line = recipe.runs[0].program.line
@@ -178,9 +228,9 @@ class Replay:
         for place, tensor in self.recipe.same:
             if leaves[place] is not tensor:
                 return f"argument {place} was a parameter, or other state, and is another tensor"
-        for tensor, had_gradient, _ in self.recipe.gradients:
-            if (tensor.grad is not None) is not had_gradient:
-                return "a parameter has a gradient" if not had_gradient else "a parameter has no gradient"
+        why = self._known.check()
+        if why:
+            return why
         now = [storage.value for storage in self.recipe.storages]
         if not all(map(_is, now, self._data)):
             for place, value in enumerate(now):
@@ -191,6 +241,14 @@ class Replay:
             self._data = now
             for task in self._tasks:
                 task.bind(self._data)
+        self._replaced = []
+        for container, key, meta in self.recipe.replaced:
+            tensor = container.grad if key is None else container[key]
+            if type(tensor) is not XlaTensor or tensor._meta is not meta or tensor._view is not None:
+                return "a tensor that the call replaces has another shape"
+            if type(tensor._storage.value) is not DeviceData:
+                return "a tensor has no data"
+            self._replaced.append(tensor._storage)
         if any([data.shared for data in self._data]):  # noqa: C419  # a list is faster than a generator
             return "a value is being read by another thread, or by another library"
         return ""
@@ -208,10 +266,10 @@ class Replay:
 
     def run(self, leaves: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
-        made: list[Sequence[DeviceData | None]] = []
+        found = Found(leaves, self._data, self._replaced, [])
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
-                made.append(task.run(leaves, self._data, made, numbers))
+                found.made.append(task.run(found, numbers))
         except BaseException:
             for data in self._data:
                 if data.is_lost():
@@ -222,10 +280,10 @@ class Replay:
             storages[place].stamp += 1
         torch._C._increment_version(self._tensors)
         self.numbers.advance()
-        return self._results(leaves, made)
+        return self._results(found)
 
-    def _results(self, leaves: Sequence[Any], made: Sequence[Sequence[DeviceData | None]]) -> Any:
-        recipe = self.recipe
+    def _results(self, found: "Found") -> Any:
+        leaves, recipe = found.leaves, self.recipe
         storages: dict[Result, Storage] = {}
 
         def tensor_of(new: NewTensor) -> XlaTensor:
@@ -233,12 +291,12 @@ class Replay:
             if isinstance(over, Result):
                 storage = storages.get(over)
                 if storage is None:
-                    data = made[over.run][over.root]
+                    data = found.made[over.run][over.root]
                     assert data is not None, "new data"
                     storage = storages[over] = Storage(data, data.meta, new.sharding)
                     storage.home = data.sharding
             else:
-                storage = recipe.storages[over.place] if isinstance(over, State) else leaves[over.place]._storage
+                storage = found.storage(over, recipe.storages)
             view = None if new.view is None else new.view.elsewhere()
             if new.is_inference:
                 with torch.inference_mode():
@@ -259,6 +317,24 @@ class Replay:
         return tree_unflatten(result, recipe.tree)
 
 
+class Found(NamedTuple):
+    """What one replay works on: the arguments, the data of state, the storages of replaced tensors, and results so
+    far."""
+
+    leaves: Sequence[Any]
+    data: Sequence[Any]
+    replaced: Sequence[Storage]
+    made: list[Sequence[DeviceData | None]]
+
+    def storage(self, over: Any, storages: Sequence[Storage]) -> Storage:
+        match over:
+            case State(place):
+                return storages[place]
+            case Given(place):
+                return self.leaves[place]._storage  # type: ignore[no-any-return]
+        return self.replaced[over.place]
+
+
 class _Task:
     """One program with the objects whose buffers it takes and gives."""
 
@@ -266,7 +342,7 @@ class _Task:
         self._run, self._storages = run, storages
         self._ref = weakref.ref(run.program)
         self._owners: list[Any] = []  # by argument: device data, or a store; None: another at each call
-        self._others: list[tuple[int, Origin, Sharding]] = []
+        self._others: list[tuple[int, Origin, Sharding, bool]] = []
         self._into: list[tuple[int, Any]] = []  # (output, device data or store that takes its buffer)
         self._new: list[tuple[int, Any, Sharding]] = []  # (output, places of roots, sharding)
 
@@ -281,7 +357,7 @@ class _Task:
                 if owner is not None and owner.store is not None:
                     owner = None
                 if owner is None:
-                    self._others.append((len(self._owners), origin, sharding))
+                    self._others.append((len(self._owners), origin, sharding, port.is_donated))
                 self._owners.append(owner)
             else:
                 self._owners.append(self._store(port.places, data))
@@ -324,19 +400,13 @@ class _Task:
             return None
         return store if [one.row for one in found] == list(range(len(found))) else None
 
-    def run(
-        self,
-        leaves: Sequence[Any],
-        data: Sequence[DeviceData],
-        made: Sequence[Sequence[DeviceData | None]],
-        numbers: tuple[np.ndarray, np.ndarray],
-    ) -> Sequence[DeviceData | None]:
+    def run(self, found: Found, numbers: tuple[np.ndarray, np.ndarray]) -> Sequence[DeviceData | None]:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
             buffers = [None if owner is None else owner.buffer for owner in self._owners]
-            for at, origin, sharding in self._others:
-                buffers[at] = self._buffer(origin, sharding, leaves, data, made)
+            for at, origin, sharding, is_donated in self._others:
+                buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
             return buffers  # type: ignore[return-value]
 
         buffers = executables.launch(self._run.program, self._run.graph, arguments, numbers)
@@ -344,57 +414,42 @@ class _Task:
             owner.buffer = buffers[at]
         new: list[DeviceData | None] = [None] * len(self._run.roots)
         for at, places, sharding in self._new:
-            self._give(buffers[at], places, sharding, leaves, data, new)
+            self._give(buffers[at], places, sharding, found, new)
         return new
 
-    def _buffer(
-        self,
-        origin: Origin,
-        sharding: Sharding,
-        leaves: Sequence[Any],
-        data: Sequence[DeviceData],
-        made: Sequence[Sequence[DeviceData | None]],
-    ) -> jax.Array:
+    def _buffer(self, found: Found, origin: Origin, sharding: Sharding, *, is_donated: bool) -> jax.Array:
         match origin:
-            case State(place):
-                found = data[place]
-            case Given(place):
-                found = leaves[place]._storage.value
             case Result(run, root):
-                found = made[run][root]  # type: ignore[assignment]
-            case Constant(found):
+                data = found.made[run][root]
+            case Constant(data):
                 pass
             case Uploaded(upload, place):
-                found = upload.again(upload.tensor if place is None else leaves[place])
-        bring([found], [sharding])
-        return found.placed()[0]
+                data = upload.again(upload.tensor if place is None else found.leaves[place])
+            case _:
+                data = found.storage(origin, self._storages).value  # type: ignore[assignment]
+        assert data is not None, "data that was there when the call was recorded"
+        bring([data], [sharding])
+        buffer, _ = data.placed()
+        # Its tensor may be held by others, who read it later.
+        return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
 
     def _give(
-        self,
-        buffer: jax.Array,
-        places: Any,
-        sharding: Sharding,
-        leaves: Sequence[Any],
-        data: Sequence[DeviceData],
-        new: list[DeviceData | None],
+        self, buffer: jax.Array, places: Any, sharding: Sharding, found: Found, new: list[DeviceData | None]
     ) -> None:
         """Gives a buffer to new data, or to storages that were rows of a store, or arguments."""
         run, is_one = self._run, isinstance(places, int)
         members = []
         for place in (places,) if is_one else places:
             if place < 0:
-                origin = run.inputs[~place]
-                members.append(data[origin.place])  # type: ignore[union-attr]  # state: of a stack
+                members.append(found.data[run.inputs[~place].place])  # type: ignore[union-attr]  # state: of a stack
                 continue
-            meta = run.graph.roots[place].meta
-            one = DeviceData(meta, sharding=sharding, maker=self._ref, source=place)
+            one = DeviceData(run.graph.roots[place].meta, sharding=sharding, maker=self._ref, source=place)
             if is_one:
                 one.buffer = buffer
             new[place] = one
             members.append(one)
             root = run.roots[place]
             if not isinstance(root, Result):
-                storage = self._storages[root.place] if isinstance(root, State) else leaves[root.place]._storage
-                storage.settle(one)
+                found.storage(root, self._storages).settle(one)
         if not is_one:
             Store(buffer, sharding, members)

@@ -123,10 +123,17 @@ class Held:
 
 
 def _same(one: Any, other: Any) -> bool:
+    """True for one object, and for equal plain values and containers of them: a call may make the same value anew."""
     if one is other:
         return True
     kind = type(one)
-    return kind is type(other) and kind in _COMPARED and one == other and repr(one) == repr(other)
+    if kind is not type(other):
+        return False
+    if kind in (tuple, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if kind is dict:
+        return list(one) == list(other) and all(map(_same, one.values(), other.values()))
+    return kind in _COMPARED and one == other and repr(one) == repr(other)
 
 
 _COMPARED = frozenset({str, bytes, int, float, complex, bool, torch.Size, types.MethodType})
