@@ -257,8 +257,9 @@ class RecordedCall:
 
 
 def _global_hooks() -> list[Any]:
-    scopes = torch.nn.modules.module, torch.optim.optimizer
-    return [value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_")]
+    scopes = (sys.modules[name] for name in ("torch.nn.modules.module", "torch.optim.optimizer"))
+    found = (value for scope in scopes for name, value in vars(scope).items() if name.startswith("_global_"))
+    return [value for value in found if isinstance(value, dict)]
 
 
 def _is_users(frame: Any) -> bool:
