@@ -24,10 +24,11 @@ from ..core.lazy import body
 from ..core.lazy.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import processes
+from ..core.sharding.value import DEVICE
 from ..tensors.closures import end_step
 from .guards import Guards
 from .recipe import Recipe
-from .recorded_call import RecordedCall, RefusedError
+from .recorded_call import RecordedCall, RefusedError, is_number
 from .replay import Replay
 from .snapshot import Change, Snapshot
 
@@ -187,7 +188,7 @@ class CompiledFunction(Generic[P, R]):
             syncs.sync()
             end_step()
             return result
-        if isinstance(cause, Change) and type(cause.old) is float and type(cause.new) is float:
+        if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
         objects = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
@@ -196,9 +197,10 @@ class CompiledFunction(Generic[P, R]):
         try:
             after = Snapshot([*roots, *recorded.more_roots], recorded.names)
             replay = Replay(Recipe(recorded, after), recorded)
-            guards = Guards(after, {*replay.recipe.volatile, *recorded.follow})
+            guards = Guards(after, {*replay.recipe.volatile, *recorded.followed})
         except RefusedError as error:
-            self._refuse(kind, str(error))
+            kind.follow |= recorded.to_follow
+            self._refuse(kind, str(error), count=not recorded.to_follow)
         else:
             kind.refused.clear()
             floats = {i: leaf for i, leaf in objects if type(leaf) is float and (0, i) not in kind.follow}
@@ -207,13 +209,13 @@ class CompiledFunction(Generic[P, R]):
         end_step()
         return recorded.result
 
-    def _refuse(self, kind: _Kind, why: str) -> None:
-        kind.refused.append(why)
+    def _refuse(self, kind: _Kind, why: str, *, count: bool) -> None:
+        kind.refused += [why] * count
         counters.add("recordings_refused")
         self.causes.append(f"not to be replayed: {why}")
         if len(kind.refused) == _TRIES:
-            text = f"spmd.compile: {self._name} runs uncompiled: {why}"
-            messages.say(text, "uncompiled", text)
+            name = self._name.rpartition(".")[2]
+            messages.say(f"{name} runs uncompiled: {why}", "uncompiled", f"spmd.compile: {self._name}: {why}")
 
     # --- arguments ------------------------------------------------------------------------------------------------
 
@@ -222,12 +224,14 @@ class CompiledFunction(Generic[P, R]):
         if type(leaf) is XlaTensor:
             storage, view = leaf._storage, leaf._view
             value = storage.value
-            placed = value.sharding if type(value) is DeviceData and value.host is None else None
+            placed = value.sharding if type(value) is DeviceData and value.host is None else storage.sharding
+            if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
+                placed = None  # like data on the host: it is replicated over the mesh of the program
             rules = []
             while view is not None:
                 rules.append(view.rule)
                 view = view.parent
-            return leaf._meta, placed or storage.sharding, leaf.requires_grad, *rules
+            return leaf._meta, placed, leaf.requires_grad, *rules
         if isinstance(leaf, torch.Tensor):
             return "cpu", tuple(leaf.shape), leaf.dtype, leaf.requires_grad, leaf.device
         if type(leaf) is float:  # a guard, and where it changes a formula

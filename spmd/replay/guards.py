@@ -38,15 +38,16 @@ class Guards:
         self._rest = [
             held for held in self._held if held.kind is not Kind.CELLS and id(held.container) not in taken and held.keys
         ]
-        self._getters = [
-            (operator.itemgetter(*held.names), vars(held.container) if held.kind is Kind.CLASS else held.container)
+        named = [
+            held
             for held in self._rest
             if held.kind in (Kind.SCOPE, Kind.CLASS) and len(held.names) > 1 and id(held.container) not in own
         ]
-        named = {id(box) for _, box in self._getters} | {
-            id(held.container) for held in self._rest if held.kind is Kind.CLASS and len(held.names) > 1
-        }
-        self._slow = [held for held in self._rest if id(held.container) not in named]
+        self._getters = [
+            (operator.itemgetter(*held.names), vars(held.container) if held.kind is Kind.CLASS else held.container)
+            for held in named
+        ]
+        self._slow = [held for held in self._rest if held not in named]
         self._modes = modes()
         self._keep()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from ..core.base.formulas import Formulas
 from ..core.ir.graph import DeviceData
@@ -88,6 +89,7 @@ class HostTensor(torch.Tensor):
                     return made
             for tensor in own[:1]:
                 uses.refuse(name, tensor)
+            args, kwargs = tree_map_only(torch.SymFloat, float, (args, kwargs))
             return func(*args, **kwargs)
 
 

@@ -131,7 +131,7 @@ class Recipe:
         call = self._call
         grads = zip(call.leaf_tensors, call.gradients, strict=True)
         old: list[tuple[Any, Any, Any]] = []
-        old += [(t, None, before) for t, before in grads if before is not None and t.grad is not before]
+        old += [(tensor, None, before) for tensor, before in grads if before is not None]
         old += [(change.container, change.key, change.old) for change in changes]
         for container, key, tensor in old:
             if type(tensor) is not XlaTensor:

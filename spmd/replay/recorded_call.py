@@ -34,19 +34,27 @@ _BACKWARD = torch.autograd.backward.__code__
 
 
 class GroupNumber:
-    """A number of an optimizer's parameter group as a source. version: the scheduler's steps in the call before it."""
+    """A number of an optimizer's parameter group as a source: the value of a key, or an item of it (`betas`).
 
-    def __init__(self, group: dict[str, Any], key: str, version: int):
-        self.group, self.key, self.version = group, key, version
+    version: the scheduler's steps in the call before it was read.
+    """
+
+    def __init__(self, group: dict[str, Any], key: str, item: int | None, version: int):
+        self.group, self.key, self.item, self.version = group, key, item, version
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, GroupNumber)
-            and (self.group, self.key, self.version)[1:] == (other.group, other.key, other.version)[1:]
-            and self.group is other.group
-        )
+        if not isinstance(other, GroupNumber) or self.group is not other.group:
+            return False
+        return (self.key, self.item, self.version) == (other.key, other.item, other.version)
 
     __hash__ = object.__hash__
+
+    def now(self) -> Any:
+        """Its value now; anything but a float where it is no number any more."""
+        value = self.group.get(self.key)
+        if self.item is None:
+            return value
+        return value[self.item] if type(value) is tuple and len(value) > self.item else value
 
 
 class Argument:
@@ -96,6 +104,8 @@ class RecordedCall:
         self._codes: set[types.CodeType] = set()
         self._version = 0
         self.follow = set(follow)
+        self.followed: set[tuple[int, Any]] = set()
+        self.to_follow: set[tuple[int, Any]] = set()
         syncs.sync()
         # Hooks of all modules and all optimizers.
         self.more_roots = [("torch's global hooks", hooks) for hooks in _global_hooks()]
@@ -139,7 +149,8 @@ class RecordedCall:
                 with self._schedulers(), self._profiled():
                     self.result = function(self._symbolic(self.leaves))
             syncs.sync()
-        stale = {key for box, key in self.volatile - self.follow if key in self._read_by(self._codes)}
+        self.to_follow -= self.follow
+        stale = {key for box, key in self.volatile - self.followed if key in self._read_by(self._codes)}
         if stale:
             self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
         self.has_backward = any(code is _BACKWARD for code in self._codes)
@@ -168,14 +179,24 @@ class RecordedCall:
         for optimizer in self.before.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
-                    if type(value) is float and (id(group), key) in self.follow:
-                        group[key] = self.formulas.source(GroupNumber(group, key, self._version), value)
+                    if (id(group), key) in self.follow and is_number(value):
+                        self.followed.add((id(group), key))
+                        group[key] = self._sources(group, key, value)
+
+    def _sources(self, group: dict[str, Any], key: str, value: Any) -> Any:
+        if type(value) is float:
+            return self.formulas.source(GroupNumber(group, key, None, self._version), value)
+        items = enumerate(value)
+        return tuple(self.formulas.source(GroupNumber(group, key, i, self._version), item) for i, item in items)
 
     def _leave_groups(self) -> None:
         for optimizer in self.before.optimizers:
             for group in optimizer.param_groups:
                 for key, value in group.items():
-                    group[key] = plain(value)
+                    group[key] = tuple(map(plain, value)) if type(value) is tuple else plain(value)
+
+    def _is_group(self, container: Any) -> bool:
+        return any(container is group for one in self.before.optimizers for group in one.param_groups)
 
     @contextlib.contextmanager
     def _schedulers(self) -> Iterator[None]:
@@ -203,7 +224,13 @@ class RecordedCall:
             one.__dict__["step"] = function
         if len(self.observation.reads) > runs:
             self.impure.append(f"the scheduler reads a tensor at {user_line()}")
-        self.volatile |= {(id(change.container), change.key) for change in around.changes()}
+        changes = around.changes()
+        self.volatile |= {(id(change.container), change.key) for change in changes}
+        self.to_follow |= {
+            (id(change.container), change.key)
+            for change in changes
+            if is_number(change.old) and is_number(change.new) and self._is_group(change.container)
+        }
         self.host_calls.append((step, args, kwargs))
         self._version += 1
         self._enter_groups()
@@ -254,6 +281,11 @@ class RecordedCall:
                 elif isinstance(constant, types.CodeType):
                     found.update(constant.co_names)
         return found
+
+
+def is_number(value: Any) -> bool:
+    """True for a float, and for a tuple of floats, as `betas` are."""
+    return type(value) is float or (type(value) is tuple and bool(value) and all(type(one) is float for one in value))
 
 
 def _global_hooks() -> list[Any]:

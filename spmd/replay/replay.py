@@ -66,9 +66,9 @@ class Numbers:
         for source in self._sources:
             match source:
                 case GroupNumber():
-                    value = source.group.get(source.key)
+                    value = source.now()
                     if type(value) is not float:
-                        return f"param_groups: {source.key!r} is {value!r}"
+                        return f"{source.key!r} of a parameter group is {value!r}"
                     values.append(value)
                 case Counter():
                     count = self._counters.value(source.value)
@@ -164,12 +164,10 @@ class Known:
             for t in call.device_tensors
             if id(t) not in gone and not any(t is leaf for leaf in call.arguments.values())
         ]
-        self._tensors += [t.grad for t in call.leaf_tensors if t.grad is not None and id(t.grad) in gone]
         self._leaves = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
         self._facts = self._now()
-        self._kept = [(tensor.grad, new is True) for tensor, _, new in recipe.gradients]
-        self._has = [grad is not None for grad, _ in self._kept]
+        self._has_gradient = [had for _, had, _ in recipe.gradients]
 
     def _now(self) -> list[list[Any]]:
         return [
@@ -191,11 +189,8 @@ class Known:
         for before, now, words in zip(self._facts, self._now(), self._WORDS, strict=True):
             if len(before) != len(now) or not all(map(_is, before, now)):
                 return words
-        grads = [tensor.grad for tensor in self._leaves]
-        if [grad is not None for grad in grads] != self._has:
-            return "the gradients that there are have changed"
-        if any(is_kept and grad is not kept for grad, (kept, is_kept) in zip(grads, self._kept, strict=True)):
-            return "a gradient was replaced"
+        if [tensor.grad is not None for tensor in self._leaves] != self._has_gradient:
+            return "other parameters have a gradient"
         if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
             return "it is called inside spmd.use_sharding"
         return ""
@@ -217,7 +212,7 @@ class Replay:
         written = {id(recipe.storages[place]) for place in self._written}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor._storage) in written]
         self._known = Known(recipe, call)
-        self._data: list[Any] = [None] * len(recipe.storages)
+        self._data: list[Any] | None = None
         self._replaced: list[Storage] = []
         self._tasks = [_Task(run, recipe.storages) for run in recipe.runs]
         self._num_runs = len(recipe.runs)
@@ -232,12 +227,11 @@ class Replay:
         if why:
             return why
         now = [storage.value for storage in self.recipe.storages]
-        if not all(map(_is, now, self._data)):
+        if self._data is None or not all(map(_is, now, self._data)):
             for place, value in enumerate(now):
-                if value is not self._data[place]:
-                    why = self._moved(place, value)
-                    if why:
-                        return why
+                why = self._moved(place, value)
+                if why:
+                    return why
             self._data = now
             for task in self._tasks:
                 task.bind(self._data)
@@ -266,6 +260,7 @@ class Replay:
 
     def run(self, leaves: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
+        assert self._data is not None, "it is ready"
         found = Found(leaves, self._data, self._replaced, [])
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
