@@ -30,7 +30,7 @@ from .guards import Guards
 from .recipe import Recipe
 from .recorded_call import RecordedCall, RefusedError, is_number
 from .replay import Replay
-from .snapshot import Change, Snapshot
+from .snapshot import Change
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -154,7 +154,7 @@ class CompiledFunction(Generic[P, R]):
         with SYNC_LOCK, LOCK, interrupt.later():
             if _is_pending():
                 syncs.sync()
-            if ASIDE or _is_pending():
+            if any(ref() is not None for ref in ASIDE) or _is_pending():
                 return False, None, "values of other threads, or values that could not be compiled, are pending"
             for place, entry in enumerate(kind.entries):
                 why = entry.stale(leaves)
@@ -195,9 +195,8 @@ class CompiledFunction(Generic[P, R]):
         roots += [(f"argument {i}", leaf.value if type(leaf) is _Leaf else leaf) for i, leaf in objects]
         recorded = RecordedCall(call, leaves, roots, kind.follow)
         try:
-            after = Snapshot([*roots, *recorded.more_roots], recorded.names)
-            replay = Replay(Recipe(recorded, after), recorded)
-            guards = Guards(after, {*replay.recipe.volatile, *recorded.followed})
+            replay = Replay(Recipe(recorded), recorded)
+            guards = Guards(recorded.after, replay.recipe.volatile)
         except RefusedError as error:
             kind.follow |= recorded.to_follow
             self._refuse(kind, str(error), count=not recorded.to_follow)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _len_torch_dispatch_stack
 from ..core.base.config import config
 from ..core.passes import nans
 from ..mesh.global_mesh import get_global_mesh
-from .snapshot import Change, Held, Kind, Snapshot
+from .snapshot import Change, Held, Kind, Snapshot, is_same
 
 _CAN_BE_WHOLE = (Kind.DICT, Kind.ATTRIBUTES)
 _is = operator.is_
@@ -41,10 +41,11 @@ class Guards:
         named = [
             held
             for held in self._rest
-            if held.kind in (Kind.SCOPE, Kind.CLASS) and len(held.names) > 1 and id(held.container) not in own
+            if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own
         ]
         self._getters = [
-            (operator.itemgetter(*held.names), vars(held.container) if held.kind is Kind.CLASS else held.container)
+            # Twice where there is one name: the getter of one name returns no tuple.
+            (operator.itemgetter(*held.names, *held.names[:1]), _scope(held))
             for held in named
         ]
         self._slow = [held for held in self._rest if held not in named]
@@ -95,9 +96,13 @@ class Guards:
 
     def _changes(self, held: Collection[Held]) -> Any:
         for one in held:
-            for change in one.changes():
+            for change in one.changes(is_same):
                 if (id(change.container), change.key) not in self._volatile:
                     yield change
+
+
+def _scope(held: Held) -> Any:
+    return vars(held.container) if held.kind is Kind.CLASS else held.container
 
 
 _MODES = (

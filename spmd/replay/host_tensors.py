@@ -27,8 +27,12 @@ _ADDS = frozenset({"add_", "__iadd__", "_foreach_add_"})
 class Upload:
     """A move of a CPU tensor to the device, to be done again: the function with its other arguments."""
 
-    def __init__(self, tensor: torch.Tensor, function: Any, args: Sequence[Any], kwargs: dict[str, Any]):
+    def __init__(self, tensor: Any, function: Any, args: Sequence[Any], kwargs: dict[str, Any]):
         self.tensor, self.function, self.args, self.kwargs = tensor, function, args, kwargs
+
+    def of_any(self) -> "Upload":
+        """The same move of another tensor each time."""
+        return Upload(None, self.function, self.args, self.kwargs)
 
     def again(self, tensor: torch.Tensor) -> DeviceData | None:
         """The host data of another tensor, moved in the same way; None where it is not the same kind of move."""

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_flatten
 
 from ..core.hlo.program import Program
-from ..core.ir.graph import DeviceData, Graph
+from ..core.ir.graph import DeviceData
 from ..core.ir.meta import Meta
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
@@ -16,7 +16,7 @@ from ..core.lazy.views import View
 from ..core.sharding.value import Sharding
 from .host_tensors import Upload
 from .recorded_call import RecordedCall, RefusedError
-from .snapshot import Change, Kind, Snapshot, missing
+from .snapshot import Change, Kind, missing
 
 
 class State(NamedTuple):
@@ -50,6 +50,13 @@ class Constant(NamedTuple):
     data: DeviceData
 
 
+class Filled(NamedTuple):
+    """New data that holds one number, and that the programs write over."""
+
+    meta: Meta
+    number: Any
+
+
 @dataclass(frozen=True)
 class Uploaded:
     """Host data made of a CPU tensor: of an argument, by its place, or of one that is the same at each call."""
@@ -58,7 +65,7 @@ class Uploaded:
     place: int | None
 
 
-Origin = State | Given | Replaced | Result | Constant | Uploaded
+Origin = State | Given | Replaced | Result | Constant | Filled | Uploaded
 
 
 @dataclass(frozen=True)
@@ -74,13 +81,18 @@ class NewTensor:
 
 @dataclass(frozen=True)
 class Run:
-    """One program of the call, with the origins of its graph's inputs and the destinations of its roots; a root that is
-    no state and no argument is new data."""
+    """One program of the call.
+
+    inputs, shardings: the origins of its inputs, and where they must be. roots, metas: the destinations of its results;
+    one that is no state and no argument is new data.
+    """
 
     program: Program
-    graph: Graph
+    num_devices: int
     inputs: Sequence[Origin]
+    shardings: Sequence[Sharding]
     roots: Sequence[State | Given | Replaced | Result]
+    metas: Sequence[Meta]
 
 
 class Recipe:
@@ -95,80 +107,75 @@ class Recipe:
     Raises RefusedError for a call that a replay could not repeat.
     """
 
-    def __init__(self, call: RecordedCall, after: Snapshot):
-        _check(call, after)
+    def __init__(self, call: RecordedCall):
+        _check(call)
         self._call = call
-        self.volatile = set(call.volatile)
-        self.replaced: list[tuple[Any, Any, Meta]] = []
-        self._replaced: dict[int, Replaced] = {}
-        changes = self._changes()
-        self._find_replaced(changes)
+        self.volatile = {*call.volatile, *call.followed}
+        self.replaced = [(container, key, meta) for container, key, meta, _ in call.replaced]
+        self._known: dict[int, State | Given | Replaced] = {
+            id(ref): Replaced(place) for place, (*_, ref) in enumerate(call.replaced)
+        }
+        for place, leaf in call.arguments.items():
+            if type(leaf) is XlaTensor:
+                self._known[id(leaf._storage.ref)] = Given(place)
         self._fresh: dict[int, Result] = {}
-        self._places: dict[int, int] = {}
         self.storages: list[Storage] = []
-        self._given = {id(leaf._storage): Given(i) for i, leaf in call.arguments.items() if type(leaf) is XlaTensor}
         self._results = {
             id(data): Result(run, root)
             for run, one in enumerate(call.observation.ran)
             for root, data in enumerate(one.outputs)
         }
+        self._destinations = [
+            [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
+            for run, one in enumerate(call.observation.ran)
+        ]
         self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
         self.same = [
             (place, leaf)
             for place, leaf in enumerate(call.leaves)
             if isinstance(leaf, torch.Tensor) and place not in call.arguments
         ]
-        self.slots = [self._slot(change) for change in changes]
-        self._check_storages()
+        self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
-            (tensor, before is not None, self._gradient(tensor, before))
-            for tensor, before in zip(call.leaf_tensors, call.gradients, strict=True)
+            (tensor, had, True if kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
+            for tensor, had, kept in zip(call.leaf_tensors, call.had_gradient, call.kept_gradient, strict=True)
         ]
         leaves, self.tree = tree_flatten(call.result)
         self.result = [self._leaf(leaf) for leaf in leaves]
-
-    def _find_replaced(self, changes: Sequence[Change]) -> None:
-        call = self._call
-        grads = zip(call.leaf_tensors, call.gradients, strict=True)
-        old: list[tuple[Any, Any, Any]] = []
-        old += [(tensor, None, before) for tensor, before in grads if before is not None]
-        old += [(change.container, change.key, change.old) for change in changes]
-        for container, key, tensor in old:
-            if type(tensor) is not XlaTensor:
-                continue
-            storage = tensor._storage
-            shared = sum(one is storage for one in call.tensor_storages) > 1
-            if tensor._view is None and not shared:
-                self._replaced[id(storage)] = Replaced(len(self.replaced))
-                self.replaced.append((container, key, tensor._meta))
+        del self._call  # with the tensors of this call alone
 
     def _run(self, run: int, one: Any) -> Run:
         inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
-        roots = [self._destination(Result(run, root), storage) for root, (_, storage) in enumerate(one.roots)]
-        return Run(one.program, one.graph, inputs, roots)
+        metas = [value.meta for value, _ in one.roots]
+        return Run(one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas)
 
-    def _state(self, storage: Storage) -> State | Given | Replaced:
-        given = self._given.get(id(storage)) or self._replaced.get(id(storage))
-        if given is not None:
-            return given
-        place = self._places.setdefault(id(storage), len(self.storages))
-        if place == len(self.storages):
+    def _state(self, ref: Any) -> State | Given | Replaced:
+        known = self._known.get(id(ref))
+        if known is None:
+            storage = ref()
+            if storage is None:
+                raise RefusedError("it reads a tensor that it drops")
+            known = self._known[id(ref)] = State(len(self.storages))
             self.storages.append(storage)
-        return State(place)
+        return known
 
     def _origin(self, data: DeviceData, is_donated: bool) -> Origin:
         call = self._call
-        if id(data) in self._results:
-            return self._results[id(data)]
-        storage = call.data.get(id(data))
-        if storage is not None:
-            return self._state(storage)
+        result = self._results.get(id(data))
+        if result is not None:
+            return self._destinations[result.run][result.root]
+        _, ref = call.data.get(id(data), (None, None))
+        if ref is not None:
+            return self._state(ref)
         upload = call.uses.uploads.get(data)
         if upload is not None:
-            return Uploaded(upload, next((i for i, leaf in enumerate(call.leaves) if leaf is upload.tensor), None))
+            place = next((i for i, leaf in enumerate(call.leaves) if leaf is upload.tensor), None)
+            return Uploaded(upload if place is None else upload.of_any(), place)
         source = next((source for source, made in call.observation.uploads if made is data), None)
         if source is not None and (id(source) in call.paths or any(source is leaf for leaf in call.leaves)):
             raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
+        if data in call.observation.filled and data.store is None:
+            return Filled(data.meta, call.observation.filled[data])
         if data.serial >= call.first and is_donated:
             raise RefusedError("it makes state")
         if data.serial < call.first:
@@ -178,20 +185,10 @@ class Recipe:
     def _destination(self, result: Result, storage: Storage) -> State | Given | Replaced | Result:
         if type(storage.value) is not DeviceData:
             raise RefusedError("it makes a tensor of dynamic length")
-        if id(storage) in self._call.storages:
-            return self._state(storage)
+        if id(storage.ref) in self._call.references:
+            return self._state(storage.ref)
         self._fresh[id(storage)] = result
         return result
-
-    def _changes(self) -> list[Change]:
-        """The changes of Python state in places that code which ran may read."""
-        named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
-        return [
-            change
-            for change in self._call.before.changes()
-            if (id(change.container), change.key) not in self.volatile
-            and (change.kind not in named or change.key in self._call.names)
-        ]
 
     def _slot(self, change: Change) -> tuple[Any, Any, NewTensor]:
         settable = change.kind in (Kind.DICT, Kind.LIST, Kind.ATTRIBUTES, Kind.SCOPE)
@@ -200,20 +197,9 @@ class Recipe:
         self.volatile.add((id(change.container), change.key))
         return change.container, change.key, self._tensor(change.new, change.path)
 
-    def _check_storages(self) -> None:
-        for tensor, storage in zip(self._call.device_tensors, self._call.tensor_storages, strict=True):
-            if tensor._storage is not storage:
-                raise RefusedError(f"it replaces the data of {self._call.paths.get(id(tensor), 'an argument')}")
-
-    def _gradient(self, tensor: torch.Tensor, before: torch.Tensor | None) -> NewTensor | bool | None:
-        after = tensor.grad
-        return True if after is before else None if after is None else self._tensor(after, "a gradient")
-
     def _tensor(self, tensor: Any, what: str) -> NewTensor:
         storage = tensor._storage
-        over: Any = self._fresh.get(id(storage)) or self._given.get(id(storage))
-        if over is None and id(storage) in self._places:
-            over = State(self._places[id(storage)])
+        over: Any = self._fresh.get(id(storage)) or self._known.get(id(storage.ref))
         if over is None:
             raise RefusedError(f"{what} is no result of its programs")
         if tensor.requires_grad and not self._call.has_backward:
@@ -237,12 +223,12 @@ class Recipe:
         return leaf
 
 
-def _check(call: RecordedCall, after: Snapshot) -> None:
+def _check(call: RecordedCall) -> None:
     """Raises RefusedError for what no replay can repeat."""
-    seen = call.observation
+    seen, after = call.observation, call.after
     reasons = [
-        *(f"it reads a value: {read}" for read in seen.reads),
         *(f"it {what}" for what in call.impure),
+        *(f"it reads a value: {read}" for read in seen.reads),
         *(f"it uses a CPU tensor: {use}" for use in call.uses.refused),
         *(f"it may read the iterator {path}; pass its items as arguments" for path in after.iterators),
         *(f"it may read {path}, which is too large to be compared" for path in after.opaque),
@@ -253,6 +239,7 @@ def _check(call: RecordedCall, after: Snapshot) -> None:
             if tensor._version != version and id(tensor) not in call.uses.counters
         ),
     ]
+    reasons += [f"it replaces the data of {path}" for path in call.moved]
     if not seen.ran:
         reasons.append("it runs no program")
     elif len(seen.ran) != seen.num_runs:

@@ -21,7 +21,7 @@ from ..core.ir.source import user_line
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor
 from .host_tensors import HostUses, watched
-from .snapshot import Snapshot
+from .snapshot import Kind, Snapshot
 
 core_formulas.user_place = user_line
 
@@ -82,7 +82,7 @@ _NOW = {"now", "utcnow", "today"}
 class RecordedCall:
     """A call of a function on leaves (tensors, numbers, anything), which ran as it is.
 
-    before: the state when it began. result: what it returned. observation: the core's notes. uses: of CPU tensors.
+    after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
     volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
     with their `.grad` before the call. impure: calls of functions that are no functions of the state, in words.
@@ -108,8 +108,8 @@ class RecordedCall:
         self.to_follow: set[tuple[int, Any]] = set()
         syncs.sync()
         # Hooks of all modules and all optimizers.
-        self.more_roots = [("torch's global hooks", hooks) for hooks in _global_hooks()]
-        self.before = Snapshot([*roots, *self.more_roots])
+        self.roots = [*roots, *(("torch's global hooks", hooks) for hooks in _global_hooks())]
+        self.before = Snapshot(self.roots)
         if self.before.schedulers:  # they set it, so that it is a formula from the first call on
             self.follow |= {(id(group), "lr") for one in self.before.optimizers for group in one.param_groups}
         tensors = [tensor for _, tensor in self.before.tensors.values()]
@@ -124,15 +124,13 @@ class RecordedCall:
         }
         tensors += self.arguments.values()
         self.leaf_tensors = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
-        self.gradients = [tensor.grad for tensor in self.leaf_tensors]
-        held = [*tensors, *(grad for grad in self.gradients if grad is not None)]
-        self.device_tensors = [tensor for tensor in held if type(tensor) is XlaTensor]
-        self.storages: dict[int, Storage] = {id(t._storage): t._storage for t in self.device_tensors}
-        self.tensor_storages = [t._storage for t in self.device_tensors]
-        self.data: dict[int, Storage] = {
-            id(s.value): s for s in self.storages.values() if type(s.value) is DeviceData
-        }
-        self._kept = [s.value for s in self.storages.values()]  # no id is used twice meanwhile
+        gradients = [tensor.grad for tensor in self.leaf_tensors]
+        self.had_gradient = [gradient is not None for gradient in gradients]
+        held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
+        storages = [tensor._storage for tensor in held]
+        # No id in these is used twice: the objects are kept, but no storage is, as it may die in the call.
+        self.references = {id(storage.ref): storage.ref for storage in storages}
+        self.data = {id(s.value): (s.value, s.ref) for s in storages if type(s.value) is DeviceData}
         steps = [
             state["step"]
             for optimizer in self.before.optimizers
@@ -146,18 +144,59 @@ class RecordedCall:
         self.first = next_serial()
         with observed(self.observation):
             with watched([t for t in tensors if type(t) is torch.Tensor], self.counters, self.uses), self._groups():
-                with self._schedulers(), self._profiled():
+                with self._schedulers(), self._scalers(), self._profiled():
                     self.result = function(self._symbolic(self.leaves))
+            self._note_changes(held, storages, gradients)
+            del held, storages, gradients, tensors, state
             syncs.sync()
-        self.to_follow -= self.follow
+        if any(map(_differ, streams, _streams())):
+            self.impure.append("draws random numbers on the CPU")
+
+    def _note_changes(
+        self, held: Sequence[XlaTensor], storages: Sequence[Storage], gradients: Sequence[torch.Tensor | None]
+    ) -> None:
+        """Notes what has changed, and lets go of what is reachable no more: a value that is held is one more result of
+        the call's program."""
+        self.names = self._names()
+        self._settle_numbers()
+        self.after = Snapshot(self.roots, self.names)
+        there = {id(one.container) for one in self.after.held}
+        named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
+        changes = [
+            change
+            for change in self.before.changes()
+            if id(change.container) in there
+            and (id(change.container), change.key) not in self.volatile
+            and (change.kind not in named or change.key in self.names)
+        ]
+        # The tensors that the call replaces: gradients, and those in the places that have changed.
+        old: list[tuple[Any, Any, Any]] = [(tensor, None, gradient) for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)]
+        old += [(change.container, change.key, change.old) for change in changes]
+        self.replaced = [
+            (container, key, tensor._meta, tensor._storage.ref)
+            for container, key, tensor in old
+            if type(tensor) is XlaTensor
+            and tensor._view is None
+            and sum(storage is tensor._storage for storage in storages) == 1
+        ]
+        self.kept_gradient = [
+            tensor.grad is gradient for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)
+        ]
+        gone = {id(gradient) for gradient in gradients if gradient is not None}
+        alive = {*self.after.tensors, *(id(leaf) for leaf in self.arguments.values())} - gone
+        self.device_tensors = [tensor for tensor in held if id(tensor) in alive]
+        self.moved = [
+            self.paths.get(id(tensor), "an argument")
+            for tensor, storage in zip(held, storages, strict=True)
+            if tensor._storage is not storage and id(tensor) in alive
+        ]
+        self.changes = [change.settled() for change in changes]
         stale = {key for box, key in self.volatile - self.followed if key in self._read_by(self._codes)}
+        self.to_follow -= self.follow
         if stale:
             self.impure.append(f"reads {', '.join(sorted(map(str, stale)))}, which a scheduler changes")
         self.has_backward = any(code is _BACKWARD for code in self._codes)
-        if any(map(_differ, streams, _streams())):
-            self.impure.append("draws random numbers on the CPU")
-        self.names = self._names()
-        self._settle_numbers()
+        del self.before
 
     def _symbolic(self, leaves: Sequence[Any]) -> list[Any]:
         made = list(leaves)
@@ -234,6 +273,36 @@ class RecordedCall:
         self.host_calls.append((step, args, kwargs))
         self._version += 1
         self._enter_groups()
+        return result
+
+    @contextlib.contextmanager
+    def _scalers(self) -> Iterator[None]:
+        """Has gradient scalers leave the choice whether to step to the device."""
+        for scaler in self.before.scalers:
+            scaler.__dict__["_maybe_opt_step"] = functools.partial(self._chosen_step, scaler._maybe_opt_step)
+        try:
+            yield
+        finally:
+            for scaler in self.before.scalers:
+                scaler.__dict__.pop("_maybe_opt_step", None)
+
+    def _chosen_step(
+        self, original: Callable[..., Any], optimizer: Any, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        """The optimizer's step, undone on the device where a gradient is not finite."""
+        state = [value for own in optimizer.state.values() for value in own.values() if isinstance(value, torch.Tensor)]
+        if any(value.device.type == "cpu" for value in state):
+            self.impure.append(
+                "skips steps of an optimizer that counts them on the CPU; make it with capturable=True or fused=True"
+            )
+            return original(optimizer, optimizer_state, *args, **kwargs)
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        with torch.no_grad():
+            found: Any = sum(optimizer_state["found_inf_per_device"].values())
+            before = [(tensor, tensor.detach().clone()) for tensor in (*parameters, *state)]
+            result = optimizer.step(*args, **kwargs)
+            for tensor, old in before:
+                tensor.copy_(torch.where(found > 0, old, tensor))
         return result
 
     @contextlib.contextmanager

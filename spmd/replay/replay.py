@@ -14,6 +14,7 @@ from ..core.base import seed
 from ..core.base.observation import DrawNumber, Scalar
 from ..core.engine import executables
 from ..core.engine.placement import bring
+from ..core.explain import failing
 from ..core.ir.graph import DeviceData, pack_numbers
 from ..core.ir.store import Store
 from ..core.lazy.storage import Storage
@@ -21,7 +22,7 @@ from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.pjrt import transfer
 from ..core.sharding.value import Sharding
 from .host_tensors import Counter
-from .recipe import Constant, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
+from .recipe import Constant, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
 from .recorded_call import Argument, GroupNumber, RecordedCall, RefusedError
 
 _is = operator.is_
@@ -37,8 +38,8 @@ class Numbers:
         self._counts: list[list[tuple[int, int]]] = []
         drawn = set()
         wanted: dict[int, int] = {}
-        for run in recipe.runs:
-            floats, integers = pack_numbers(run.graph.nodes)
+        for run, one in zip(recipe.runs, call.observation.ran, strict=True):
+            floats, integers = pack_numbers(one.graph.nodes)
             if run.program.numbers is not None:
                 by_float, by_integer = run.program.numbers
                 floats, integers = [floats[i] for i in by_float], [integers[i] for i in by_integer]
@@ -158,12 +159,8 @@ class Known:
     """What is known of the tensors of a call: attributes that are no Python state."""
 
     def __init__(self, recipe: Recipe, call: RecordedCall):
-        gone = {id(before) for before in call.gradients if before is not None}
-        self._tensors = [
-            t
-            for t in call.device_tensors
-            if id(t) not in gone and not any(t is leaf for leaf in call.arguments.values())
-        ]
+        given = {id(leaf) for leaf in call.arguments.values()}
+        self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
         self._leaves = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
         self._facts = self._now()
@@ -205,7 +202,7 @@ class Replay:
         self._host_calls = call.host_calls
         self._shardings: dict[int, Sharding] = {}
         for run in recipe.runs:
-            for origin, sharding in zip(run.inputs, run.graph.shardings, strict=True):
+            for origin, sharding in zip(run.inputs, run.shardings, strict=True):
                 if isinstance(origin, State):
                     self._shardings[origin.place] = sharding
         self._written = sorted({root.place for run in recipe.runs for root in run.roots if isinstance(root, State)})
@@ -347,7 +344,7 @@ class _Task:
         self._owners, self._others, self._into, self._new = [], [], [], []
         for port in run.program.inputs:
             if isinstance(port.places, int):
-                origin, sharding = run.inputs[port.places], run.graph.shardings[port.places]
+                origin, sharding = run.inputs[port.places], run.shardings[port.places]
                 owner = data[origin.place] if isinstance(origin, State) else None
                 if owner is not None and owner.store is not None:
                     owner = None
@@ -404,7 +401,11 @@ class _Task:
                 buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
             return buffers  # type: ignore[return-value]
 
-        buffers = executables.launch(self._run.program, self._run.graph, arguments, numbers)
+        program = self._run.program
+        try:
+            buffers = executables.launch(program, self._run.num_devices, arguments, numbers)
+        except jax.errors.JaxRuntimeError as error:
+            raise failing.explain(program, error) from error
         for at, owner in self._into:
             owner.buffer = buffers[at]
         new: list[DeviceData | None] = [None] * len(self._run.roots)
@@ -418,6 +419,8 @@ class _Task:
                 data = found.made[run][root]
             case Constant(data):
                 pass
+            case Filled(meta, number):
+                return transfer.filled(meta.shape, meta.struct.dtype, number, sharding)
             case Uploaded(upload, place):
                 data = upload.again(upload.tensor if place is None else found.leaves[place])
             case _:
@@ -438,7 +441,7 @@ class _Task:
             if place < 0:
                 members.append(found.data[run.inputs[~place].place])  # type: ignore[union-attr]  # state: of a stack
                 continue
-            one = DeviceData(run.graph.roots[place].meta, sharding=sharding, maker=self._ref, source=place)
+            one = DeviceData(run.metas[place], sharding=sharding, maker=self._ref, source=place)
             if is_one:
                 one.buffer = buffer
             new[place] = one

@@ -5,8 +5,8 @@ import enum
 import functools
 import sys
 import types
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,10 @@ class Change:
     old: Any
     new: Any
 
+    def settled(self) -> "Change":
+        """The change with its old value in words, which holds nothing that is gone."""
+        return replace(self, old=missing if self.old is missing else _Words(_short(self.old)))
+
     def __str__(self) -> str:
         return f"{self.path} was {_short(self.old)}, now {_short(self.new)}"
 
@@ -50,6 +54,13 @@ def _short(value: Any) -> str:
         return f"a tensor {list(value.shape)}"
     text = repr(value)
     return text if len(text) <= 60 else f"a {type(value).__name__}"
+
+
+class _Words(str):
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 class _Missing:
@@ -110,29 +121,27 @@ class Held:
             case Kind.CELLS:
                 return names, [_content(cell) for cell in box.__closure__]
 
-    def changes(self) -> Iterator[Change]:
-        """The changes since then."""
+    def changes(self, same: Callable[[Any, Any], bool]) -> Iterator[Change]:
+        """The changes since then. same: whether a value counts as the one before."""
         keys, values = self.read()
-        if len(keys) == len(self.keys) and all(map(_same, values, self.values)) and all(map(_same, keys, self.keys)):
+        if len(keys) == len(self.keys) and all(map(same, values, self.values)) and all(map(same, keys, self.keys)):
             return
         old, new = dict(zip(self.keys, self.values, strict=True)), dict(zip(keys, values, strict=True))
         for key in dict.fromkeys([*old, *new]):
             before, now = old.get(key, missing), new.get(key, missing)
-            if not _same(before, now):
+            if not same(now, before):
                 yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
 
 
-def _same(one: Any, other: Any) -> bool:
-    """True for one object, and for equal plain values and containers of them: a call may make the same value anew."""
+def is_same(one: Any, other: Any) -> bool:
+    """True for one object, and for equal plain values."""
     if one is other:
         return True
     kind = type(one)
     if kind is not type(other):
         return False
-    if kind in (tuple, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if kind is dict:
-        return list(one) == list(other) and all(map(_same, one.values(), other.values()))
+    if kind is tuple:
+        return len(one) == len(other) and all(map(is_same, one, other))
     return kind in _COMPARED and one == other and repr(one) == repr(other)
 
 
@@ -151,7 +160,7 @@ class Snapshot:
     """The containers reachable from some roots.
 
     tensors: those reachable, each with its path. arrays, iterators: numpy's arrays, and iterators that are under way,
-    by path. opaque: the paths of what is too large to be followed. objects: optimizers and schedulers.
+    by path. opaque: the paths of what is too large to be followed. codes: of the user's functions.
     """
 
     roots: Sequence[tuple[str, Any]]
@@ -163,6 +172,7 @@ class Snapshot:
     opaque: list[str] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
+    scalers: list[Any] = field(default_factory=list)
     codes: set[types.CodeType] = field(default_factory=set)
     _seen: dict[int, Any] = field(default_factory=dict)
 
@@ -182,8 +192,19 @@ class Snapshot:
             todo.extend(self._inside(path, thing))
 
     def changes(self) -> list[Change]:
-        """What has changed since, in the places that `names` lets count."""
-        return [change for held in self.held for change in held.changes()]
+        """What has changed since; a container with the contents that the one before had is no change."""
+        contents = {id(held.container): held for held in self.held}
+
+        def same(now: Any, before: Any) -> bool:
+            held = contents.get(id(before)) if type(now) is type(before) and now is not before else None
+            if held is None or held.kind not in (Kind.DICT, Kind.LIST):
+                return is_same(now, before)
+            own = Held(now, "", held.kind)
+            return len(own.keys) == len(held.keys) and all(
+                map(same, (*own.keys, *own.values), (*held.keys, *held.values))
+            )
+
+        return [change for held in self.held for change in held.changes(same)]
 
     def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[Any]:
         held = Held(container, path, kind, names)
@@ -235,6 +256,8 @@ class Snapshot:
             self.optimizers.append(thing)
         if isinstance(thing, torch.optim.lr_scheduler.LRScheduler):
             self.schedulers.append(thing)
+        if isinstance(thing, torch.amp.GradScaler):
+            self.scalers.append(thing)
         found: list[tuple[str, Any]] = []
         own = getattr(thing, "__dict__", None)
         if isinstance(own, dict):

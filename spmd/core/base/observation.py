@@ -31,7 +31,8 @@ class Observation:
 
     reads: the calls that read a value on the host. ran: the programs that the call's syncs ran over its graph, in
     order. num_runs: of all programs, initialization included. uploads: the host data that was made of CPU tensors, each
-    as (CPU tensor, device data). draws: the draws from the shared stream. other_draws: whether there were others.
+    as (CPU tensor, device data). filled: the numbers that fill new device data. draws: the draws from the shared
+    stream. other_draws: whether there were others.
     """
 
     def __init__(self) -> None:
@@ -40,6 +41,7 @@ class Observation:
         self.ran: list[Any] = []
         self.num_runs = 0
         self.uploads: list[tuple[Any, Any]] = []
+        self.filled: dict[Any, Any] = {}
         self.draws: list[tuple[int, int]] = []
         self.other_draws = False
 

@@ -57,33 +57,32 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
-    made = launch(program, graph, lambda: stacks.arguments(program, graph), vectors)
+    try:
+        made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
+    except jax.errors.JaxRuntimeError as error:
+        raise failing.about(graph, program, failing.explain(program, error)) from error
     return stacks.given(program, graph, made, weakref.ref(program))
 
 
 def launch(
-    program: Program, graph: Graph, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
+    program: Program, num_devices: int, arguments: Callable[[], list[jax.Array]], vectors: Sequence[np.ndarray]
 ) -> list[jax.Array]:
     """Hands a program to PJRT with these arguments and scalar arguments; returns its results' buffers.
 
-    graph: for the words of an error. arguments: called where an error of PJRT is one of this run.
+    Raises jax's errors of the run, those of `arguments` among them.
     """
     started = counters.now()
     if processes.several():
         numbers = zlib.crc32(b"".join(map(bytes, vectors))).to_bytes(4, "little")
         agreement.note(f"a run, its numbers {numbers.hex()},", program.fingerprint + numbers, program.line)
-    try:
-        buffers = arguments()
-        for i, sharding in program.foreign:
-            buffers[i] = transfer.respelled(buffers[i], sharding)
-        in_flight.make_room(len(graph.mesh.device_ids))
-        with jax.enable_x64(True):
-            made = program.executable(*buffers, *vectors)
-        if program.calls_host:
-            jax.block_until_ready(made)
-    except jax.errors.JaxRuntimeError as error:
-        raise failing.about(graph, program, failing.explain(program, error)) from error
-    made = list(made)
+    buffers = arguments()
+    for i, sharding in program.foreign:
+        buffers[i] = transfer.respelled(buffers[i], sharding)
+    in_flight.make_room(num_devices)
+    with jax.enable_x64(True):
+        made = list(program.executable(*buffers, *vectors))
+    if program.calls_host:
+        jax.block_until_ready(made)
     for i, sharding in program.respelled:
         made[i] = transfer.respelled(made[i], sharding)
     runs.note_run(made[program.smallest], weakref.ref(program))

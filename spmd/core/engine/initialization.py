@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from types import CodeType
 from typing import Any
 
+from ..base import observation
 from ..compile import cache
 from ..ir.graph import DeviceData, Graph, Node, TupleElement, Value, depending, origin, topological
 from ..ir.source import Line
@@ -57,6 +58,9 @@ def initialize_state(
                 continue
             buffer = transfer.filled(node.meta.shape, node.meta.struct.dtype, constant, sharding)
             initialized[node] = DeviceData(node.meta, buffer=buffer, sharding=sharding, source=_source(node))
+            observing = observation.active()
+            if observing is not None:
+                observing.filled[initialized[node]] = constant
         if rest and plan is not None:
             initialized |= zip([node for _, node in rest], plan.run(_graph_of(rest, mesh)), strict=True)
         for part in _programs(rest, mesh) if plan is None else ():

@@ -245,6 +245,10 @@ class TestPythonState:
         assert [compiled(x)[0].item() for _ in range(2)] == [3.0, 3.0]
         config["layers"].append(4.0)
         assert compiled(x)[0].item() == 7.0
+        config["layers"] = [1.0, 2.0, 4.0]
+        assert compiled(x)[0].item() == 7.0
+        config["layers"][0] = 3.0
+        assert compiled(x)[0].item() == 9.0
 
     def test_a_function_that_a_global_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
         compiled = spmd.compile(lambda x: helper(x))
