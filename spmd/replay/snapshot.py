@@ -133,6 +133,23 @@ class Held:
                 yield Change(_path(self.path, self.container, key), self.container, self.kind, key, before, now)
 
 
+class _Contents:
+    """A comparison of containers by the contents that they had. A class: a function that calls itself is a reference
+    cycle, which would hold what the call has dropped."""
+
+    def __init__(self, held: dict[int, Held]):
+        self._held = held
+
+    def same(self, now: Any, before: Any) -> bool:
+        held = self._held.get(id(before)) if type(now) is type(before) and now is not before else None
+        if held is None or held.kind not in (Kind.DICT, Kind.LIST):
+            return is_same(now, before)
+        own = Held(now, "", held.kind)
+        return len(own.keys) == len(held.keys) and all(
+            map(self.same, (*own.keys, *own.values), (*held.keys, *held.values))
+        )
+
+
 def is_same(one: Any, other: Any) -> bool:
     """True for one object, and for equal plain values."""
     if one is other:
@@ -193,18 +210,8 @@ class Snapshot:
 
     def changes(self) -> list[Change]:
         """What has changed since; a container with the contents that the one before had is no change."""
-        contents = {id(held.container): held for held in self.held}
-
-        def same(now: Any, before: Any) -> bool:
-            held = contents.get(id(before)) if type(now) is type(before) and now is not before else None
-            if held is None or held.kind not in (Kind.DICT, Kind.LIST):
-                return is_same(now, before)
-            own = Held(now, "", held.kind)
-            return len(own.keys) == len(held.keys) and all(
-                map(same, (*own.keys, *own.values), (*held.keys, *held.values))
-            )
-
-        return [change for held in self.held for change in held.changes(same)]
+        comparison = _Contents({id(held.container): held for held in self.held})
+        return [change for held in self.held for change in held.changes(comparison.same)]
 
     def _hold(self, path: str, container: Any, kind: Kind, names: Sequence[str] = ()) -> list[Any]:
         held = Held(container, path, kind, names)
