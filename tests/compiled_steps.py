@@ -46,7 +46,9 @@ class Training:
         return loss.detach()
 
 
-def training(optimizer: Any = torch.optim.AdamW, *, dropout: float = 0.2, scheduler: Any = None, **kwargs: Any) -> Training:
+def training(
+    optimizer: Any = torch.optim.AdamW, *, dropout: float = 0.2, scheduler: Any = None, **kwargs: Any
+) -> Training:
     torch.manual_seed(0)
     model = Net(dropout).to("xla")
     made = optimizer(model.parameters(), **{"lr": 0.05, **kwargs})

@@ -105,7 +105,9 @@ _OF_GLOBALS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"
 
 def global_names(code: types.CodeType) -> list[str]:
     """The names of globals that a function, and those inside it, reads or writes."""
-    inner = [name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in global_names(constant)]
+    inner = [
+        name for constant in code.co_consts if isinstance(constant, types.CodeType) for name in global_names(constant)
+    ]
     own = (one.argval for one in dis.get_instructions(code) if one.opname in _OF_GLOBALS)
     return [*dict.fromkeys(own), *inner]
 

@@ -27,8 +27,8 @@ from ..core.pjrt import processes
 from ..core.sharding.value import DEVICE
 from ..tensors.closures import end_step
 from .guards import Guards
+from .observed_call import ObservedCall, RefusedError, is_number
 from .recipe import Recipe
-from .recorded_call import RecordedCall, RefusedError, is_number
 from .replay import Replay
 from .snapshot import Change
 
@@ -100,7 +100,7 @@ class CompiledFunction(Generic[P, R]):
             return self
         found = self._bound.get(instance)
         if found is None:
-            method = self._function.__get__(instance, owner)  # type: ignore[attr-defined]
+            method = self._function.__get__(instance, owner)
             found = self._bound[instance] = CompiledFunction(method, self._static, self._options)
         return found
 
@@ -131,8 +131,8 @@ class CompiledFunction(Generic[P, R]):
                     self.num_replayed += 1
                     counters.add("replays")
                     end_step()
-                    return result  # type: ignore[no-any-return]
-            return self._recorded(kind, leaves, tree, cause)  # type: ignore[no-any-return]
+                    return result
+            return self._recorded(kind, leaves, tree, cause)
 
     def _with_options(self) -> AbstractContextManager[None]:
         return held(config, compiler_options=self._options) if self._options else nullcontext()
@@ -156,7 +156,7 @@ class CompiledFunction(Generic[P, R]):
                 syncs.sync()
             if any(ref() is not None for ref in ASIDE) or _is_pending():
                 return False, None, "values of other threads, or values that could not be compiled, are pending"
-            for place, entry in enumerate(kind.entries):
+            for entry in kind.entries:
                 why = entry.stale(leaves)
                 numbers = "" if why else entry.replay.numbers.now(leaves)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
@@ -167,7 +167,8 @@ class CompiledFunction(Generic[P, R]):
                 return False, None, cause
             watch = syncs.Watch()
             result = entry.replay.run(leaves, vectors)
-            kind.entries.insert(0, kind.entries.pop(place))
+            kind.entries.remove(entry)
+            kind.entries.insert(0, entry)
         watch.notify(len(entry.replay.recipe.storages))
         return True, result, ""
 
@@ -193,7 +194,7 @@ class CompiledFunction(Generic[P, R]):
         objects = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
         roots += [(f"argument {i}", leaf.value if type(leaf) is _Leaf else leaf) for i, leaf in objects]
-        recorded = RecordedCall(call, leaves, roots, kind.follow)
+        recorded = ObservedCall(call, leaves, roots, kind.follow)
         try:
             replay = Replay(Recipe(recorded), recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
@@ -288,9 +289,9 @@ def compile(
 
     Returns a `CompiledFunction`. What a recorded call must not do is refused, and the function runs uncompiled, which
     one line says: read a tensor's value, print, draw random numbers on the CPU, change Python state that it reads
-    (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects, such as appending
-    to a list that nothing in the function reads, happen only where a call is recorded. Results that a backward inside
-    has used come without their graph; a result that needs a gradient otherwise is refused.
+    (except for an optimizer's counters and schedulers), use values of CPU tensors. Other side effects, such as writing
+    a file by a library, happen only where a call is recorded. Results that a backward inside has used come without
+    their graph; a result that needs a gradient otherwise is refused.
 
     Raises TypeError for a function that is not callable, ValueError for an unknown static argument.
     Source: `jax.jit`, `torch.cuda.CUDAGraph`.

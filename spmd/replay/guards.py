@@ -38,11 +38,7 @@ class Guards:
         self._rest = [
             held for held in self._held if held.kind is not Kind.CELLS and id(held.container) not in taken and held.keys
         ]
-        named = [
-            held
-            for held in self._rest
-            if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own
-        ]
+        named = [held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own]
         self._getters = [
             # Twice where there is one name: the getter of one name returns no tuple.
             (operator.itemgetter(*held.names, *held.names[:1]), _scope(held))
@@ -70,7 +66,7 @@ class Guards:
         if self._is_same() and not any(self._changes(self._slow)):
             return None
         for change in self._changes(self._held):
-            return change  # type: ignore[no-any-return]
+            return change
         self._keep()  # other objects with equal values, or attributes that the call does not read
         return None
 
@@ -87,9 +83,7 @@ class Guards:
                 )
                 and all(map(_is, chain.from_iterable(self._dicts), self._keys))
                 and all(map(_is, [cell.cell_contents for cell in self._cells], self._contents))
-                and all(
-                    map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named)
-                )
+                and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
             )
         except (KeyError, ValueError):  # a name or a captured variable that was deleted
             return False

@@ -109,7 +109,12 @@ def _counts(uses: HostUses, args: Sequence[Any], kwargs: dict[str, Any]) -> bool
     """Notes an addition of one constant to counters; False for any other addition."""
     targets = args[0] if isinstance(args[0], (list, tuple)) else [args[0]]
     amount = args[1] if len(args) == 2 else None
-    if isinstance(amount, torch.Tensor) and type(amount) is torch.Tensor and not amount.dim() and amount.device.type == "cpu":
+    if (
+        isinstance(amount, torch.Tensor)
+        and type(amount) is torch.Tensor
+        and not amount.dim()
+        and amount.device.type == "cpu"
+    ):
         amount = amount.item()
     alpha = kwargs.get("alpha", 1)
     if type(amount) not in (int, float) or type(alpha) not in (int, float) or set(kwargs) - {"alpha"}:
@@ -143,7 +148,7 @@ def watched(tensors: Sequence[torch.Tensor], counters: Sequence[torch.Tensor], u
         uses.values[id(tensor)] = float(tensor.item())
     try:
         for tensor in changed:
-            tensor.__class__ = HostTensor  # type: ignore[assignment]
+            tensor.__class__ = HostTensor
         _uses = uses
         yield
     finally:

@@ -15,7 +15,7 @@ from ..core.lazy.tensor import XlaTensor
 from ..core.lazy.views import View
 from ..core.sharding.value import Sharding
 from .host_tensors import Upload
-from .recorded_call import RecordedCall, RefusedError
+from .observed_call import ObservedCall, RefusedError
 from .snapshot import Change, Kind, missing
 
 
@@ -107,7 +107,7 @@ class Recipe:
     Raises RefusedError for a call that a replay could not repeat.
     """
 
-    def __init__(self, call: RecordedCall):
+    def __init__(self, call: ObservedCall):
         _check(call)
         self._call = call
         self.volatile = {*call.volatile, *call.followed}
@@ -147,7 +147,9 @@ class Recipe:
     def _run(self, run: int, one: Any) -> Run:
         inputs = [self._origin(data, one.program.donated[i]) for i, data in enumerate(one.graph.inputs)]
         metas = [value.meta for value, _ in one.roots]
-        return Run(one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas)
+        return Run(
+            one.program, len(one.graph.mesh.device_ids), inputs, one.graph.shardings, self._destinations[run], metas
+        )
 
     def _state(self, ref: Any) -> State | Given | Replaced:
         known = self._known.get(id(ref))
@@ -223,7 +225,7 @@ class Recipe:
         return leaf
 
 
-def _check(call: RecordedCall) -> None:
+def _check(call: ObservedCall) -> None:
     """Raises RefusedError for what no replay can repeat."""
     seen, after = call.observation, call.after
     reasons = [

@@ -22,8 +22,8 @@ from ..core.lazy.tensor import XlaTensor, wrap
 from ..core.pjrt import transfer
 from ..core.sharding.value import Sharding
 from .host_tensors import Counter
+from .observed_call import Argument, GroupNumber, ObservedCall, RefusedError
 from .recipe import Constant, Filled, Given, NewTensor, Origin, Recipe, Replaced, Result, Run, State, Uploaded
-from .recorded_call import Argument, GroupNumber, RecordedCall, RefusedError
 
 _is = operator.is_
 
@@ -31,7 +31,7 @@ _is = operator.is_
 class Numbers:
     """The scalar arguments of the programs: those that stay, and those that formulas and random draws give."""
 
-    def __init__(self, recipe: Recipe, call: RecordedCall):
+    def __init__(self, recipe: Recipe, call: ObservedCall):
         self._vectors: list[tuple[np.ndarray, np.ndarray]] = []
         self._formulas: list[list[tuple[int, int]]] = []
         self._seeds: list[list[int]] = []
@@ -91,7 +91,11 @@ class Numbers:
             found = self._evaluate(values)
         except (ArithmeticError, ValueError) as error:
             return f"a number: {error}"
-        return f"the result of a comparison of numbers{' at ' if found else ''}{found}" if isinstance(found, str) else found
+        return (
+            f"the result of a comparison of numbers{' at ' if found else ''}{found}"
+            if isinstance(found, str)
+            else found
+        )
 
     def vectors(self, found: Sequence[float]) -> list[tuple[np.ndarray, np.ndarray]] | None:
         """The scalar arguments of each program; random draws are taken. None where this thread draws from a stream of
@@ -122,7 +126,7 @@ class Counters:
     """The step counters of optimizers, which are 0-dim CPU tensors; those that begin and move together are one vector
     in memory, so that one addition advances them."""
 
-    def __init__(self, call: RecordedCall):
+    def __init__(self, call: ObservedCall):
         groups: dict[tuple[float, float], list[torch.Tensor]] = {}
         for tensor in call.counters:
             key = call.uses.values[id(tensor)], call.uses.counters.get(id(tensor), 0.0)
@@ -158,7 +162,7 @@ class Counters:
 class Known:
     """What is known of the tensors of a call: attributes that are no Python state."""
 
-    def __init__(self, recipe: Recipe, call: RecordedCall):
+    def __init__(self, recipe: Recipe, call: ObservedCall):
         given = {id(leaf) for leaf in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
         self._leaves = [tensor for tensor, *_ in recipe.gradients]
@@ -196,7 +200,7 @@ class Known:
 class Replay:
     """The programs of a recorded call, ready to run on the state as it is."""
 
-    def __init__(self, recipe: Recipe, call: RecordedCall):
+    def __init__(self, recipe: Recipe, call: ObservedCall):
         self.recipe = recipe
         self.numbers = Numbers(recipe, call)
         self._host_calls = call.host_calls
@@ -223,7 +227,7 @@ class Replay:
         why = self._known.check()
         if why:
             return why
-        now = [storage.value for storage in self.recipe.storages]
+        now: list[Any] = [storage.value for storage in self.recipe.storages]
         if self._data is None or not all(map(_is, now, self._data)):
             for place, value in enumerate(now):
                 why = self._moved(place, value)
@@ -297,7 +301,7 @@ class Replay:
 
         for tensor, _, new in recipe.gradients:
             if new is not True:
-                tensor.grad = None if new is None else tensor_of(new)
+                tensor.grad = tensor_of(new) if isinstance(new, NewTensor) else None
         for container, key, new in recipe.slots:
             container[key] = tensor_of(new)
         for function, args, kwargs in self._host_calls:
@@ -323,7 +327,7 @@ class Found(NamedTuple):
             case State(place):
                 return storages[place]
             case Given(place):
-                return self.leaves[place]._storage  # type: ignore[no-any-return]
+                return self.leaves[place]._storage
         return self.replaced[over.place]
 
 
@@ -377,9 +381,7 @@ class _Task:
             raise RefusedError("a stack of its program's arguments is in another order")
         return store
 
-    def _taker(
-        self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool
-    ) -> Any:
+    def _taker(self, roots: Sequence[Any], data: Sequence[DeviceData], sharding: Sharding, *, is_stack: bool) -> Any:
         if not all(isinstance(root, State) for root in roots):
             return None
         found = [data[root.place] for root in roots]
@@ -439,7 +441,7 @@ class _Task:
         members = []
         for place in (places,) if is_one else places:
             if place < 0:
-                members.append(found.data[run.inputs[~place].place])  # type: ignore[union-attr]  # state: of a stack
+                members.append(found.data[run.inputs[~place].place])
                 continue
             one = DeviceData(run.metas[place], sharding=sharding, maker=self._ref, source=place)
             if is_one:

@@ -287,7 +287,8 @@ class Snapshot:
             names = [
                 name
                 for name, value in vars(base).items()
-                if not (name.startswith("__") and not callable(value)) and not isinstance(value, types.GetSetDescriptorType)
+                if not (name.startswith("__") and not callable(value))
+                and not isinstance(value, types.GetSetDescriptorType)
             ]
             if base is kind:
                 found += self._hold(path, kind, Kind.CLASS, names)

@@ -130,7 +130,7 @@ class Formulas:
                 lines.append(f" if v{place} != {value!r}: return {where!r}")
         lines.append(f" return ({''.join(f'v{place}, ' for place in wanted)})")
         names = dict(_NAMES)
-        exec("\n".join(lines), names)  # noqa: S102  # of texts of this file
+        exec("\n".join(lines), names)  # of texts of this file
         return names["numbers"]  # type: ignore[return-value]
 
 
@@ -222,7 +222,8 @@ def _method(form: str, function: Callable[..., Any]) -> Callable[..., Number]:
     return lambda self, *others: self.formulas.computed(form, function, self, *others)
 
 
-for _name, (_form, _function) in {**_BINARY, **_UNARY}.items():
+_OPERATIONS: dict[str, tuple[str, Callable[..., Any]]] = {**_BINARY, **_UNARY}
+for _name, (_form, _function) in _OPERATIONS.items():
     setattr(Number, _name, _method(_form, _function))
 
 

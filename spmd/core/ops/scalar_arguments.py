@@ -63,7 +63,12 @@ def is_one_number(values: Sequence[Any]) -> bool:
     It is one operand then: XLA compiles the kernels of many tensors as one when they read the same number.
     """
     first = values[0] if values else None
-    return isinstance(first, (float, int)) and type(first) is not bool and values.count(first) == len(values) and len(set(map(type, values))) == 1
+    return (
+        isinstance(first, (float, int))
+        and type(first) is not bool
+        and values.count(first) == len(values)
+        and len(set(map(type, values))) == 1
+    )
 
 
 # Integers are passed as int64; larger ones that torch takes (for uint64, and rounded for floats) are static.

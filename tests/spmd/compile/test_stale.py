@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any
 
+import compiled_steps as steps
 import numpy as np
 import pytest
-import compiled_steps as steps
 import torch
 from compiled_steps import Training, both, training
 from torch import nn

@@ -79,7 +79,7 @@ _IMPURE = {
 _NOW = {"now", "utcnow", "today"}
 
 
-class RecordedCall:
+class ObservedCall:
     """A call of a function on leaves (tensors, numbers, anything), which ran as it is.
 
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
@@ -143,9 +143,12 @@ class RecordedCall:
         streams = _streams()
         self.first = next_serial()
         with observed(self.observation):
-            with watched([t for t in tensors if type(t) is torch.Tensor], self.counters, self.uses), self._groups():
-                with self._schedulers(), self._scalers(), self._profiled():
-                    self.result = function(self._symbolic(self.leaves))
+            on_cpu = [tensor for tensor in tensors if type(tensor) is torch.Tensor]
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(watched(on_cpu, self.counters, self.uses))
+                for context in (self._groups, self._schedulers, self._scalers, self._profiled):
+                    stack.enter_context(context())
+                self.result = function(self._symbolic(self.leaves))
             self._note_changes(held, storages, gradients)
             del held, storages, gradients, tensors, state
             syncs.sync()
@@ -170,7 +173,9 @@ class RecordedCall:
             and (change.kind not in named or change.key in self.names)
         ]
         # The tensors that the call replaces: gradients, and those in the places that have changed.
-        old: list[tuple[Any, Any, Any]] = [(tensor, None, gradient) for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)]
+        old: list[tuple[Any, Any, Any]] = [
+            (tensor, None, gradient) for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)
+        ]
         old += [(change.container, change.key, change.old) for change in changes]
         self.replaced = [
             (container, key, tensor._meta, tensor._storage.ref)
@@ -369,7 +374,7 @@ def _is_users(frame: Any) -> bool:
 
 
 def _streams() -> tuple[Any, ...]:
-    return random.getstate(), np.random.get_state()[1:3], torch.get_rng_state()
+    return random.getstate(), tuple(np.random.get_state(legacy=True))[1:3], torch.get_rng_state()
 
 
 def _differ(one: Any, other: Any) -> bool:
