@@ -22,7 +22,7 @@ from ..core.pjrt import processes
 from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.tracing import program_devices
 from ..core.sharding.value import Sharding
-from .exported import FORMAT, VERSION, Exported
+from .exported import FORMAT, VERSION, Exported, needs_flatbuffers
 from .recorded_call import Draws, RecordedCall, record
 
 
@@ -38,9 +38,9 @@ def export(
 
     The call is recorded (nothing runs): parameters, buffers, the optimizer's state and other tensors that it reads are
     the program's state, which a training step overwrites. Numbers are constants of the program, a learning rate among
-    them unless it is a tensor; the counter of Adam is state, as with `capturable=True`; a random draw takes its key from
-    the stream of the process that runs it. `save` writes the program, the values of the state and a manifest into a
-    folder, and `spmd.load_exported` runs it.
+    them unless it is a tensor; the counter of Adam is state, as with `capturable=True`; a random draw takes its key
+    from the stream of the process that runs it. `save` writes the program, the values of the state and a manifest into
+    a folder, and `spmd.load_exported` runs it.
 
     Args:
         step: a module (its forward, without gradients), an `ExportedProgram` of `torch.export`, or a function. The
@@ -64,10 +64,15 @@ def export(
     >>> torch.equal(loaded(torch.ones(3, 4, device="xla")), model(torch.ones(3, 4, device="xla")))
     True
     """
+    needs_flatbuffers("export")
     if processes.several():
-        raise NotImplementedError("export: expected one process; export the step in a process that simulates the devices")
+        raise NotImplementedError(
+            "export: expected one process; export the step in a process that simulates the devices"
+        )
     if isinstance(step, torch.export.ExportedProgram):
         step = step.module()
+        if any(tensor.device.type == "xla" for tensor in (*step.parameters(), *step.buffers())):
+            step.to("xla")
     if not callable(step):
         raise TypeError(f"export: expected a module or a function, got {type(step).__name__}")
     if isinstance(args, torch.Tensor) or not isinstance(args, (tuple, list)):
@@ -79,7 +84,9 @@ def export(
         recorded = record(step, args, kwargs or {})
     program = _Arguments(recorded)
     serialized = _serialize(recorded, program, platforms, custom_calls)
-    return Exported(serialized, _manifest(recorded, program, serialized), [source.tensor for source in recorded.sources])
+    return Exported(
+        serialized, _manifest(recorded, program, serialized), [source.tensor for source in recorded.sources]
+    )
 
 
 class _Arguments:
@@ -91,12 +98,14 @@ class _Arguments:
         self.metas = [*call.metas, *(value.meta for value in call.state)]
         unread = [sharding or graph.mesh for sharding in call.shardings]
         self.shardings: list[Sharding] = [
-            placed.get(value, fallback) if value is not None else fallback  # type: ignore[call-overload]
+            placed.get(value, fallback) if value is not None else fallback
             for value, fallback in zip(call.arguments, unread, strict=True)
         ]
         self.shardings = [one if one.devices == graph.mesh.devices else graph.mesh for one in self.shardings]
         for place, value in enumerate(call.state):
-            pinned = next((graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + place), None)
+            pinned = next(
+                (graph.pinned[root] for root, to in call.overwrites.items() if to == len(call.metas) + place), None
+            )
             self.shardings.append(placed.get(value, pinned or graph.mesh))
         order = {value: place for place, value in enumerate([*call.arguments, *call.state]) if value is not None}
         self.of_input = [order[value] for value in graph.inputs]
@@ -110,7 +119,9 @@ class _Arguments:
         return [*made, jax.ShapeDtypeStruct((2,), np.int64)] if draws.num else made
 
 
-def _serialize(call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]) -> bytes:
+def _serialize(
+    call: RecordedCall, program: _Arguments, platforms: Sequence[str] | None, custom: Sequence[str]
+) -> bytes:
     graph, draws = call.graph, call.draws
     compute = build(graph, describe)
     floats, integers = (np.array(numbers, kind) for numbers, kind in zip(pack_numbers(graph.nodes), "dq", strict=True))
@@ -147,14 +158,16 @@ def _places(draws: Draws, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def _manifest(call: RecordedCall, program: _Arguments, serialized: bytes) -> dict[str, Any]:
     graph = call.graph
     meshes = _Meshes(graph)
-    names = [("argument", path.removeprefix("['args']").removeprefix("['kwargs']")) for path in call.paths]
+    names = [("argument", path) for path in call.paths]
     names += [(source.role, source.name) for source in call.sources]
     arguments = [
         {"role": role, "name": name, **_array(meta), "sharding": meshes.text(sharding)}
         for (role, name), meta, sharding in zip(names, program.metas, program.shardings, strict=True)
     ]
     if call.draws.num:
-        arguments.append({"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None})
+        arguments.append(
+            {"role": "random", "name": "(seed, draws so far)", "dtype": "int64", "shape": [2], "sharding": None}
+        )
     results = [
         {**_array(root.meta), "sharding": None if sharding is None else meshes.text(sharding)}
         for root, sharding in zip(graph.roots, graph.pinned, strict=True)

@@ -35,7 +35,7 @@ from ..core.sharding.value import Sharding
 from ..mesh.global_mesh import get_global_mesh
 from ..mesh.mesh import Mesh
 from ..tensors.annotate import mark_sharding, reshard
-from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported
+from .exported import FORMAT, MANIFEST, PROGRAM, VERSION, WEIGHTS, Exported, needs_flatbuffers
 from .nested_values import matched, rebuild
 
 
@@ -60,6 +60,7 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
     >>> program(torch.zeros(8, 4, device="xla")).sum().item()
     32.0
     """
+    needs_flatbuffers("load_exported")
     if processes.several():
         raise NotImplementedError("load_exported: expected one process; programs of several cannot be loaded yet")
     if isinstance(path, Exported):
@@ -85,17 +86,20 @@ class LoadedProgram:
     """A program of files as a callable (see `load_exported`).
 
     Attributes:
-        manifest: see `Exported.manifest`. state: the tensors on xla that it reads besides its arguments, by name; those
-            that a training step overwrites change at each call, and may be written to.
+        manifest, serialized: see `Exported`.
+        state: the tensors on xla that it reads besides its arguments, by name; those that a training step overwrites
+            change at each call, and may be written to.
     """
 
     def __init__(self, serialized: bytes, manifest: dict[str, Any], read: Any, mesh: Mesh | None):
-        self.manifest = manifest
+        self.manifest, self.serialized = manifest, serialized
         # Jit places arguments and results: the shardings of the file name a mesh of its own.
         self._exported = without_shardings(jax_export.deserialize(bytearray(serialized)))
         self._shardy = manifest["program"]["partitioner"] == "shardy"
         if use_shardy_partitioner is None and not self._shardy:
-            raise ValueError(f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again")
+            raise ValueError(
+                f"load_exported: exported for GSPMD, which jax {jax.__version__} has no more; export it again"
+            )
         self._order = _devices(manifest, mesh)
         platform = devices()[self._order[0]].platform
         if platform not in manifest["program"]["platforms"]:
@@ -132,9 +136,9 @@ class LoadedProgram:
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
         several = len({(one.device_ids, one.mesh_shape, one.axis_names) for one in self._shardings}) > 1
-        with program_devices(self._order if several else None), compiler_context():
-            with contextlib.nullcontext() if use_shardy_partitioner is None else use_shardy_partitioner(self._shardy):
-                yield
+        partitioner = use_shardy_partitioner or contextlib.nullcontext
+        with program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
+            yield
 
     def _compiled(self, platform: str) -> Any:
         """The compiled program. Arguments that a result of the same layout replaces are donated, if they are state."""
@@ -158,12 +162,12 @@ class LoadedProgram:
         """Runs the program on these arguments; a sync. Results have no gradient."""
         if recording() is not None:
             raise AbstractError(f"a loaded program is called at {user_line()}, in a step that is recorded and not run")
-        where = "the call of a loaded program"
-        given = matched(self.manifest["inputs"], {"args": args, "kwargs": kwargs}, where)
+        inputs = self.manifest["inputs"]
+        given = [*matched(inputs["args"], args, "args"), *matched(inputs["kwargs"], kwargs, "kwargs")]
         for place, tensor in enumerate(given):
             self._check(place, tensor)
         with torch.no_grad():
-            placed = [self._placed(place, tensor) for place, tensor in enumerate(given)]
+            placed: list[Any] = [self._placed(place, tensor) for place, tensor in enumerate(given)]
         tensors = [*placed, *self.state.values()]
         sync()
         with contextlib.ExitStack() as leases:
@@ -207,12 +211,12 @@ class LoadedProgram:
                 f"{tensor.dtype} of shape {list(tensor.shape)}; export the call with these shapes, too"
             )
 
-    def _placed(self, place: int, tensor: XlaTensor) -> XlaTensor:
+    def _placed(self, place: int, tensor: Any) -> torch.Tensor:
         """The argument in the layout of the program."""
         layout = self._shardings[place]
         if tensor._view is None and sharding_now(tensor) is layout:
             return tensor
-        return reshard(tensor.detach(), layout)  # type: ignore[return-value]
+        return reshard(tensor.detach(), layout)
 
     def _draw(self) -> tuple[int, int]:
         """The place in the stream of draws of this call, which takes as many as the exported one."""
@@ -232,6 +236,10 @@ class LoadedProgram:
     def _meshes(self) -> list[Sharding]:
         """The program's meshes over these devices."""
         return list(dict.fromkeys(one.replicated() for one in self._shardings))
+
+    def save(self, path: str | Path) -> None:
+        """Writes the program with its state as it is now, as `Exported.save` does."""
+        Exported(self.serialized, self.manifest, list(self.state.values())).save(path)
 
     def stablehlo(self) -> str:
         """The program as text."""

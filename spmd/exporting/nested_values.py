@@ -66,7 +66,7 @@ def rebuild(description: Description, tensor: Callable[[int], Any]) -> Any:
     if "dict" in description:
         return {key: rebuild(item, tensor) for key, item in description["dict"]}
     if "named tuple" in description:
-        made = namedtuple(description["named tuple"], description["fields"])  # type: ignore[misc]  # noqa: PYI024
+        made = namedtuple(description["named tuple"], description["fields"])  # type: ignore[misc]
         return made(*(rebuild(item, tensor) for item in description["items"]))
     if "list" in description:
         return [rebuild(item, tensor) for item in description["list"]]
@@ -88,7 +88,7 @@ def _match(description: Description, given: Any, where: str, found: list[torch.T
     elif "value" in description or "text" in description:
         wanted = description.get("value", description.get("text"))
         value = str(given) if "text" in description else given
-        if type(value) is not type(wanted) or not (value == wanted or value != value and wanted != wanted):
+        if type(value) is not type(wanted) or not (value == wanted or (value != value and wanted != wanted)):
             raise _differ(where, f"{wanted!r}, which is part of the program", _shown(given))
     elif "dict" in description:
         fields, keys = _fields(given), [key for key, _ in description["dict"]]
@@ -97,7 +97,9 @@ def _match(description: Description, given: Any, where: str, found: list[torch.T
         for key, item in description["dict"]:
             _match(item, fields[key], f"{where}[{key!r}]", found)
     else:
-        items: Sequence[Description] = next(description[kind] for kind in ("items", "list", "tuple") if kind in description)
+        items: Sequence[Description] = next(
+            description[kind] for kind in ("items", "list", "tuple") if kind in description
+        )
         if not isinstance(given, (list, tuple)) or len(given) != len(items):
             raise _differ(where, f"a list or tuple of {len(items)}", _shown(given))
         for place, (item, value) in enumerate(zip(items, given, strict=True)):

@@ -1,10 +1,13 @@
 """A call recorded as one graph, its arguments, the state that it reads and overwrites, and its random draws."""
 
+import inspect
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import nn
 
 from ..core.base import seed
 from ..core.engine import abstract
@@ -55,14 +58,15 @@ class Draws:
 class RecordedCall:
     """A call as a graph.
 
-    inputs, outputs: the nested structures that it takes and returns. paths: of the tensors among its arguments.
+    inputs: the nested structures that it takes, `args` and `kwargs`; outputs: that it returns. paths, metas, shardings:
+    of the tensors among its arguments (no sharding: unannotated).
     arguments, state: by place, the input of the graph, None for one that is not read; `sources` has the state's values.
     overwrites: by root of the graph, the argument (`place`) or state (`len(arguments) + place`) that takes it.
     results: by returned tensor the root that it is, or ~place of the argument or state that it is unchanged.
     """
 
     graph: Graph
-    inputs: Description
+    inputs: dict[str, Description]
     outputs: Description
     paths: list[str]
     metas: list[Any]
@@ -81,11 +85,11 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     Raises ValueError for a call that is more than one program, or that differs from call to call.
     """
     leaves: list[tuple[str, torch.Tensor]] = []
-    inputs = describe({"args": tuple(args), "kwargs": dict(kwargs)}, "", leaves)
+    inputs = {"args": describe(tuple(args), "args", leaves), "kwargs": describe(dict(kwargs), "kwargs", leaves)}
     sync()
     stand_ins: dict[int, XlaTensor] = {}
     given = [stand_ins.setdefault(id(tensor), _without_data(tensor)) for _, tensor in leaves]
-    call = rebuild(inputs, lambda place: given[place])
+    call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
     optimizers = Reachable(step, None).optimizers
     recording = abstract.Recording()
     with ready(optimizers):
@@ -99,10 +103,11 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                     break
             else:
                 raise ValueError(
-                    f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported must do "
-                    "the same at each call: pass what changes as an argument"
+                    f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported must "
+                    "do the same at each call: pass what changes as an argument"
                 )
-            call_recorded = _read(taken[-2], taken[-1], inputs, [path for path, _ in leaves], given, names, recording)
+            paths = _named_as_parameters(step, [path for path, _ in leaves])
+            call_recorded = _read(taken[-2], taken[-1], inputs, paths, given, names, recording)
     for source in call_recorded.sources:
         if source.tensor.is_meta:
             raise ValueError(
@@ -112,6 +117,26 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 
 
 _MOST_CALLS = 4
+_PATH = re.compile(r"args\[(\d+)\](.*)|kwargs\['(.*?)'\](.*)")
+
+
+def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
+    """The paths of arguments with the names of the function's parameters where it has them: `x` for `args[0]`."""
+    signature = inspect.signature(step.forward if isinstance(step, nn.Module) else step)
+    own = [
+        one.name
+        for one in signature.parameters.values()
+        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
+    ]
+    found = []
+    for path in paths:
+        place, rest, keyword, rest_of_keyword = _PATH.fullmatch(path).groups()  # type: ignore[union-attr]
+        if keyword is not None:
+            path = keyword + rest_of_keyword
+        elif int(place) < len(own):
+            path = own[int(place)] + rest
+        found.append(path)
+    return found
 
 
 def _without_data(tensor: torch.Tensor) -> XlaTensor:
@@ -130,7 +155,7 @@ class _Taken:
 
     graph: Graph
     outputs: Description
-    leaves: list[torch.Tensor]
+    leaves: list[Any]
     storages: list[Storage]
     state: dict[Storage, DeviceData]
     before: list[Any]
@@ -181,7 +206,7 @@ def _whole(tensor: XlaTensor) -> XlaTensor:
 def _read(
     first: _Taken,
     last: _Taken,
-    inputs: Description,
+    inputs: dict[str, Description],
     paths: list[str],
     given: Sequence[XlaTensor],
     names: StateNames,
@@ -199,7 +224,7 @@ def _read(
     state = [*read, *only_written]
     before = dict(zip(last.graph.inputs, first.graph.inputs, strict=True))
     made = set(recording.made)
-    sources = []
+    sources: list[State] = []
     for value in state:
         holder = value.holder() if value.holder is not None else None
         storage = next((storage for storage, old in last.state.items() if old is value), holder)
@@ -209,11 +234,11 @@ def _read(
         root: place_of[last.state[storage]] for root, storage in enumerate(last.storages) if storage in last.state
     }
     roots = {storage: root for root, storage in enumerate(last.storages)}
-    results = [roots.get(tensor._storage, None) for tensor in last.leaves]  # type: ignore[attr-defined]
-    unchanged = {storage: place for place, tensor in enumerate(given) for storage in [tensor._storage]}
-    for place, tensor in enumerate(last.leaves):
-        if results[place] is None:
-            results[place] = _unchanged(tensor, unchanged, sources, len(given))
+    unchanged = {tensor._storage: place for place, tensor in enumerate(given)}
+    results = [
+        roots[tensor._storage] if tensor._storage in roots else _unchanged(tensor, unchanged, sources, len(given))
+        for tensor in last.leaves
+    ]
     return RecordedCall(
         graph, inputs, last.outputs, paths, [tensor._meta for tensor in given],
         [tensor._storage.sharding for tensor in given], arguments, state, sources, overwrites, results, draws,
@@ -245,7 +270,9 @@ def _source(
             "such as a momentum buffer, or that each call replaces by a new tensor); call the step once before the "
             "export, and write state in place"
         )
-    if value.host is not None and (before is None or before.host is None or value.host.tobytes() != before.host.tobytes()):
+    if value.host is not None and (
+        before is None or before.host is None or value.host.tobytes() != before.host.tobytes()
+    ):
         raise ValueError(
             f"export: the step makes data of {value.meta!r} on the host that differs from call to call; pass it as an "
             "argument"
@@ -256,7 +283,9 @@ def _source(
 def _draws(first: _Taken, last: _Taken) -> Draws:
     """Which scalar arguments are keys of draws; raises ValueError where another one has changed."""
     (floats, integers), (floats_after, integers_after) = first.numbers, last.numbers
-    changed = [place for place, pair in enumerate(zip(floats, floats_after, strict=True)) if pair[0].hex() != pair[1].hex()]
+    changed = [
+        place for place, pair in enumerate(zip(floats, floats_after, strict=True)) if pair[0].hex() != pair[1].hex()
+    ]
     if changed:
         raise _changes(last.graph, "f", changed[0], floats[changed[0]], floats_after[changed[0]])
     seeds, counts = [], {}

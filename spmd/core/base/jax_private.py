@@ -135,7 +135,7 @@ def dump_executable(compiled: Any) -> bytes:
 
 
 def without_shardings(exported: Any) -> Any:
-    """Returns a `jax.export.Exported` with no shardings of arguments and results but those in its StableHLO. 0.10, 0.11.
+    """Returns a `jax.export.Exported` without shardings of arguments and results but those in its StableHLO.
 
     jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses another mesh, and a
     named sharding has lost its order of devices.
