@@ -136,7 +136,7 @@ class LoadedProgram:
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
         several = len({(one.device_ids, one.mesh_shape, one.axis_names) for one in self._shardings}) > 1
-        partitioner = use_shardy_partitioner or contextlib.nullcontext
+        partitioner = contextlib.nullcontext if use_shardy_partitioner is None else use_shardy_partitioner
         with program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
             yield
 

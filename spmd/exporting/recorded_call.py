@@ -87,8 +87,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
     leaves: list[tuple[str, torch.Tensor]] = []
     inputs = {"args": describe(tuple(args), "args", leaves), "kwargs": describe(dict(kwargs), "kwargs", leaves)}
     sync()
-    stand_ins: dict[int, XlaTensor] = {}
-    given = [stand_ins.setdefault(id(tensor), _without_data(tensor)) for _, tensor in leaves]
+    given = [_without_data(tensor) for _, tensor in leaves]  # one passed twice may be two in another call
     call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
     optimizers = Reachable(step, None).optimizers
     recording = abstract.Recording()
@@ -122,12 +121,11 @@ _PATH = re.compile(r"args\[(\d+)\](.*)|kwargs\['(.*?)'\](.*)")
 
 def _named_as_parameters(step: Any, paths: Sequence[str]) -> list[str]:
     """The paths of arguments with the names of the function's parameters where it has them: `x` for `args[0]`."""
-    signature = inspect.signature(step.forward if isinstance(step, nn.Module) else step)
-    own = [
-        one.name
-        for one in signature.parameters.values()
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-    ]
+    try:
+        parameters = inspect.signature(step.forward if isinstance(step, nn.Module) else step).parameters.values()
+    except ValueError:  # a function of C++ has none
+        return list(paths)
+    own = [one.name for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
     found = []
     for path in paths:
         place, rest, keyword, rest_of_keyword = _PATH.fullmatch(path).groups()  # type: ignore[union-attr]
@@ -218,7 +216,7 @@ def _read(
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
     draws = _draws(first, last)
     arguments = [value if value in graph.inputs else None for value in last.before]
-    of_argument = {value: place for place, value in reversed([*enumerate(last.before)])}
+    of_argument = {value: place for place, value in enumerate(last.before)}
     read = [value for value in graph.inputs if value not in of_argument]
     only_written = [value for value in last.state.values() if value not in of_argument and value not in read]
     state = [*read, *only_written]
