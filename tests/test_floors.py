@@ -18,8 +18,8 @@ CORE_FOLDERS = (
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
-    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "dtensor")),
-    *(f"spmd.{folder}" for folder in ("planning", "exporting", "torch_xla", "suggestions", "reports", "compat")),
+    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "planning")),
+    *(f"spmd.{folder}" for folder in ("exporting", "torch_xla", "dtensor", "suggestions", "reports", "compat")),
     "spmd.frameworks",
 )
 # Folders that know values and no tensors.

@@ -18,6 +18,7 @@ from ..core.compile.options import options_of, platform_of
 from ..core.ir.graph import Graph, pack_numbers
 from ..core.ir.source import describe
 from ..core.lower.build import build
+from ..core.lower.constants import has_complex
 from ..core.pjrt import processes
 from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.tracing import program_devices
@@ -187,6 +188,7 @@ def _manifest(call: RecordedCall, program: _Arguments, serialized: bytes) -> dic
             "partitioner": config.partitioner,
             "compiler_options": {platform_of(graph): options_of(graph)},
             "num_draws": call.draws.num,
+            "has_complex": has_complex(graph),
         },
         "num_devices": len(graph.mesh.device_ids),
         "device_ids": list(graph.mesh.device_ids),

@@ -26,6 +26,7 @@ from ..core.ir.source import user_frame, user_line
 from ..core.lazy.constraints import sharding_now
 from ..core.lazy.storage import LOCK, Storage
 from ..core.lazy.tensor import XlaTensor, wrap
+from ..core.lower.constants import hide
 from ..core.pjrt import processes, runs, transfer
 from ..core.pjrt.devices import devices
 from ..core.sharding.partitioner import compiler_context
@@ -47,8 +48,8 @@ def load_exported(path: str | Path | Exported, mesh: Mesh | None = None) -> "Loa
 
     Args:
         path: the folder, or a program that was not saved, which is run on a copy of its state.
-        mesh: devices as many as the program was exported for, of any axes: the program's own axes are laid over them in
-            the mesh's order. Arguments are resharded to what the program takes. None: the mesh of `with mesh:` or
+        mesh: devices as many as the program was exported for, of any axes: in the mesh's order they take the places
+            of the program's. Arguments are resharded to what the program takes. None: the mesh of `with mesh:` or
             `set_global_mesh` if it has as many devices, else the devices of the export.
 
     Raises FileNotFoundError, ValueError for another number of devices, another platform, a newer format, or files that
@@ -111,6 +112,9 @@ class LoadedProgram:
         self._shardings = [self._sharding(one["sharding"]) for one in given]
         self._metas = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in given]
         self._results = [dense_meta(tuple(one["shape"]), _dtype(one)) for one in manifest["results"]]
+        self._pinned = [
+            None if one["sharding"] is None else self._sharding(one["sharding"]) for one in manifest["results"]
+        ]
         self._num_given = sum(one["role"] == "argument" for one in given)
         self._num_draws: int = manifest["program"]["num_draws"]
         held = [place for place, one in enumerate(given) if one["role"] not in ("argument", "random")]
@@ -121,12 +125,12 @@ class LoadedProgram:
         self._program = self._compiled(platform)
 
     def _sharding(self, text: dict[str, Any] | None) -> Sharding:
-        if text is None:
-            return Sharding.of(self._order, (len(self._order),), ("devices",))
-        mesh = self.manifest["meshes"][text["mesh"]]
+        mesh = self.manifest["meshes"][0 if text is None else text["mesh"]]
         ids = tuple(self._order[place] for place in mesh["device_order"])
-        spec = Spec.of(*(tuple(axes) for axes in text["spec"]))
-        return Sharding.of(ids, tuple(mesh["axes"].values()), tuple(mesh["axes"]), spec, text["memory"])
+        whole = Sharding.of(ids, tuple(mesh["axes"].values()), tuple(mesh["axes"]))
+        if text is None:
+            return whole
+        return whole.with_spec(Spec.of(*(tuple(axes) for axes in text["spec"])), text["memory"])
 
     def _loaded(self, place: int, read: Any) -> torch.Tensor:
         meta, name = self._metas[place], self.manifest["arguments"][place]["name"]
@@ -135,7 +139,7 @@ class LoadedProgram:
 
     @contextlib.contextmanager
     def _context(self) -> Iterator[None]:
-        several = len({(one.device_ids, one.mesh_shape, one.axis_names) for one in self._shardings}) > 1
+        several = len(self.manifest["meshes"]) > 1
         partitioner = contextlib.nullcontext if use_shardy_partitioner is None else use_shardy_partitioner
         with program_devices(self._order if several else None), compiler_context(), partitioner(self._shardy):
             yield
@@ -147,16 +151,18 @@ class LoadedProgram:
                 jax.ShapeDtypeStruct(one.padded_shape(meta.shape), meta.struct.dtype, sharding=one.in_program())
                 for one, meta in zip(self._shardings, self._metas, strict=True)
             ]
-            results = self.manifest["results"]
-            out = [None if one["sharding"] is None else self._sharding(one["sharding"]).in_program() for one in results]
-            whole = Sharding.of(self._order, (len(self._order),), ("devices",))
+            out = [None if sharding is None else sharding.in_program() for sharding in self._pinned]
+            whole = self._sharding(None)
             for place, meta in enumerate(self._results):
                 if out[place] is None and any(dim % len(self._order) for dim in meta.shape):
                     out[place] = whole.in_program()  # jax accepts no sharded array that the devices do not divide
             donated = sorted({place for place in self._overwrites.values() if place >= self._num_given})
             jitted = jax.jit(self._exported.call, out_shardings=tuple(out), donate_argnums=donated, keep_unused=True)
             options = self.manifest["program"]["compiler_options"].get(platform, {})
-            return jitted.lower(*self._structs).compile(compiler_options=options)
+            lowered = jitted.lower(*self._structs)
+            if self.manifest["program"]["has_complex"]:
+                hide(lowered.compiler_ir())
+            return lowered.compile(compiler_options=options)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs the program on these arguments; a sync. Results have no gradient."""
@@ -225,13 +231,10 @@ class LoadedProgram:
 
     def _taken(self, place: int, array: jax.Array) -> torch.Tensor:
         """A result as a tensor, in its logical shape."""
-        meta, text = self._results[place], self.manifest["results"][place]["sharding"]
-        if text is None:
-            sharding = Sharding.from_jax(array.sharding, len(meta.shape), [one.replicated() for one in self._meshes()])
-        else:
-            sharding = self._sharding(text)
+        meta, pinned = self._results[place], self._pinned[place]
+        sharding = pinned or Sharding.from_jax(array.sharding, len(meta.shape), self._meshes())
         data = DeviceData(meta, buffer=_spelled(array, sharding.jax), sharding=sharding, source=user_frame())
-        return wrap(meta, Storage(data, meta, None if text is None else sharding))
+        return wrap(meta, Storage(data, meta, pinned))
 
     def _meshes(self) -> list[Sharding]:
         """The program's meshes over these devices."""

@@ -12,24 +12,24 @@ Description = dict[str, Any]
 _PLAIN = (bool, int, float, str, type(None))
 
 
-def describe(value: Any, where: str, leaves: list[tuple[str, torch.Tensor]]) -> Description:
-    """Returns the description of a nested value, and adds its tensors, with their paths, to `leaves`.
+def describe(value: Any, where: str, found: list[tuple[str, torch.Tensor]]) -> Description:
+    """Returns the description of a nested value, and adds its tensors, with their paths, to `found`.
 
     Lists, tuples, named tuples and dicts come back as such; a dataclass or another mapping as a dict of its fields.
     Raises TypeError for any other object.
     """
     if isinstance(value, torch.Tensor):
-        leaves.append((where, value))
-        return {"tensor": len(leaves) - 1}
+        found.append((where, value))
+        return {"tensor": len(found) - 1}
     if isinstance(value, _PLAIN):
         return {"value": value}
     if isinstance(value, (torch.dtype, torch.device, torch.memory_format)):
         return {"text": str(value)}
     if _is_named(value):
-        items = [describe(item, f"{where}.{name}", leaves) for name, item in zip(value._fields, value, strict=True)]
+        items = [describe(item, f"{where}.{name}", found) for name, item in zip(value._fields, value, strict=True)]
         return {"named tuple": type(value).__name__, "fields": list(value._fields), "items": items}
     if isinstance(value, (list, tuple)):
-        items = [describe(item, f"{where}[{place}]", leaves) for place, item in enumerate(value)]
+        items = [describe(item, f"{where}[{place}]", found) for place, item in enumerate(value)]
         return {"list" if isinstance(value, list) else "tuple": items}
     fields = _fields(value)
     if fields is None:
@@ -40,7 +40,7 @@ def describe(value: Any, where: str, leaves: list[tuple[str, torch.Tensor]]) -> 
     bad = [key for key in fields if not isinstance(key, (str, int))]
     if bad:
         raise TypeError(f"export: {where} has the key {bad[0]!r}; keys of dicts must be strings or integers")
-    return {"dict": [[key, describe(item, f"{where}[{key!r}]", leaves)] for key, item in fields.items()]}
+    return {"dict": [[key, describe(item, f"{where}[{key!r}]", found)] for key, item in fields.items()]}
 
 
 def _is_named(value: Any) -> bool:

@@ -84,10 +84,10 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
 
     Raises ValueError for a call that is more than one program, or that differs from call to call.
     """
-    leaves: list[tuple[str, torch.Tensor]] = []
-    inputs = {"args": describe(tuple(args), "args", leaves), "kwargs": describe(dict(kwargs), "kwargs", leaves)}
+    tensors: list[tuple[str, torch.Tensor]] = []
+    inputs = {"args": describe(tuple(args), "args", tensors), "kwargs": describe(dict(kwargs), "kwargs", tensors)}
     sync()
-    given = [_without_data(tensor) for _, tensor in leaves]  # one passed twice may be two in another call
+    given = [_without_data(tensor) for _, tensor in tensors]  # one passed twice may be two in another call
     call = {part: rebuild(description, given.__getitem__) for part, description in inputs.items()}
     optimizers = Reachable(step, None).optimizers
     recording = abstract.Recording()
@@ -105,7 +105,7 @@ def record(step: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
                     f"export: the step recorded another program at each of {_MOST_CALLS} calls; what is exported must "
                     "do the same at each call: pass what changes as an argument"
                 )
-            paths = _named_as_parameters(step, [path for path, _ in leaves])
+            paths = _named_as_parameters(step, [path for path, _ in tensors])
             call_recorded = _read(taken[-2], taken[-1], inputs, paths, given, names, recording)
     for source in call_recorded.sources:
         if source.tensor.is_meta:
@@ -153,7 +153,7 @@ class _Taken:
 
     graph: Graph
     outputs: Description
-    leaves: list[Any]
+    returned: list[Any]
     storages: list[Storage]
     state: dict[Storage, DeviceData]
     before: list[Any]
@@ -173,12 +173,12 @@ def _take(
             "export: the step syncs before it ends (spmd.sync(), torch_xla.sync() or a read of a value), so that it is "
             "several programs; one is exported: take the sync out of it"
         )
-    leaves: list[tuple[str, torch.Tensor]] = []
-    outputs = describe(result, "the result", leaves)
-    for path, tensor in leaves:
+    tensors: list[tuple[str, torch.Tensor]] = []
+    outputs = describe(result, "the result", tensors)
+    for path, tensor in tensors:
         if not isinstance(tensor, XlaTensor):
             raise TypeError(f"export: {path} is on {tensor.device}; a program returns tensors of the device xla")
-    returned = [_whole(tensor) for _, tensor in leaves]  # type: ignore[arg-type]
+    returned = [_whole(tensor) for _, tensor in tensors]  # type: ignore[arg-type]
     written = {storage: storage.data for storage in pending() if storage.data is not None}
     wanted = dict.fromkeys([*(tensor._storage for tensor in returned), *written])
     roots = roots_of(wanted)
@@ -210,7 +210,7 @@ def _read(
     names: StateNames,
     recording: abstract.Recording,
 ) -> RecordedCall:
-    """What two equal recordings say."""
+    """Compares two equal recordings, and reads a call from them."""
     graph = last.graph
     if first.outputs != last.outputs:
         raise ValueError("export: the step returned another structure, or another number in it, at its next call")
@@ -235,7 +235,7 @@ def _read(
     unchanged = {tensor._storage: place for place, tensor in enumerate(given)}
     results = [
         roots[tensor._storage] if tensor._storage in roots else _unchanged(tensor, unchanged, sources, len(given))
-        for tensor in last.leaves
+        for tensor in last.returned
     ]
     return RecordedCall(
         graph, inputs, last.outputs, paths, [tensor._meta for tensor in given],
@@ -294,7 +294,7 @@ def _draws(first: _Taken, last: _Taken) -> Draws:
             counts[place] = min(one, other)
         elif one != other:
             raise _changes(last.graph, "i", place, one, other)
-    return Draws(tuple(seeds), counts, last.num_draws)
+    return Draws(tuple(seeds), counts, last.num_draws) if seeds or counts else Draws()
 
 
 def _changes(graph: Graph, kind: str, place: int, one: float, other: float) -> ValueError:

@@ -25,6 +25,9 @@ class StateNames:
             for name, tensor in _tensors_of(root):
                 self._add(name, "parameter" if id(tensor) in parameters else "buffer", tensor)
         for optimizer in reachable.optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                for key, value in group.items():  # a learning rate
+                    self._add(f"optimizer.groups.{number}.{key}", "optimizer state", value)
             for parameter, state in optimizer.state.items():
                 for key, tensor in state.items() if isinstance(state, dict) else ():
                     self._add(f"optimizer.{self._name_of(parameter)}.{key}", "optimizer state", tensor)

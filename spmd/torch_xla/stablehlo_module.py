@@ -15,7 +15,7 @@ from ..exporting import Exported, LoadedProgram, export, load_exported
 
 @dataclass
 class StableHLOExportOptions:
-    """What is exported, and how, by PyTorch/XLA's names.
+    """Options of an export, by PyTorch/XLA's names.
 
     override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example inputs.
     custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have. save_weights: True; a program here
