@@ -138,7 +138,7 @@ def without_shardings(exported: Any) -> Any:
     """Returns a `jax.export.Exported` without shardings of arguments and results but those in its StableHLO.
 
     jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses another mesh, and a
-    named sharding has lost its order of devices.
+    named sharding has lost its order of devices. 0.10, 0.11, 0.12.
     """
     ins, outs = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
     return dataclasses.replace(

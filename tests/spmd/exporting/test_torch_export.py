@@ -90,6 +90,31 @@ class TestRuns:
         check(module(IDS)["y"], net(IDS)["y"])
 
 
+class TestFromDevice:
+    """A model on xla is exported, through a copy on the CPU; the program has the model's own tensors."""
+
+    @pytest.mark.parametrize("strict", [False, True])
+    def test_runs(self, strict: bool) -> None:
+        net, ids = Net().eval(), IDS.to("xla")
+        model = copy.deepcopy(net).to("xla")
+        program = torch.export.export(model, (ids,), strict=strict)
+        module = program.module()
+        assert module.get_parameter("up.weight")._storage is model.up.weight._storage
+        check(module(ids)["y"], net(IDS)["y"])
+        assert program.example_inputs[0][0] is ids
+
+    def test_saved(self) -> None:
+        net, ids = Net().eval(), IDS.to("xla")
+        file = io.BytesIO()
+        torch.export.save(torch.export.export(copy.deepcopy(net).to("xla"), (ids,)), file)
+        file.seek(0)
+        check(torch.export.load(file).module()(ids)["y"], net(IDS)["y"])
+
+    def test_two_devices(self) -> None:
+        with pytest.raises(RuntimeError, match=r"expected the model and its arguments on one device"):
+            torch.export.export(Net(), (IDS.to("xla"),))
+
+
 class TestSharded:
     """Marks, rules and FSDP find the parameters by their names."""
 
