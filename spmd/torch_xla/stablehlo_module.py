@@ -19,7 +19,8 @@ class StableHLOExportOptions:
 
     override_tracing_arguments, override_tracing_kwargs: arguments in place of the program's example inputs.
     custom_ops_allowed_in_graph: targets of custom calls that the StableHLO may have. save_weights: True; a program here
-    has its weights beside it.
+    has its weights next to it. The others are taken and change nothing: text and the lines of ops are always there,
+    constants are part of the program.
 
     >>> import spmd
     >>> spmd.torch_xla.StableHLOExportOptions().save_weights
@@ -30,6 +31,9 @@ class StableHLOExportOptions:
     override_tracing_kwargs: Mapping[str, Any] | None = None
     save_weights: bool = True
     custom_ops_allowed_in_graph: set[str] = field(default_factory=set)
+    include_human_readable_text: bool = True
+    inline_all_constant: bool = True
+    export_node_metadata: bool = False
 
     def __post_init__(self) -> None:
         if not self.save_weights:

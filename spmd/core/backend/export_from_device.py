@@ -1,4 +1,4 @@
-"""`torch.export.export` of a model on the device: a copy on the CPU is traced, the program has the model's own tensors."""
+"""`torch.export.export` of a model on the device: a copy on the CPU is traced; the program has the model's tensors."""
 
 import copy
 import functools

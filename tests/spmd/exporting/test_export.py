@@ -294,6 +294,11 @@ class TestRefused:
         with pytest.raises(ValueError, match=r"weight is on meta"):
             spmd.export(nn.Linear(2, 2, device="meta"), (torch.ones(1, 2),))
 
+    def test_without_flatbuffers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'torch-spmd\[export\]'"):
+            spmd.export(torch.cos, (torch.ones(2),))
+
     def test_results(self) -> None:
         with pytest.raises(TypeError, match=r"the result is a set"):
             spmd.export(lambda x: {x * 2}, (torch.ones(2),))
