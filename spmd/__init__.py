@@ -30,6 +30,10 @@ from .core.pjrt.agreement import ProcessError as ProcessError
 from .core.pjrt.host import no_host_transfer as no_host_transfer
 from .core.sharding.value import Sharding as Sharding
 from .data import DataLoader as DataLoader
+from .exporting import Exported as Exported
+from .exporting import LoadedProgram as LoadedProgram
+from .exporting import export as export
+from .exporting import load_exported as load_exported
 from .frameworks.choice import use as use
 from .manual.shard_map import shard_map as shard_map
 from .mesh.hybrid_mesh import HybridMesh as HybridMesh

@@ -130,6 +130,20 @@ def moves_of_lazy_modules() -> None:
 
 
 @program
+def exported_programs() -> None:
+    class Made(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.arange(2.0, device=x.device)
+
+    exported = torch.export.export(nn.Sequential(nn.Linear(2, 2), Made()), (torch.ones(3, 2),))
+    show(exported.module().to(torch.float64).code, exported.module()(torch.ones(3, 2)).shape)
+    moved = torch.export.unflatten(exported).to("cpu")
+    print(moved, torch.export.export.__name__, exported.graph_signature)
+    with contextlib.suppress(Exception):
+        torch.export.export(nn.Linear(2, 2), [torch.ones(3, 2)])
+
+
+@program
 def registered_buffers() -> None:
     handle = register_module_buffer_registration_hook(lambda module, name, buffer: print(type(module), name, buffer))
     module = nn.BatchNorm1d(2)

@@ -18,8 +18,9 @@ CORE_FOLDERS = (
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
-    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "torch_xla")),
-    *(f"spmd.{folder}" for folder in ("dtensor", "planning", "suggestions", "reports", "compat", "frameworks")),
+    *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "planning")),
+    *(f"spmd.{folder}" for folder in ("exporting", "torch_xla", "dtensor", "suggestions", "reports", "compat")),
+    "spmd.frameworks",
 )
 # Folders that know values and no tensors.
 BELOW_TENSORS = CORE_FOLDERS[: CORE_FOLDERS.index("lazy")]

@@ -16,14 +16,14 @@ from spmd import P
 
 NAMES = {
     spmd: (
-        "AbstractError BodyError DataLoader HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError "
-        "RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond config device "
-        "device_ids eager explain from_local_shards from_process_local full_state_dict full_tensor get_hlo "
-        "get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
-        "local_shards manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile "
-        "offload_optimizer on_sync place_to_device place_to_host plan process_count process_index reduce_gradient_in "
-        "register_lowering register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding "
-        "simulate suggest sync use use_sharding while_loop"
+        "AbstractError BodyError DataLoader Exported HybridMesh LayersDifferError LoadedProgram Mesh P PartitionSpec "
+        "Plan ProcessError RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding cond "
+        "config device device_ids eager explain export from_local_shards from_process_local full_state_dict "
+        "full_tensor get_hlo get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint "
+        "load_exported load_local_shards_ local_shards manual_seed mark_dynamic mark_sharding nan_guard "
+        "no_host_transfer no_recompile offload_optimizer on_sync place_to_device place_to_host plan process_count "
+        "process_index reduce_gradient_in register_lowering register_units remat reshard residence scan scan_layers "
+        "shard_as shard_map show_sharding simulate suggest sync use use_sharding while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.compat: "install uninstall",
@@ -43,9 +43,10 @@ NAMES = {
     ),
     spmd.torch_xla: (
         "DeviceAttributes EinsumLinear HybridMesh MarkShardingFunction Mesh P PartitionSpec ShardingSpec ShardingType "
-        "XLAShard XLAShardedTensor add_step_closure annotate_custom_sharding apply_backward_optimization_barrier "
-        "apply_xla_patch_to_nn_linear clear_sharding construct_v1_sharding_str device_attributes "
-        "disable_manual_sharding enable_manual_sharding get_1d_mesh get_global_mesh mark_sharding "
+        "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo save_as_stablehlo "
+        "save_torch_model_as_stablehlo XLAShard XLAShardedTensor add_step_closure annotate_custom_sharding "
+        "apply_backward_optimization_barrier apply_xla_patch_to_nn_linear clear_sharding construct_v1_sharding_str "
+        "device_attributes disable_manual_sharding enable_manual_sharding get_1d_mesh get_global_mesh mark_sharding "
         "mark_sharding_with_gradients mark_step optimization_barrier_ set_global_mesh shard_as stablehlo_custom_call "
         "unwrap_sharded_tensor visualize_sharding visualize_tensor_sharding wrap_as_sharded_tensor wrap_if_sharded"
     ),
@@ -145,6 +146,16 @@ SIGNATURES = {
     spmd.torch_xla.add_step_closure: "(closure, args=(), run_async=False)",
     spmd.torch_xla.annotate_custom_sharding: "(tensor, mesh, partition_spec=None)",
     spmd.from_local_shards: "(shards, mesh, partition_spec=None, shape=None)",
+    spmd.export: "(step, args=(), kwargs=None, *, platforms=None, custom_calls=())",
+    spmd.Exported.save: "(self, path)",
+    spmd.Exported.state: "(self)",
+    spmd.Exported.stablehlo: "(self)",
+    spmd.load_exported: "(path, mesh=None)",
+    spmd.LoadedProgram.save: "(self, path)",
+    spmd.LoadedProgram.stablehlo: "(self)",
+    spmd.torch_xla.exported_program_to_stablehlo: "(exported_model, options=None)",
+    spmd.torch_xla.save_as_stablehlo: "(exported_model, stablehlo_dir, options=None)",
+    spmd.torch_xla.save_torch_model_as_stablehlo: "(torchmodel, args, path, options=None)",
     spmd.get_hlo: "(tensors=None)",
     spmd.load_local_shards_: "(tensor, shards)",
     spmd.torch_xla.mark_sharding_with_gradients: "(tensor, mesh, partition_spec=None)",

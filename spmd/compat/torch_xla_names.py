@@ -162,6 +162,11 @@ NAMES: dict[str, dict[str, str]] = {
     },
     "torch_xla.amp": _same("spmd.torch_xla.syncfree", "GradScaler autocast"),
     "torch_xla.amp.syncfree": _same("spmd.torch_xla.syncfree", "Adam AdamW SGD"),
+    "torch_xla.stablehlo": _same(
+        "spmd.torch_xla",
+        "StableHLOExportOptions StableHLOGraphModule exported_program_to_stablehlo save_as_stablehlo "
+        "save_torch_model_as_stablehlo",
+    ),
     "torch_xla.utils": {},
     "torch_xla.utils.checkpoint": {
         **_same(_LOOPS, "checkpoint"),
@@ -206,6 +211,5 @@ HINTS: dict[str, str] = {
         "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict initialises the state"
     ),
     "torch_xla.experimental.fori_loop.fori_loop": "spmd.scan (of a known length) or spmd.while_loop",
-    "torch_xla.stablehlo": "spmd.get_stablehlo has the StableHLO of recorded values",
     "torch_xla.test": "it is PyTorch/XLA's own test helpers",
 }

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.parameter import UninitializedTensorMixin  # type: ignore[attr-defined]  # its stub has not
 from torch.utils._pytree import tree_leaves
 
+from ..core.backend.exported_graphs import follow
 from ..core.backend.swap import exchange
 from ..core.base import seed
 from ..core.engine import abstract
@@ -95,6 +96,7 @@ def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
     as in a run.
     """
     exchanged: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    roots: list[nn.Module] = []
 
     def stand_in(tensor: Any, made: Callable[[torch.Tensor], torch.Tensor]) -> None:
         if isinstance(tensor, torch.Tensor) and _is_elsewhere(tensor) and id(tensor) not in exchanged:
@@ -121,11 +123,14 @@ def without_data(reachable: Reachable, arguments: Any) -> Iterator[None]:
             stand_in(tensor, lambda tensor: tensor.detach().to("xla"))
         for root in outermost(reachable.modules):
             if any(id(tensor) in exchanged for tensor in (*root.parameters(), *root.buffers())):
+                roots.append(root)
                 moved(root)
         yield
     finally:
         for tensor, made in reversed(exchanged.values()):
             exchange(tensor, made)
+        for root in roots:
+            follow(root)
 
 
 def _is_elsewhere(tensor: torch.Tensor) -> bool:

@@ -47,3 +47,8 @@ from .sharded_tensor import wrap_as_sharded_tensor as wrap_as_sharded_tensor
 from .sharded_tensor import wrap_if_sharded as wrap_if_sharded
 from .sharding_spec import ShardingSpec as ShardingSpec
 from .sharding_spec import ShardingType as ShardingType
+from .stablehlo_module import StableHLOExportOptions as StableHLOExportOptions
+from .stablehlo_module import StableHLOGraphModule as StableHLOGraphModule
+from .stablehlo_module import exported_program_to_stablehlo as exported_program_to_stablehlo
+from .stablehlo_module import save_as_stablehlo as save_as_stablehlo
+from .stablehlo_module import save_torch_model_as_stablehlo as save_torch_model_as_stablehlo

@@ -21,6 +21,7 @@ from .checkpoint_hooks import join_checkpointing
 from .compiled import join_control_flow
 from .device_module import join_accelerator, join_methods, make_module
 from .dynamic_marks import join_marks
+from .export_from_device import join_export
 from .factories import register_factories
 from .generator import join_generators
 from .guard import GUARD, keep_errors_of_backward
@@ -145,6 +146,7 @@ AT_IMPORT = (
     Patch("`nn.Module._apply`", "parameters stay the same objects", "the types before and after", keep_identity),
     Patch("`nn.Module._load_from_state_dict`", "assigned state keeps its sharding", "both types", keep_annotations),
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
+    Patch("`torch.export.export`", "a copy on the CPU is traced", "the types of tensors", join_export),
     Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device argument", join_lazy_modules),
 )  # fmt: skip

@@ -22,6 +22,7 @@ from ..lazy.annotations import annotate
 from ..lazy.tensor import XlaTensor
 from ..sharding.value import Sharding
 from . import unasked_cpu
+from .exported_graphs import follow
 from .swap import swap
 from .uninitialized import is_on_device, move_uninitialized
 
@@ -175,6 +176,7 @@ def keep_identity() -> None:
             for module in self.children():
                 module._apply(fn)
         _apply_to_own(self, fn, original)
+        follow(self, fn)
         arrived = self.__dict__.get(ARRIVED)
         if arrived is not None:
             arrived(self)

@@ -132,3 +132,15 @@ def dump_executable(compiled: Any) -> bytes:
         (unloaded, jax.tree.flatten(compiled.args_info)[0], compiled._no_kwargs)
     )
     return file.getvalue()
+
+
+def without_shardings(exported: Any) -> Any:
+    """Returns a `jax.export.Exported` without shardings of arguments and results but those in its StableHLO.
+
+    jax lowers a call of a program for GSPMD as one for Shardy if its shardings are named, refuses another mesh, and a
+    named sharding has lost its order of devices. 0.10, 0.11, 0.12.
+    """
+    ins, outs = (None,) * len(exported.in_avals), (None,) * len(exported.out_avals)
+    return dataclasses.replace(
+        exported, in_shardings_hlo=ins, out_shardings_hlo=outs, _in_named_shardings=ins, _out_named_shardings=outs
+    )

@@ -25,8 +25,8 @@ from .placement import wanted
 from .syncs import Watch, sync
 
 _IN_A_PLAN = (
-    "which has no value: spmd.plan records the step and runs nothing. Give it the step alone, not the loop that prints "
-    "or reads its results"
+    "which has no value: spmd.plan and spmd.export record the step and run nothing. Give them the step alone, not the "
+    "loop that prints or reads its results"
 )
 
 

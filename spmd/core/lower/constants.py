@@ -13,14 +13,20 @@ def hide_complex_constants(graph: Graph, module: Any) -> None:
     XLA replaces the sum over devices of an array of one number by an array of another; for a complex one it makes that
     number without a shape, and aborts the process. Both partitioners make such sums, also to move a part of zeros.
     """
+    if has_complex(graph):
+        hide(module)
+
+
+def has_complex(graph: Graph) -> bool:
+    """True if a program is over several devices and has a complex array."""
     metas = [device_data.meta for device_data in graph.inputs] + [
         meta for node in walk(graph.nodes) for meta in node.op.metas
     ]
-    if len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas):
-        _hide(module)
+    return len(graph.mesh.device_ids) > 1 and any(meta.dtype.is_complex for meta in metas)
 
 
-def _hide(module: Any) -> None:
+def hide(module: Any) -> None:
+    """Puts the barriers into a module."""
     ops: list[Any] = []
 
     def collect(op: Any) -> Any:

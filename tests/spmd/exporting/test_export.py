@@ -1,0 +1,308 @@
+"""spmd.export and spmd.load_exported: what is in the files, what a call takes, and what is refused."""
+
+import contextlib
+import json
+import sys
+from collections import namedtuple
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from support import check, run_script
+from torch import nn
+
+import spmd
+from spmd import Mesh, P
+
+MESH = Mesh(range(8), (4, 2), ("data", "model"))
+OTHER = Mesh([7, 6, 5, 4, 3, 2, 1, 0], (2, 4), ("a", "b"))
+
+
+@contextlib.contextmanager
+def partitioned_by(name: str) -> Iterator[None]:
+    """Context in which programs are lowered for this partitioner."""
+    before, spmd.config.partitioner = spmd.config.partitioner, name
+    try:
+        yield
+    finally:
+        spmd.config.partitioner = before
+
+
+def on(tensor: torch.Tensor, *spec: Any) -> torch.Tensor:
+    return spmd.mark_sharding(tensor.to("xla"), MESH, P(*spec))
+
+
+def round_trip(function: Any, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Any:
+    return spmd.load_exported(spmd.export(function, args, kwargs), mesh)
+
+
+class TestFiles:
+    """The program is jax.export's, the weights are safetensors, and the manifest is JSON with names and shardings."""
+
+    def test_manifest(self, tmp_path: Path) -> None:
+        model = nn.Linear(4, 8).to("xla")
+        spmd.mark_sharding(model.weight, MESH, P("model", None))
+        spmd.export(model, (on(torch.ones(8, 4), "data", None),)).save(tmp_path)
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        named = {one["name"]: one for one in manifest["arguments"]}
+        assert list(named) == ["input", "weight", "bias"]
+        assert named["weight"]["role"] == "parameter" and named["weight"]["shape"] == [8, 4]
+        assert named["input"]["sharding"] == {"mesh": 0, "spec": [["data"]], "memory": "device"}
+        assert manifest["meshes"][0] == {"axes": {"data": 4, "model": 2}, "device_order": list(range(8))}
+        assert manifest["program"]["partitioner"] == spmd.config.partitioner
+        weights = load_file(tmp_path / "weights.safetensors")
+        check(model.weight, weights["weight"])
+        check(model.bias, weights["bias"])
+
+    def test_read_by_jax(self, tmp_path: Path) -> None:
+        model, x = nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)), torch.randn(3, 4)
+        exported = spmd.export(model, (x,))
+        exported.save(tmp_path)
+        program = jax.export.deserialize(bytearray((tmp_path / "program.jax_export").read_bytes()))
+        weights = load_file(tmp_path / "weights.safetensors")
+        names = [one["name"] for one in exported.manifest["arguments"]]
+        arrays = [x.numpy() if name == "input" else weights[name].numpy() for name in names]
+        check(torch.from_numpy(np.array(program.call(*arrays)[0])), model(x))
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_sharded_read_by_jax(self, partitioner: str) -> None:
+        with partitioned_by(partitioner):
+            exported = spmd.export(lambda x: (x @ x.T).cos(), (on(torch.ones(8, 8) / 8, "data", "model"),))
+        program = jax.export.deserialize(bytearray(exported.serialized))
+        assert program.nr_devices == 8
+        mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+        there = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data", "model"))
+        made = jax.jit(program.call)(jax.device_put(np.full((8, 8), 0.125, np.float32), there))
+        check(torch.from_numpy(np.array(made[0])), torch.full((8, 8), 0.125).cos())
+
+    def test_without_the_python_that_made_it(self, tmp_path: Path) -> None:
+        (tmp_path / "hidden_model.py").write_text(
+            "import torch\nclass Net(torch.nn.Module):\n"
+            "    def __init__(self):\n        super().__init__()\n        self.layer = torch.nn.Linear(4, 2)\n"
+            "    def forward(self, x):\n        return {'y': self.layer(x), 'shift': (x + 1,)}\n"
+        )
+        sys.path.insert(0, str(tmp_path))
+        try:
+            model = __import__("hidden_model").Net()
+        finally:
+            sys.path.remove(str(tmp_path))
+            sys.modules.pop("hidden_model", None)
+        model.to("xla")
+        x = on(torch.ones(8, 4), "data", None)
+        spmd.export(model, (x,)).save(tmp_path / "program")
+        torch.save(model(x)["y"].cpu(), tmp_path / "y.pt")
+        out = run_script(
+            f"""
+            import importlib.util, torch, spmd
+            spmd.simulate(8)
+            assert importlib.util.find_spec("hidden_model") is None
+            program = spmd.load_exported({str(tmp_path / "program")!r}, spmd.Mesh(range(8), (2, 4), ("a", "b")))
+            made = program(torch.ones(8, 4, device="xla"))
+            torch.testing.assert_close(made["y"].cpu(), torch.load({str(tmp_path / "y.pt")!r}))
+            print(made["y"].shape, made["shift"][0].sum().item())
+            """
+        )
+        assert "torch.Size([8, 2]) 64.0" in out
+
+    def test_changed_files(self, tmp_path: Path) -> None:
+        with pytest.raises(FileNotFoundError, match=r"a folder that spmd\.export wrote"):
+            spmd.load_exported(tmp_path)
+        spmd.export(torch.cos, (torch.ones(2),)).save(tmp_path)
+        manifest = (tmp_path / "manifest.json").read_text()
+        (tmp_path / "manifest.json").write_text(manifest.replace('"version": 1,', '"version": 99,'))
+        with pytest.raises(ValueError, match=r"up to version 1, got spmd\.export 99"):
+            spmd.load_exported(tmp_path)
+        (tmp_path / "manifest.json").write_text(manifest)
+        with (tmp_path / "program.jax_export").open("ab") as file:
+            file.write(b"!")
+        with pytest.raises(ValueError, match=r"is not the program of manifest\.json"):
+            spmd.load_exported(tmp_path)
+
+
+Pair = namedtuple("Pair", ["left", "right"])
+
+
+@dataclass
+class Output:
+    """A result with fields."""
+
+    value: torch.Tensor
+    label: str
+
+
+class TestCalls:
+    """Structures come back as they were; arguments are tensors of the exported shapes, anything else is constant."""
+
+    def test_structures(self) -> None:
+        def function(pair: Pair, *, scale: float, more: list[torch.Tensor]) -> Any:
+            return Pair(pair.left * scale, None), {"more": [one + 1 for one in more]}, Output(pair.right.t(), "right")
+
+        left, right = torch.randn(2, 3).to("xla"), torch.randn(2, 3).to("xla")
+        loaded = round_trip(function, Pair(left, right), scale=2.0, more=[left])
+        pair, more, output = loaded(Pair(left, right), scale=2.0, more=[right])
+        check(pair.left, left.cpu() * 2)
+        assert type(pair).__name__ == "Pair" and pair.right is None
+        check(more["more"][0], right.cpu() + 1)
+        check(output["value"], right.cpu().t())
+        assert output["label"] == "right"
+        with pytest.raises(ValueError, match=r"kwargs\['scale'\]: the program was exported with 2\.0, .* got 3\.0"):
+            loaded(Pair(left, right), scale=3.0, more=[right])
+        with pytest.raises(ValueError, match=r"kwargs\['more'\]: .* a list or tuple of 1, got a list of 2"):
+            loaded(Pair(left, right), scale=2.0, more=[right, left])
+
+    def test_wrong_arguments(self) -> None:
+        loaded = round_trip(torch.cos, torch.ones(2, 3))
+        with pytest.raises(ValueError, match=r"exported as torch\.float32 of shape \[2, 3\], got .* \[4, 3\]"):
+            loaded(torch.ones(4, 3, device="xla"))
+        with pytest.raises(TypeError, match=r'move it with \.to\("xla"\)'):
+            loaded(torch.ones(2, 3))
+
+    def test_unread_and_unchanged(self) -> None:
+        loaded = round_trip(lambda x, unread: (x, x * 2), torch.ones(2), torch.ones(3))
+        x = torch.ones(2, device="xla")
+        same, made = loaded(x, torch.ones(3, device="xla"))
+        assert same is x
+        check(made, torch.full((2,), 2.0))
+
+    def test_an_argument_that_is_overwritten(self) -> None:
+        cache = torch.zeros(4, 2, device="xla")
+
+        def append(cache: torch.Tensor, place: torch.Tensor, row: torch.Tensor) -> torch.Tensor:
+            return cache.index_copy_(0, place, row).sum()
+
+        args = cache, torch.tensor([2], device="xla"), torch.ones(1, 2, device="xla")
+        loaded = round_trip(append, *args)
+        assert cache.sum().item() == 0
+        assert loaded(*args).item() == 2
+        check(cache, torch.tensor([[0.0, 0], [0, 0], [1, 1], [0, 0]]))
+
+    def test_draws_go_on_in_the_stream(self) -> None:
+        model = nn.Sequential(nn.Dropout(0.5), nn.Dropout(0.1))
+        x = torch.ones(64, device="xla")
+        loaded = round_trip(model, x)
+        spmd.manual_seed(3)
+        expected = [model(x).cpu() for _ in range(2)]
+        spmd.manual_seed(3)
+        found = [loaded(x) for _ in range(2)]
+        check(found[0], expected[0])
+        check(found[1], expected[1])
+        assert not torch.equal(expected[0], expected[1])
+
+    def test_views_and_uneven_dims(self) -> None:
+        loaded = round_trip(lambda x: x * 2, on(torch.arange(21.0).reshape(7, 3), "data", "model"), mesh=OTHER)
+        base = torch.arange(21.0).reshape(3, 7)
+        check(loaded(base.to("xla").t()), base.t() * 2)
+
+
+class TestMeshes:
+    """The exported layout is taken up on any mesh of as many devices."""
+
+    @pytest.mark.parametrize("mesh", [None, OTHER, Mesh(range(8), (8,), ("x",))])
+    def test_others(self, mesh: Mesh | None) -> None:
+        weight = on(torch.randn(4, 6), "model", None)
+        loaded = round_trip(lambda x: x @ weight, on(torch.randn(8, 4), "data", None), mesh=mesh)
+        x = torch.randn(8, 4)
+        expected = x @ weight.cpu()
+        check(loaded(x.to("xla")), expected)
+        check(loaded(spmd.mark_sharding(x.to("xla"), OTHER, P("b", "a"))), expected)
+
+    @pytest.mark.parametrize("partitioner", ["gspmd", "shardy"])
+    def test_under_the_other_partitioner(self, partitioner: str) -> None:
+        with partitioned_by(partitioner):
+            exported = spmd.export(lambda x: (x @ x.T).sin(), (on(torch.ones(8, 8), "data", "model"),))
+        x = torch.randn(8, 8)
+        with partitioned_by("shardy" if partitioner == "gspmd" else "gspmd"):
+            check(spmd.load_exported(exported, OTHER)(x.to("xla")), (x @ x.T).sin())
+
+    def test_two_meshes_in_one_program(self) -> None:
+        def function(x: torch.Tensor) -> torch.Tensor:
+            return spmd.reshard(x * 2, P("b", "a"), OTHER) @ x.T
+
+        x = torch.randn(8, 8)
+        loaded = round_trip(function, on(x, "data", "model"), mesh=Mesh([1, 0, 3, 2, 5, 4, 7, 6], (8,), ("x",)))
+        check(loaded(x.to("xla")), x * 2 @ x.T)
+
+    def test_another_number(self) -> None:
+        exported = spmd.export(torch.cos, (on(torch.ones(8, 4), "data", None),))
+        with pytest.raises(ValueError, match=r"exported for 8 devices, and the mesh has 4; export it again on a mesh"):
+            spmd.load_exported(exported, Mesh(range(4), (4,), ("x",)))
+
+    def test_the_mesh_in_force(self) -> None:
+        exported = spmd.export(torch.cos, (on(torch.ones(8, 4), "data", None),))
+        with OTHER:
+            made = spmd.load_exported(exported)(torch.ones(8, 4, device="xla"))
+        assert spmd.get_sharding(made).device_ids == OTHER.device_ids
+
+
+class TestRefused:
+    """What one program cannot say is refused, with what to do."""
+
+    def test_numbers_that_change(self) -> None:
+        count = [0.0]
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            count[0] += 0.5
+            return x * count[0]
+
+        with pytest.raises(ValueError, match=r"a number of aten\.mul.*test_export\.py.*in the next; a program has one"):
+            spmd.export(step, (torch.ones(2),))
+
+    def test_ops_that_change(self) -> None:
+        calls: list[int] = []
+
+        def step(x: torch.Tensor) -> torch.Tensor:
+            calls.append(1)
+            return sum(((x + i).cos() for i in range(len(calls))), x)
+
+        with pytest.raises(ValueError, match=r"recorded another program at each of 4 calls"):
+            spmd.export(step, (torch.ones(2),))
+
+    def test_a_sync_inside(self) -> None:
+        def step(x: torch.Tensor) -> torch.Tensor:
+            y = x * 2
+            spmd.sync()
+            return y + 1
+
+        with pytest.raises(ValueError, match=r"the step syncs before it ends"):
+            spmd.export(step, (torch.ones(2),))
+
+    def test_state_that_is_not_there_yet(self) -> None:
+        model = nn.Linear(2, 1).to("xla")
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+        def step(x: torch.Tensor) -> None:
+            optimizer.zero_grad()
+            model(x).sum().backward()
+            optimizer.step()
+
+        x = torch.ones(1, 2, device="xla")
+        with pytest.raises(ValueError, match=r"call the step once before the export"):
+            spmd.export(step, (x,))
+        step(x)
+        loaded = round_trip(step, x)
+        step(x)
+        loaded(x)
+        check(loaded.state["weight"], model.weight.detach().cpu())
+
+    def test_values_that_are_missing(self) -> None:
+        with pytest.raises(ValueError, match=r"weight is on meta"):
+            spmd.export(nn.Linear(2, 2, device="meta"), (torch.ones(1, 2),))
+
+    def test_without_flatbuffers(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'torch-spmd\[export\]'"):
+            spmd.export(torch.cos, (torch.ones(2),))
+
+    def test_results(self) -> None:
+        with pytest.raises(TypeError, match=r"the result is a set"):
+            spmd.export(lambda x: {x * 2}, (torch.ones(2),))
+        with pytest.raises(ValueError, match=r"computes nothing on the device"):
+            spmd.export(lambda x: x, (torch.ones(2),))
+        with pytest.raises(TypeError, match=r"args as a tuple"):
+            spmd.export(torch.cos, torch.ones(2))  # type: ignore[arg-type]
