@@ -19,7 +19,8 @@ CORE_FOLDERS = (
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),
     *(f"spmd.{folder}" for folder in ("mesh", "tensors", "data", "checkpoint", "show", "rules", "manual", "planning")),
-    *(f"spmd.{folder}" for folder in ("exporting", "torch_xla", "dtensor", "suggestions", "reports", "compat")),
+    *(f"spmd.{folder}" for folder in ("exporting", "replay", "torch_xla", "dtensor", "suggestions", "reports")),
+    "spmd.compat",
     "spmd.frameworks",
 )
 # Folders that know values and no tensors.

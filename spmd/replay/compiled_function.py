@@ -50,17 +50,17 @@ class _Entry:
     replay: Replay
     floats: Mapping[int, float]
 
-    def stale(self, leaves: Sequence[Any]) -> Change | str | None:
+    def stale(self, flat: Sequence[Any]) -> Change | str | None:
         """The reason why the call cannot be replayed now."""
         for place, value in self.floats.items():
-            if leaves[place] != value:
-                return Change(f"argument {place}", None, None, place, value, leaves[place])  # type: ignore[arg-type]
-        return self.guards.check() or self.replay.ready(leaves) or None
+            if flat[place] != value:
+                return Change(f"argument {place}", None, None, place, value, flat[place])  # type: ignore[arg-type]
+        return self.guards.check() or self.replay.ready(flat) or None
 
 
 @dataclass
 class _Kind:
-    """What is known for arguments of one kind.
+    """The recorded calls for arguments of one kind.
 
     entries: the newest first. follow: the numbers that have changed, which are formulas from then on. refused: why the
     last calls in a row could not be replayed.
@@ -115,8 +115,8 @@ class CompiledFunction(Generic[P, R]):
         if recording() is not None or body.names() or observation.active() is not None or _is_traced():
             return self._function(*args, **kwargs)  # a part of what is recorded
         with self._with_options(), _lock:
-            leaves, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
-            key = tree, self._options, _aliases(leaves), *map(self._key_of, leaves)
+            flat, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
+            key = tree, self._options, _aliases(flat), *map(self._key_of, flat)
             kind = self._kinds.get(key)
             cause: Change | str
             if kind is None:
@@ -126,13 +126,13 @@ class CompiledFunction(Generic[P, R]):
                     self._kinds.popitem(last=False)
             else:
                 self._kinds.move_to_end(key)
-                done, result, cause = self._replayed(kind, leaves)
+                done, result, cause = self._replayed(kind, flat)
                 if done:
                     self.num_replayed += 1
                     counters.add("replays")
                     end_step()
                     return result
-            return self._recorded(kind, leaves, tree, cause)
+            return self._recorded(kind, flat, tree, cause)
 
     def _with_options(self) -> AbstractContextManager[None]:
         return held(config, compiler_options=self._options) if self._options else nullcontext()
@@ -141,12 +141,12 @@ class CompiledFunction(Generic[P, R]):
         assert self._signature is not None
         bound = self._signature.bind(*args, **kwargs)
         for name in self._static & bound.arguments.keys():
-            bound.arguments[name] = _Leaf(bound.arguments[name])
+            bound.arguments[name] = _Static(bound.arguments[name])
         return bound.args, bound.kwargs
 
     # --- replay ---------------------------------------------------------------------------------------------------
 
-    def _replayed(self, kind: _Kind, leaves: Sequence[Any]) -> tuple[bool, Any, Change | str]:
+    def _replayed(self, kind: _Kind, flat: Sequence[Any]) -> tuple[bool, Any, Change | str]:
         """Runs the recorded call whose guards hold; (False, None, why) where there is none."""
         if not kind.entries:
             return False, None, "no earlier call can be replayed"
@@ -157,8 +157,8 @@ class CompiledFunction(Generic[P, R]):
             if any(ref() is not None for ref in ASIDE) or _is_pending():
                 return False, None, "values of other threads, or values that could not be compiled, are pending"
             for entry in kind.entries:
-                why = entry.stale(leaves)
-                numbers = "" if why else entry.replay.numbers.now(leaves)
+                why = entry.stale(flat)
+                numbers = "" if why else entry.replay.numbers.now(flat)
                 vectors = None if isinstance(numbers, str) else entry.replay.numbers.vectors(numbers)
                 if vectors is not None:
                     break
@@ -166,7 +166,7 @@ class CompiledFunction(Generic[P, R]):
             else:
                 return False, None, cause
             watch = syncs.Watch()
-            result = entry.replay.run(leaves, vectors)
+            result = entry.replay.run(flat, vectors)
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
         watch.notify(len(entry.replay.recipe.storages))
@@ -174,27 +174,27 @@ class CompiledFunction(Generic[P, R]):
 
     # --- recording ------------------------------------------------------------------------------------------------
 
-    def _recorded(self, kind: _Kind, leaves: Sequence[Any], tree: Any, cause: Change | str) -> Any:
+    def _recorded(self, kind: _Kind, flat: Sequence[Any], tree: Any, cause: Change | str) -> Any:
         """Calls the function as it is, and keeps the recording where it can be replayed."""
         self.num_recorded += 1
         counters.add("recordings")
         self.causes.append(f"recorded at {user_line()}: {cause}")
 
         def call(given: Sequence[Any]) -> Any:
-            args, kwargs = tree_unflatten([leaf.value if type(leaf) is _Leaf else leaf for leaf in given], tree)
+            args, kwargs = tree_unflatten([item.value if type(item) is _Static else item for item in given], tree)
             return self._function(*args, **kwargs)
 
         if len(kind.refused) >= _TRIES or processes.several():
-            result = call(leaves)
+            result = call(flat)
             syncs.sync()
             end_step()
             return result
         if isinstance(cause, Change) and is_number(cause.old) and is_number(cause.new):
             kind.follow.add((id(cause.container) if cause.container is not None else 0, cause.key))
-        objects = [(i, leaf) for i, leaf in enumerate(leaves) if not isinstance(leaf, torch.Tensor)]
+        objects = [(i, item) for i, item in enumerate(flat) if not isinstance(item, torch.Tensor)]
         roots = [(getattr(self._function, "__name__", "step"), self._function)]
-        roots += [(f"argument {i}", leaf.value if type(leaf) is _Leaf else leaf) for i, leaf in objects]
-        recorded = ObservedCall(call, leaves, roots, kind.follow)
+        roots += [(f"argument {i}", item.value if type(item) is _Static else item) for i, item in objects]
+        recorded = ObservedCall(call, flat, roots, kind.follow)
         try:
             replay = Replay(Recipe(recorded), recorded)
             guards = Guards(recorded.after, replay.recipe.volatile)
@@ -203,7 +203,7 @@ class CompiledFunction(Generic[P, R]):
             self._refuse(kind, str(error), count=not recorded.to_follow)
         else:
             kind.refused.clear()
-            floats = {i: leaf for i, leaf in objects if type(leaf) is float and (0, i) not in kind.follow}
+            floats = {i: item for i, item in objects if type(item) is float and (0, i) not in kind.follow}
             kind.entries.insert(0, _Entry(guards, replay, floats))
             del kind.entries[_MOST_ENTRIES:]
         end_step()
@@ -219,10 +219,10 @@ class CompiledFunction(Generic[P, R]):
 
     # --- arguments ------------------------------------------------------------------------------------------------
 
-    def _key_of(self, leaf: Any) -> Any:
+    def _key_of(self, item: Any) -> Any:
         """The kind of one argument, which is the same for all calls that one recording may serve."""
-        if type(leaf) is XlaTensor:
-            storage, view = leaf._storage, leaf._view
+        if type(item) is XlaTensor:
+            storage, view = item._storage, item._view
             value = storage.value
             placed = value.sharding if type(value) is DeviceData and value.host is None else storage.sharding
             if placed is not None and placed.is_replicated() and placed.memory == DEVICE:
@@ -231,20 +231,20 @@ class CompiledFunction(Generic[P, R]):
             while view is not None:
                 rules.append(view.rule)
                 view = view.parent
-            return leaf._meta, placed, leaf.requires_grad, *rules
-        if isinstance(leaf, torch.Tensor):
-            return "cpu", tuple(leaf.shape), leaf.dtype, leaf.requires_grad, leaf.device
-        if type(leaf) is float:  # a guard, and where it changes a formula
+            return item._meta, placed, item.requires_grad, *rules
+        if isinstance(item, torch.Tensor):
+            return "cpu", tuple(item.shape), item.dtype, item.requires_grad, item.device
+        if type(item) is float:  # a guard, and where it changes a formula
             return float
-        if type(leaf) is _Leaf:
-            leaf = leaf.value
-        if isinstance(leaf, (*_PLAIN, float)):
-            return type(leaf), leaf, repr(leaf)
-        self._objects[id(leaf)] = leaf
-        return id(leaf)
+        if type(item) is _Static:
+            item = item.value
+        if isinstance(item, (*_PLAIN, float)):
+            return type(item), item, repr(item)
+        self._objects[id(item)] = item
+        return id(item)
 
 
-class _Leaf:
+class _Static:
     """A static argument: part of the kind by its value, whatever it holds."""
 
     __slots__ = ("value",)
@@ -257,10 +257,10 @@ def _is_pending() -> bool:
     return any((storage := ref()) is not None and not is_data(storage.value) for ref in LIVE)
 
 
-def _aliases(leaves: Sequence[Any]) -> tuple[int, ...]:
+def _aliases(flat: Sequence[Any]) -> tuple[int, ...]:
     """For each tensor on xla the place of the first one over the same storage."""
     first: dict[int, int] = {}
-    return tuple(first.setdefault(id(leaf._storage), i) for i, leaf in enumerate(leaves) if type(leaf) is XlaTensor)
+    return tuple(first.setdefault(id(item._storage), i) for i, item in enumerate(flat) if type(item) is XlaTensor)
 
 
 def _is_traced() -> bool:

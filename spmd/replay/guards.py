@@ -34,9 +34,13 @@ class Guards:
             held.container for held in self._held if held.kind is Kind.LIST and id(held.container) not in own
         ]
         taken = {id(box) for box in (*self._dicts, *self._lists)}
-        self._cells = [cell for held in self._held if held.kind is Kind.CELLS for cell in held.container.__closure__]
+        self._captured = [
+            variable for held in self._held if held.kind is Kind.CAPTURED for variable in held.container.__closure__
+        ]
         self._rest = [
-            held for held in self._held if held.kind is not Kind.CELLS and id(held.container) not in taken and held.keys
+            held
+            for held in self._held
+            if held.kind is not Kind.CAPTURED and id(held.container) not in taken and held.keys
         ]
         named = [held for held in self._rest if held.kind in (Kind.SCOPE, Kind.CLASS) and id(held.container) not in own]
         self._getters = [
@@ -52,7 +56,7 @@ class Guards:
         self._lengths = [*map(len, self._dicts), *map(len, self._lists)]
         self._keys = [*chain.from_iterable(self._dicts)]
         self._values = [*chain.from_iterable(map(dict.values, self._dicts)), *chain.from_iterable(self._lists)]
-        self._contents = [cell.cell_contents for cell in self._cells]
+        self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
 
     def check(self) -> Change | str | None:
@@ -82,7 +86,7 @@ class Guards:
                     )
                 )
                 and all(map(_is, chain.from_iterable(self._dicts), self._keys))
-                and all(map(_is, [cell.cell_contents for cell in self._cells], self._contents))
+                and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
                 and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
             )
         except (KeyError, ValueError):  # a name or a captured variable that was deleted

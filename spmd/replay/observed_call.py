@@ -58,7 +58,7 @@ class GroupNumber:
 
 
 class Argument:
-    """A float among the call's arguments as a source, by its place among their leaves."""
+    """A float among the call's arguments as a source, by its place among their flat."""
 
     def __init__(self, place: int):
         self.place = place
@@ -74,28 +74,28 @@ class Argument:
 _IMPURE = {
     "builtins": {"print", "input", "open"},
     "time": None,
-    "posix": {"urandom", "read", "write", "getenv"},
+    "posix": {"urandom", "read", "write"},
 }
 _NOW = {"now", "utcnow", "today"}
 
 
 class ObservedCall:
-    """A call of a function on leaves (tensors, numbers, anything), which ran as it is.
+    """A call of a function on flat (tensors, numbers, anything), which ran as it is.
 
     after: the state when it returned. result: what it returned. observation: the core's notes. uses: of CPU tensors.
     formulas: the numbers that Python computed. host_calls: calls of schedulers to be made again, in order.
-    volatile: the places that these write. names: those that code which ran may have read. gradients: the leaf tensors
+    volatile: the places that these write. names: those that code which ran may have read. gradients: the item tensors
     with their `.grad` before the call. impure: calls of functions that are no functions of the state, in words.
     """
 
     def __init__(
         self,
         function: Callable[[Sequence[Any]], Any],
-        leaves: Sequence[Any],
+        flat: Sequence[Any],
         roots: Sequence[tuple[str, Any]],
         follow: Collection[tuple[int, str]],
     ) -> None:
-        self.leaves = list(leaves)
+        self.flat = list(flat)
         self.formulas = Formulas()
         self.observation = Observation()
         self.host_calls: list[tuple[Any, Sequence[Any], dict[str, Any]]] = []
@@ -117,14 +117,14 @@ class ObservedCall:
         # Tensors that are arguments alone are others at the next call.
         state = {id(tensor._storage) for tensor in tensors if type(tensor) is XlaTensor}
         self.arguments = {
-            place: leaf
-            for place, leaf in enumerate(leaves)
-            if isinstance(leaf, torch.Tensor)
-            and (id(leaf._storage) not in state if type(leaf) is XlaTensor else id(leaf) not in self.paths)
+            place: item
+            for place, item in enumerate(flat)
+            if isinstance(item, torch.Tensor)
+            and (id(item._storage) not in state if type(item) is XlaTensor else id(item) not in self.paths)
         }
         tensors += self.arguments.values()
-        self.leaf_tensors = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
-        gradients = [tensor.grad for tensor in self.leaf_tensors]
+        self.trainable = [t for t in tensors if type(t) is XlaTensor and t.requires_grad and t.is_leaf]
+        gradients = [tensor.grad for tensor in self.trainable]
         self.had_gradient = [gradient is not None for gradient in gradients]
         held = [tensor for tensor in (*tensors, *gradients) if type(tensor) is XlaTensor]
         storages = [tensor._storage for tensor in held]
@@ -148,7 +148,7 @@ class ObservedCall:
                 stack.enter_context(watched(on_cpu, self.counters, self.uses))
                 for context in (self._groups, self._schedulers, self._scalers, self._profiled):
                     stack.enter_context(context())
-                self.result = function(self._symbolic(self.leaves))
+                self.result = function(self._symbolic(self.flat))
             self._note_changes(held, storages, gradients)
             del held, storages, gradients, tensors, state
             syncs.sync()
@@ -174,7 +174,7 @@ class ObservedCall:
         ]
         # The tensors that the call replaces: gradients, and those in the places that have changed.
         old: list[tuple[Any, Any, Any]] = [
-            (tensor, None, gradient) for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)
+            (tensor, None, gradient) for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
         old += [(change.container, change.key, change.old) for change in changes]
         self.replaced = [
@@ -185,10 +185,10 @@ class ObservedCall:
             and sum(storage is tensor._storage for storage in storages) == 1
         ]
         self.kept_gradient = [
-            tensor.grad is gradient for tensor, gradient in zip(self.leaf_tensors, gradients, strict=True)
+            tensor.grad is gradient for tensor, gradient in zip(self.trainable, gradients, strict=True)
         ]
         gone = {id(gradient) for gradient in gradients if gradient is not None}
-        alive = {*self.after.tensors, *(id(leaf) for leaf in self.arguments.values())} - gone
+        alive = {*self.after.tensors, *(id(item) for item in self.arguments.values())} - gone
         self.device_tensors = [tensor for tensor in held if id(tensor) in alive]
         self.moved = [
             self.paths.get(id(tensor), "an argument")
@@ -203,11 +203,11 @@ class ObservedCall:
         self.has_backward = any(code is _BACKWARD for code in self._codes)
         del self.before
 
-    def _symbolic(self, leaves: Sequence[Any]) -> list[Any]:
-        made = list(leaves)
-        for place, leaf in enumerate(leaves):
-            if type(leaf) is float and (0, place) in self.follow:
-                made[place] = self.formulas.source(Argument(place), leaf)
+    def _symbolic(self, flat: Sequence[Any]) -> list[Any]:
+        made = list(flat)
+        for place, item in enumerate(flat):
+            if type(item) is float and (0, place) in self.follow:
+                made[place] = self.formulas.source(Argument(place), item)
         return made
 
     @contextlib.contextmanager
@@ -261,7 +261,7 @@ class ObservedCall:
         held = [(one, one.__dict__.pop("step")) for one in inner]
         runs = len(self.observation.reads)
         profile = sys.getprofile()
-        sys.setprofile(None)  # what the scheduler reads for itself is read anew by its own step
+        sys.setprofile(None)  # what the scheduler reads for itself is read again by its own step
         result = step(*args, **kwargs)
         sys.setprofile(profile)
         for one, function in held:
@@ -336,9 +336,9 @@ class ObservedCall:
             if type(change.new) is torch.SymFloat and isinstance(change.container, (dict, list)):
                 change.container[change.key] = plain(change.new)
                 self.impure.append(f"stores a number that it computes in {change.path}")
-        leaves, tree = tree_flatten(self.result)
-        if any(type(leaf) is torch.SymFloat for leaf in leaves):
-            self.result = tree_unflatten([plain(leaf) for leaf in leaves], tree)
+        flat, tree = tree_flatten(self.result)
+        if any(type(item) is torch.SymFloat for item in flat):
+            self.result = tree_unflatten([plain(item) for item in flat], tree)
             self.impure.append("returns a number that it computes")
 
     def _names(self) -> set[str]:

@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 
 class Given(NamedTuple):
-    """An argument of the call, by its place among the leaves."""
+    """An argument of the call, by its place among the flat."""
 
     place: int
 
@@ -96,12 +96,12 @@ class Run:
 
 
 class Recipe:
-    """What a replay does.
+    """The steps of a replay.
 
     runs: the programs, in order. storages: those of `State`. same: arguments that must be the same tensors, as they are
-    state, too. slots: (container, key, new tensor) to be stored. gradients: (leaf tensor, whether it had a gradient,
-    the new one: None for none, True for that it had). result: the leaves of the result, new tensors or values.
-    replaced: the tensors that the call reads and replaces, as (object, key, meta): a leaf tensor with key None for its
+    state, too. slots: (container, key, new tensor) to be stored. gradients: (item tensor, whether it had a gradient,
+    the new one: None for none, True for that it had). result: the flat of the result, new tensors or values.
+    replaced: the tensors that the call reads and replaces, as (object, key, meta): a item tensor with key None for its
     gradient, else a container.
 
     Raises RefusedError for a call that a replay could not repeat.
@@ -115,9 +115,9 @@ class Recipe:
         self._known: dict[int, State | Given | Replaced] = {
             id(ref): Replaced(place) for place, (*_, ref) in enumerate(call.replaced)
         }
-        for place, leaf in call.arguments.items():
-            if type(leaf) is XlaTensor:
-                self._known[id(leaf._storage.ref)] = Given(place)
+        for place, item in call.arguments.items():
+            if type(item) is XlaTensor:
+                self._known[id(item._storage.ref)] = Given(place)
         self._fresh: dict[int, Result] = {}
         self.storages: list[Storage] = []
         self._results = {
@@ -131,17 +131,17 @@ class Recipe:
         ]
         self.runs = [self._run(run, one) for run, one in enumerate(call.observation.ran)]
         self.same = [
-            (place, leaf)
-            for place, leaf in enumerate(call.leaves)
-            if isinstance(leaf, torch.Tensor) and place not in call.arguments
+            (place, item)
+            for place, item in enumerate(call.flat)
+            if isinstance(item, torch.Tensor) and place not in call.arguments
         ]
         self.slots = [self._slot(change) for change in call.changes]
         self.gradients = [
             (tensor, had, True if kept else None if tensor.grad is None else self._tensor(tensor.grad, "a gradient"))
-            for tensor, had, kept in zip(call.leaf_tensors, call.had_gradient, call.kept_gradient, strict=True)
+            for tensor, had, kept in zip(call.trainable, call.had_gradient, call.kept_gradient, strict=True)
         ]
-        leaves, self.tree = tree_flatten(call.result)
-        self.result = [self._leaf(leaf) for leaf in leaves]
+        flat, self.tree = tree_flatten(call.result)
+        self.result = [self._result_of(item) for item in flat]
         del self._call  # with the tensors of this call alone
 
     def _run(self, run: int, one: Any) -> Run:
@@ -171,10 +171,10 @@ class Recipe:
             return self._state(ref)
         upload = call.uses.uploads.get(data)
         if upload is not None:
-            place = next((i for i, leaf in enumerate(call.leaves) if leaf is upload.tensor), None)
+            place = next((i for i, item in enumerate(call.flat) if item is upload.tensor), None)
             return Uploaded(upload if place is None else upload.of_any(), place)
         source = next((source for source, made in call.observation.uploads if made is data), None)
-        if source is not None and (id(source) in call.paths or any(source is leaf for leaf in call.leaves)):
+        if source is not None and (id(source) in call.paths or any(source is item for item in call.flat)):
             raise RefusedError(f"it moves {call.paths.get(id(source), 'an argument')} to xla by an unknown function")
         if data in call.observation.filled and data.store is None:
             return Filled(data.meta, call.observation.filled[data])
@@ -211,18 +211,18 @@ class Recipe:
             )
         return NewTensor(over, tensor._meta, tensor._view, storage.sharding, tensor.is_inference())
 
-    def _leaf(self, leaf: Any) -> Any:
+    def _result_of(self, item: Any) -> Any:
         call = self._call
-        if type(leaf) is XlaTensor:
-            for place, given in enumerate(call.leaves):
-                if given is leaf:
+        if type(item) is XlaTensor:
+            for place, given in enumerate(call.flat):
+                if given is item:
                     return Given(place)
-            return leaf if id(leaf) in call.paths else self._tensor(leaf, "a result")
-        if isinstance(leaf, torch.Tensor) and id(leaf) not in call.paths:
+            return item if id(item) in call.paths else self._tensor(item, "a result")
+        if isinstance(item, torch.Tensor) and id(item) not in call.paths:
             raise RefusedError("it returns a CPU tensor")
-        if isinstance(leaf, (list, dict, set)) or type(leaf).__name__ == "SymFloat":
-            raise RefusedError(f"it returns a {type(leaf).__name__} that torch's pytree does not know")
-        return leaf
+        if isinstance(item, (list, dict, set)) or type(item).__name__ == "SymFloat":
+            raise RefusedError(f"it returns a {type(item).__name__} that is no pytree of torch's")
+        return item
 
 
 def _check(call: ObservedCall) -> None:

@@ -15,7 +15,7 @@ from ..core.base.observation import DrawNumber, Scalar
 from ..core.engine import executables
 from ..core.engine.placement import bring
 from ..core.explain import failing
-from ..core.ir.graph import DeviceData, pack_numbers
+from ..core.ir.graph import DeviceData, buffers_of, pack_numbers, refill
 from ..core.ir.store import Store
 from ..core.lazy.storage import Storage
 from ..core.lazy.tensor import XlaTensor, wrap
@@ -61,7 +61,7 @@ class Numbers:
             raise RefusedError("an optimizer reads its numbers after a scheduler's step; step the scheduler last")
         self._counters = Counters(call)
 
-    def sources(self, leaves: Sequence[Any]) -> list[float] | str:
+    def sources(self, flat: Sequence[Any]) -> list[float] | str:
         """The values of the formulas' sources now; a text where the counters are no longer equal."""
         values: list[float] = []
         for source in self._sources:
@@ -77,14 +77,14 @@ class Numbers:
                         return "the step counters of an optimizer"
                     values.append(count)
                 case Argument():
-                    values.append(leaves[source.place])
+                    values.append(flat[source.place])
                 case None:  # nothing uses it
                     values.append(0.0)
         return values
 
-    def now(self, leaves: Sequence[Any]) -> Sequence[float] | str:
+    def now(self, flat: Sequence[Any]) -> Sequence[float] | str:
         """The results of the formulas, or the reason why they do not hold."""
-        values = self.sources(leaves)
+        values = self.sources(flat)
         if isinstance(values, str):
             return values
         try:
@@ -160,10 +160,10 @@ class Counters:
 
 
 class Known:
-    """What is known of the tensors of a call: attributes that are no Python state."""
+    """The facts of the tensors of a call: attributes that are no Python state."""
 
     def __init__(self, recipe: Recipe, call: ObservedCall):
-        given = {id(leaf) for leaf in call.arguments.values()}
+        given = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
         self._leaves = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
@@ -219,10 +219,10 @@ class Replay:
         self._num_runs = len(recipe.runs)
         self.line = recipe.runs[0].program.line
 
-    def ready(self, leaves: Sequence[Any]) -> str:
+    def ready(self, flat: Sequence[Any]) -> str:
         """Brings state to where the programs read it; the reason why they cannot, or ""."""
         for place, tensor in self.recipe.same:
-            if leaves[place] is not tensor:
+            if flat[place] is not tensor:
                 return f"argument {place} was a parameter, or other state, and is another tensor"
         why = self._known.check()
         if why:
@@ -259,10 +259,10 @@ class Replay:
             bring([value], [sharding])
         return ""
 
-    def run(self, leaves: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
+    def run(self, flat: Sequence[Any], vectors: Sequence[tuple[np.ndarray, np.ndarray]]) -> Any:
         """Runs the programs; returns the call's result. The caller holds the locks of a sync."""
         assert self._data is not None, "it is ready"
-        found = Found(leaves, self._data, self._replaced, [])
+        found = Found(flat, self._data, self._replaced, [])
         try:
             for task, numbers in zip(self._tasks, vectors, strict=True):
                 found.made.append(task.run(found, numbers))
@@ -279,7 +279,7 @@ class Replay:
         return self._results(found)
 
     def _results(self, found: "Found") -> Any:
-        leaves, recipe = found.leaves, self.recipe
+        flat, recipe = found.flat, self.recipe
         storages: dict[Result, Storage] = {}
 
         def tensor_of(new: NewTensor) -> XlaTensor:
@@ -307,17 +307,17 @@ class Replay:
         for function, args, kwargs in self._host_calls:
             function(*args, **kwargs)
         result = [
-            tensor_of(leaf) if isinstance(leaf, NewTensor) else leaves[leaf.place] if isinstance(leaf, Given) else leaf
-            for leaf in recipe.result
+            tensor_of(item) if isinstance(item, NewTensor) else flat[item.place] if isinstance(item, Given) else item
+            for item in recipe.result
         ]
         return tree_unflatten(result, recipe.tree)
 
 
 class Found(NamedTuple):
-    """What one replay works on: the arguments, the data of state, the storages of replaced tensors, and results so
+    """The objects of one replay: the arguments, the data of state, the storages of replaced tensors, and results so
     far."""
 
-    leaves: Sequence[Any]
+    flat: Sequence[Any]
     data: Sequence[Any]
     replaced: Sequence[Storage]
     made: list[Sequence[DeviceData | None]]
@@ -327,7 +327,7 @@ class Found(NamedTuple):
             case State(place):
                 return storages[place]
             case Given(place):
-                return self.leaves[place]._storage
+                return self.flat[place]._storage
         return self.replaced[over.place]
 
 
@@ -398,7 +398,7 @@ class _Task:
         """Runs the program; returns the new data by root."""
 
         def arguments() -> list[jax.Array]:
-            buffers = [None if owner is None else owner.buffer for owner in self._owners]
+            buffers = buffers_of(self._owners)
             for at, origin, sharding, is_donated in self._others:
                 buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
             return buffers  # type: ignore[return-value]
@@ -409,7 +409,7 @@ class _Task:
         except jax.errors.JaxRuntimeError as error:
             raise failing.explain(program, error) from error
         for at, owner in self._into:
-            owner.buffer = buffers[at]
+            refill(owner, buffers[at])
         new: list[DeviceData | None] = [None] * len(self._run.roots)
         for at, places, sharding in self._new:
             self._give(buffers[at], places, sharding, found, new)
@@ -424,13 +424,13 @@ class _Task:
             case Filled(meta, number):
                 return transfer.filled(meta.shape, meta.struct.dtype, number, sharding)
             case Uploaded(upload, place):
-                data = upload.again(upload.tensor if place is None else found.leaves[place])
+                data = upload.again(upload.tensor if place is None else found.flat[place])
             case _:
                 data = found.storage(origin, self._storages).value  # type: ignore[assignment]
         assert data is not None, "data that was there when the call was recorded"
         bring([data], [sharding])
         buffer, _ = data.placed()
-        # Its tensor may be held by others, who read it later.
+        # Its tensor may be held elsewhere, and read later.
         return transfer.copied(buffer, sharding) if is_donated and isinstance(origin, Replaced) else buffer
 
     def _give(
@@ -443,9 +443,8 @@ class _Task:
             if place < 0:
                 members.append(found.data[run.inputs[~place].place])
                 continue
-            one = DeviceData(run.metas[place], sharding=sharding, maker=self._ref, source=place)
-            if is_one:
-                one.buffer = buffer
+            own = buffer if is_one else None
+            one = DeviceData(run.metas[place], buffer=own, sharding=sharding, maker=self._ref, source=place)
             new[place] = one
             members.append(one)
             root = run.roots[place]

@@ -81,7 +81,7 @@ class Kind(enum.Enum):
     SCOPE = enum.auto()  # names of a module's globals
     CLASS = enum.auto()  # names of a class
     SLOTS = enum.auto()
-    CELLS = enum.auto()  # the variables that a function has captured
+    CAPTURED = enum.auto()  # the variables that a function has captured
 
 
 @dataclass(eq=False, slots=True)
@@ -118,8 +118,8 @@ class Held:
                 return names, [own.get(name, missing) for name in names]
             case Kind.SLOTS:
                 return names, [getattr(box, name, missing) for name in names]
-            case Kind.CELLS:
-                return names, [_content(cell) for cell in box.__closure__]
+            case Kind.CAPTURED:
+                return names, [_content(variable) for variable in box.__closure__]
 
     def changes(self, same: Callable[[Any, Any], bool]) -> Iterator[Change]:
         """The changes since then. same: whether a value counts as the one before."""
@@ -209,7 +209,7 @@ class Snapshot:
             todo.extend(self._inside(path, thing))
 
     def changes(self) -> list[Change]:
-        """What has changed since; a container with the contents that the one before had is no change."""
+        """The changes since then; a container with the contents that the one before had is no change."""
         comparison = _Contents({id(held.container): held for held in self.held})
         return [change for held in self.held for change in held.changes(comparison.same)]
 
@@ -309,7 +309,7 @@ class Snapshot:
         if function.__dict__:
             found += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
         if function.__closure__:
-            found += self._hold(path, function, Kind.CELLS, function.__code__.co_freevars)
+            found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
         if str(scope.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
             self.codes.add(function.__code__)
@@ -318,9 +318,9 @@ class Snapshot:
         return found
 
 
-def _content(cell: Any) -> Any:
+def _content(variable: Any) -> Any:
     try:
-        return cell.cell_contents
+        return variable.cell_contents
     except ValueError:  # not assigned yet
         return missing
 

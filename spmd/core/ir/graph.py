@@ -112,6 +112,16 @@ class DeviceData:
             raise LostError(f"this tensor's data ({self.meta!r}) is lost: {self.gone}. Load or initialise it again.")
 
 
+def buffers_of(owners: "Sequence[DeviceData | Store | None]") -> list[Any]:
+    """Returns the buffers of data and of stores, in order; None for None."""
+    return [None if owner is None else owner.buffer for owner in owners]
+
+
+def refill(owner: "DeviceData | Store", buffer: jax.Array) -> None:
+    """Gives data, or a store, the buffer of its new value, where nothing else refers to the old value."""
+    owner.buffer = buffer
+
+
 class Node:
     """One recorded op: its OpSpec, its operands, its scalar arguments, and the user's line.
 
