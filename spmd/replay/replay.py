@@ -401,7 +401,7 @@ class _Task:
             buffers = buffers_of(self._owners)
             for at, origin, sharding, is_donated in self._others:
                 buffers[at] = self._buffer(found, origin, sharding, is_donated=is_donated)
-            return buffers  # type: ignore[return-value]
+            return buffers
 
         program = self._run.program
         try:

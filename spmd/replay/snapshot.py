@@ -311,11 +311,17 @@ class Snapshot:
         if function.__closure__:
             found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
-        if str(scope.get("__name__", "")).partition(".")[0] not in _LIBRARIES:
+        if not _is_library(scope):
             self.codes.add(function.__code__)
             wanted = [name for name in global_names(function.__code__) if name in scope]
             found += self._hold("globals()", scope, Kind.SCOPE, wanted)
         return found
+
+
+def _is_library(scope: dict[str, Any]) -> bool:
+    """True for the globals of a module of a library; a doctest has a module's name and globals of its own."""
+    name = str(scope.get("__name__", ""))
+    return name.partition(".")[0] in _LIBRARIES and getattr(sys.modules.get(name), "__dict__", None) is scope
 
 
 def _content(variable: Any) -> Any:
