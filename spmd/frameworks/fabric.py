@@ -73,17 +73,14 @@ def _strategies(base: Any) -> tuple[Any, Any]:
         """
 
         def __init__(self, mesh: Mesh | None = None, data_axes: Collection[str] | None = None, **how: Any) -> None:
-            super().__init__(device=DEVICE, **how)
-            self.mesh, self.data_axes = mesh, data_axes
-            self.parallel_devices: list[torch.device] = []  # Fabric sets as many as are requested
-
-        def setup_environment(self) -> None:
             if processes.several():
                 raise NotImplementedError(
                     "Fabric: it runs in one process, with all of its devices; this job has several. A loop of your own "
                     "trains there (spmd.from_process_local)"
                 )
-            super().setup_environment()
+            super().__init__(device=DEVICE, **how)
+            self.mesh, self.data_axes = mesh, data_axes
+            self.parallel_devices: list[torch.device] = []  # Fabric sets as many as are requested
 
         def _mesh(self) -> Mesh:
             if self.mesh is None:
