@@ -4,7 +4,7 @@ import atexit
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from ..core.base import forking
@@ -118,6 +118,17 @@ class Ahead(Generic[_Pulled, _Ready]):
         with self._changed:
             self.has_ended = True
             self._changed.notify_all()
+
+
+def going_on(threads: Iterable[Ahead[Any, Any]]) -> list[Ahead[Any, Any]]:
+    """Returns those that have not ended, and waits for those that were stopped.
+
+    A stopped one may be inside its source, which is to begin again.
+    """
+    for ahead in (given := list(threads)):
+        if ahead.is_stopped:
+            ahead.join()
+    return [ahead for ahead in given if not ahead.has_ended]
 
 
 _running: "weakref.WeakSet[Ahead]" = weakref.WeakSet()

@@ -9,7 +9,7 @@ import torch
 
 from ..mesh.global_mesh import needed_mesh
 from ..mesh.mesh import Mesh
-from .ahead import Ahead
+from .ahead import Ahead, going_on
 from .last_rows import HostBatch, Rows
 from .placing import Placing, Specs, tensors
 from .resumable import Position, Resumable, set_epoch
@@ -113,10 +113,7 @@ class DataLoader:
         Returns an iterator with `close()`, which ends its thread and waits for it; the end of the loop, an exception, a
         `break` and the collection of the iterator end it, too.
         """
-        for ahead in self._threads:
-            if ahead.is_stopped:
-                ahead.join()  # it may be inside the source, which would begin again meanwhile
-        self._threads = [ahead for ahead in self._threads if not ahead.has_ended]
+        self._threads = going_on(self._threads)
         position, self._resumed = (self._position if self._resumed else None), False
         return _Batches(self, position)
 

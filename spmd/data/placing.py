@@ -25,11 +25,12 @@ from .trees import Path, is_data, leaves, mapped, name_of, with_mask
 
 @dataclass(slots=True)
 class Placed:
-    """A tensor's data on the devices: what a thread may make that records nothing."""
+    """A tensor's data on the devices: what a thread may make that records nothing. It is annotated by default."""
 
     meta: Meta
     array: jax.Array
     sharding: Sharding
+    is_annotated: bool = True
 
 
 class Specs:
@@ -109,8 +110,7 @@ class Placing:
         self._lengths = tuple(sorted(lengths))
         self._padding = padding
         first: Any = specs.mesh.get_jax_mesh().devices.flat[0]
-        # The CPU's client reads the host's memory in place; others have copied it once the upload is done.
-        self._is_in_place = first.platform == "cpu"
+        self._is_in_place = _is_in_place(first)
 
     def place(self, batch: Any, kept: int | None, rows: int | None) -> Any:
         """Uploads a batch: a tree with a `Placed` for each tensor; with `rows` its first `kept` rows, padded."""
@@ -175,15 +175,34 @@ class Placing:
         return transfer.host_array(made)
 
 
+def _is_in_place(device: jax.Device) -> bool:
+    """True for the CPU, which reads the host's memory in place; others have copied it when the upload is done."""
+    return device.platform == "cpu"
+
+
 def _uploaded(path: Path, array: np.ndarray, sharding: Sharding) -> Placed:
     try:
-        meta = dense_meta(transfer.global_shape(array.shape, sharding), to_torch_dtype(array.dtype))
+        return _placed(array, sharding)
     except ValueError as error:
         raise ValueError(
             f'DataLoader: {_called(path)}: {error}. For a last batch of fewer rows there is last="pad" and last="drop"'
         ) from error
+
+
+def _placed(array: np.ndarray, sharding: Sharding) -> Placed:
+    meta = dense_meta(transfer.global_shape(array.shape, sharding), to_torch_dtype(array.dtype))
     sharding = sharding if meta.numel else sharding.replicated()  # there is nothing to shard
     return Placed(meta, transfer.upload_part(array, meta.shape, sharding), sharding)
+
+
+def uploaded(value: torch.Tensor, sharding: Sharding) -> Placed:
+    """Uploads a dense CPU tensor, this process's part of it; the source may write into its memory afterwards."""
+    value = value.detach()
+    if _is_in_place(next(iter(sharding.jax.device_set))):
+        value = value.clone(memory_format=torch.contiguous_format)
+    made = _placed(transfer.host_array(value), sharding)
+    made.array.block_until_ready()
+    return made
 
 
 def _is_placed(value: Any) -> bool:
@@ -199,7 +218,7 @@ def _all_placed(tree: Any) -> list[Placed]:
 def tensors(tree: Any) -> Any:
     """Returns an uploaded batch with tensors on xla, of the calling thread. With several processes all must call it."""
     if processes.several():
-        what = "a batch of spmd.DataLoader"
+        what = "a loader's batch"
         mark = "".join(f"{placed.meta!r} {placed.sharding!r} " for placed in _all_placed(tree))
         agreement.agree_once(what, f"{what} {mark}".encode(), user_line())
     source = user_frame()
@@ -208,6 +227,6 @@ def tensors(tree: Any) -> Any:
         if recording() is not None:
             return abstract(placed.meta, placed.sharding)
         data = DeviceData(placed.meta, buffer=placed.array, sharding=placed.sharding, source=source)
-        return wrap(placed.meta, Storage(data, placed.meta, placed.sharding))
+        return wrap(placed.meta, Storage(data, placed.meta, placed.sharding if placed.is_annotated else None))
 
     return mapped(tree, _is_placed, tensor)

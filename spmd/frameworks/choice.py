@@ -6,7 +6,7 @@ The variable ACCELERATE_TORCH_DEVICE=xla is the same choice.
 from ..compat.finder import install
 from ..core.backend.when_imported import patch_when_imported
 from ..core.base.config import names_xla_for_frameworks
-from . import accelerate_device, lightning_trainer, trainer
+from . import accelerate_device, fabric, lightning_trainer, trainer
 
 # By the module that is changed, once it is imported, or now.
 PATCHES = {
@@ -16,6 +16,8 @@ PATCHES = {
     "transformers.training_args": trainer.complete_arguments,
     "transformers.trainer_pt_utils": trainer.complete_helpers,
     "transformers.trainer": trainer.complete,
+    "lightning.fabric.connector": fabric.complete,
+    "lightning_fabric.connector": fabric.complete,
     "lightning.pytorch.trainer.connectors.accelerator_connector": lightning_trainer.complete,
     "pytorch_lightning.trainer.connectors.accelerator_connector": lightning_trainer.complete,
 }  # fmt: skip
@@ -25,7 +27,7 @@ def use() -> None:
     """Makes xla the device of accelerate, of transformers' and Lightning's Trainer, and of what is built on them.
 
     That is trl, peft, diffusers' scripts. After it `lightning.pytorch.Trainer(accelerator="auto")` trains on xla, with
-    the strategies "xla" and "xla_fsdp".
+    the strategies "xla" and "xla_fsdp", and so does `lightning.fabric.Fabric`.
 
     From here on in this process `Accelerator().device` is xla, and `TrainingArguments().device`, unless the CPU is
     requested (`Accelerator(cpu=True)`, `TrainingArguments(use_cpu=True)`). It may be called before or after the import

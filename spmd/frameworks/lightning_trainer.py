@@ -32,7 +32,7 @@ def complete(connector: Any) -> None:
         connector: `lightning.pytorch.trainer.connectors.accelerator_connector`.
     """
     root = connector.__name__.partition(".trainer.")[0]
-    accelerator = _accelerator(resolve(f"{root}.accelerators:Accelerator"))
+    accelerator = accelerator_of(resolve(f"{root}.accelerators:Accelerator"))
     strategies: Any = resolve(f"{root}.strategies")
     shared, fsdp = _strategies(strategies.SingleDeviceStrategy)
     strategies.XLAStrategy, strategies.XLAFSDPStrategy = shared, fsdp
@@ -46,7 +46,7 @@ def complete(connector: Any) -> None:
 
     # Lightning looks by these names for the strategy and the precision of its own accelerator for PyTorch/XLA.
     connector.XLAAccelerator, connector.SingleDeviceXLAStrategy = accelerator, shared
-    connector.XLAPrecision = lambda precision: _precision(connector, precision)
+    connector.XLAPrecision = lambda precision: precision_of(connector, precision)
     connector._select_auto_accelerator = lambda: "xla"
     choose = connector._AcceleratorConnector._choose_strategy
 
@@ -56,7 +56,7 @@ def complete(connector: Any) -> None:
     connector._AcceleratorConnector._choose_strategy = choose_strategy
 
 
-def _precision(connector: Any, precision: str) -> Any:
+def precision_of(connector: Any, precision: str) -> Any:
     """The plugin of a precision, as on any other device."""
     if precision in ("16-mixed", "bf16-mixed"):
         return connector.MixedPrecision(precision, DEVICE.type)
@@ -73,12 +73,14 @@ def _devices(devices: Any) -> int:
     if str(devices) == "1":
         return 1
     raise ValueError(
-        f"Trainer: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh: "
-        "strategy=lightning.pytorch.strategies.XLAStrategy(mesh=spmd.Mesh(...))"
+        f"Trainer, Fabric: expected devices='auto', 1 or {number}, got {devices!r}; for others pass a mesh to the "
+        "strategy: XLAStrategy(mesh=spmd.Mesh(...)) of lightning.pytorch.strategies or lightning.fabric.strategies"
     )
 
 
-def _accelerator(base: Any) -> Any:
+def accelerator_of(base: Any) -> Any:
+    """The accelerator, a class that derives from Lightning's."""
+
     class XLAAccelerator(base):
         """All devices of XLA as one."""
 
@@ -208,26 +210,25 @@ def _strategies(base: Any) -> tuple[Any, Any]:
             if model in _sharded:  # by an earlier fit or test
                 return model
             _sharded.add(model)
-            wrap, checkpointed = resolve("fsdp:FullyShardedDataParallel"), None
-            if self.activation_checkpointing:
-
-                def checkpointed(unit: Any, **how: Any) -> Any:
-                    return wrap(resolve("fsdp:checkpoint_module")(unit), **how)
-
             # In place: a LightningModule stays the object that callbacks and the optimizer know.
-            wrap(
-                model,
-                mesh=self.mesh,
-                auto_wrap_policy=self.auto_wrap_policy,
-                auto_wrapper_callable=checkpointed,
-                **self.how,
-            )
+            wrap_units(model, self.mesh, self.auto_wrap_policy, self.activation_checkpointing, self.how)
             for step in ("training_step", "validation_step", "test_step", "predict_step"):
                 if step in vars(type(model)):
                     resolve("fsdp:register_fsdp_forward_method")(model, step)
             return model
 
     return XLAStrategy, XLAFSDPStrategy
+
+
+def wrap_units(model: Any, mesh: Mesh | None, policy: Any, checkpointing: bool, how: dict[str, Any]) -> None:
+    """Shards a model in place, its units by a policy; checkpointing recomputes the units' activations."""
+    wrap, checkpointed = resolve("fsdp:FullyShardedDataParallel"), None
+    if checkpointing:
+
+        def checkpointed(unit: Any, **how: Any) -> Any:
+            return wrap(resolve("fsdp:checkpoint_module")(unit), **how)
+
+    wrap(model, mesh=mesh, auto_wrap_policy=policy, auto_wrapper_callable=checkpointed, **how)
 
 
 def _synced(result: Any) -> Any:

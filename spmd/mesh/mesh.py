@@ -23,6 +23,13 @@ from .placements import are_placements, spec_of
 ENTERED: "ContextVar[tuple[Mesh, ...]]" = ContextVar("spmd_meshes", default=())  # the meshes of `with mesh:`
 
 
+class MeshError(ValueError, AssertionError):
+    """A mesh that does not fit its devices, or a spec that does not fit a mesh or a tensor.
+
+    PyTorch/XLA checks these by assertions, so that scripts and tests written for it catch an AssertionError.
+    """
+
+
 class DeviceIds(tuple[int, ...]):
     """The ids of a mesh's devices: a tuple that has `tolist`, as numpy's array under this name in PyTorch/XLA."""
 
@@ -46,8 +53,8 @@ class Mesh:
 
     Inside `with mesh:` it is the default mesh of calls without one. Subclasses may take other arguments.
 
-    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or repeated names;
-    TypeError for a single number or text instead of a sequence.
+    Raises ValueError for unknown or repeated device ids, a shape that does not fit their number, or repeated names (an
+    AssertionError, too, as in PyTorch/XLA); TypeError for a single number or text instead of a sequence.
     Source: `torch_xla.distributed.spmd.Mesh`, `jax.sharding.Mesh`.
 
     >>> import spmd
@@ -81,29 +88,27 @@ class Mesh:
             raise TypeError(f"Mesh: expected a tuple of axis names, got {axis_names!r}; one name is ({axis_names!r},)")
         names = tuple(axis_names) if axis_names is not None else tuple(str(i) for i in range(len(shape)))
         if any(size < 1 for size in shape) or math.prod(shape) != len(ids):
-            raise ValueError(
+            raise MeshError(
                 f"Mesh: mesh_shape {shape} holds {math.prod(shape)} devices, but {len(ids)} device ids were given"
             )
         if len(names) != len(shape):
-            raise ValueError(
-                f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}"
-            )
+            raise MeshError(f"Mesh: expected {len(shape)} axis names for mesh_shape {shape}, got {len(names)}: {names}")
         if len(set(names)) != len(names):
-            raise ValueError(f"Mesh: axis names must differ, got {names}")
+            raise MeshError(f"Mesh: axis names must differ, got {names}")
         repeated = sorted(i for i, count in Counter(ids).items() if count > 1)
         if repeated:
-            raise ValueError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
+            raise MeshError(f"Mesh: each device may appear once, but {_few(repeated)} appear(s) more often")
         count = len(devices()) if target is None else num_devices(target)
         unknown = sorted(i for i in ids if not 0 <= i < count)
         if unknown and target is not None:
-            raise ValueError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
+            raise MeshError(f"Mesh: there is no device {_few(unknown)}; {target!r} has {count}, from 0 on")
         if unknown:
-            raise ValueError(
+            raise MeshError(
                 f"Mesh: there is no device {_few(unknown)}; this process sees {count} device(s), ids "
                 f"{_few(range(count))}. On CPU, spmd.simulate({max(ids) + 1}) before the first tensor makes more."
             )
         if target is None and processes.several() and len(ids) < count:
-            raise ValueError(
+            raise MeshError(
                 f"Mesh: with several processes a mesh holds every device, but {len(ids)} of {count} were given; "
                 "spmd.device_ids() has them all"
             )
@@ -222,7 +227,7 @@ class Mesh:
 
     def _checked(self, spec: PartitionSpec, rank: int, caller: str) -> Sharding:
         if len(spec) != rank:
-            raise ValueError(
+            raise MeshError(
                 f"{caller}: {spec!r} has {len(spec)} entries, but the tensor has {rank} dims; give one entry per dim, "
                 "None where it is not split"
             )
@@ -236,7 +241,7 @@ class Mesh:
             names = tuple(self._axis(axis, spec, caller) for axis in axes)
             for name in names:
                 if name in used:
-                    raise ValueError(
+                    raise MeshError(
                         f"{caller}: axis {name!r} is used twice in {spec!r}; a mesh axis can split one dim only\n"
                         + _point_at(spec, name, last=True)
                     )

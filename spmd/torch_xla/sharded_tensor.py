@@ -12,8 +12,8 @@ from ..core.sharding.value import Sharding
 from ..mesh.device_mesh import DeviceMesh
 from ..mesh.placements import are_placements
 from ..tensors.annotate import reshard
-from ..tensors.shards import load_local_shards_, local_shards
-from .sharding_spec import sharding_type
+from ..tensors.shards import Shard, load_local_shards_, local_shards
+from .sharding_spec import ShardingType, sharding_type
 
 
 def _is_sharded(tensor: Any) -> bool:
@@ -36,7 +36,8 @@ class XLAShardedTensor(metaclass=_ShardedType):
     PyTorch/XLA wraps the tensor that it marks. Here the tensor is not wrapped, and any tensor on xla has:
 
         global_tensor: the tensor. local_shards, load_local_shards_(shards): see `spmd.local_shards` and
-        `spmd.load_local_shards_`. mesh_shape, partition_spec: of its sharding; None where it has none.
+        `spmd.load_local_shards_`; the indices of a shard of a replicated tensor are `...`. mesh_shape, partition_spec:
+        of its sharding; None where it has none.
         sharding_spec: the sharding as GSPMD text; "" where there is none. sharding_type: a
         `spmd.torch_xla.ShardingType`, or None. reshard(spec, mesh=None), redistribute(mesh=None, placements=None): see
         `spmd.reshard`.
@@ -100,6 +101,33 @@ def unwrap_sharded_tensor(t: Any) -> Any:
     return t
 
 
+class _Copy(Shard):
+    """A shard that is all of its tensor: as in PyTorch/XLA its indices are `...`."""
+
+    __slots__ = ()
+
+    def __init__(self, shard: Shard) -> None:
+        indices: Any = ...
+        super().__init__(shard.data, indices, shard.device, shard.replica_id)
+
+    @property
+    def unpadded_data(self) -> torch.Tensor:
+        return self.data
+
+    @unpadded_data.setter
+    def unpadded_data(self, new: torch.Tensor) -> None:
+        if new.shape != self.data.shape:
+            raise ValueError(f"unpadded_data: expected shape {list(self.data.shape)}, got {list(new.shape)}")
+        self.data.copy_(new)
+
+
+def _local_shards(tensor: XlaTensor) -> list[Shard]:
+    """`spmd.local_shards`, with PyTorch/XLA's indices."""
+    found = local_shards(tensor)  # a sync: the sharding is known after it
+    is_replicated = sharding_type(current_sharding(tensor), tensor.dim()) is ShardingType.REPLICATED
+    return [_Copy(shard) for shard in found] if is_replicated else found
+
+
 def of_sharding(read: Callable[[Sharding, int], Any], missing: Any = None) -> property:
     """An attribute that is read of a tensor's sharding and rank; `missing` where it has no sharding."""
 
@@ -135,7 +163,7 @@ def _redistribute(
 # Attributes of the class of all tensors on xla, so that no second class is between a tensor and its graph.
 for _name, _attribute in {
     "global_tensor": property(lambda tensor: tensor),
-    "local_shards": property(local_shards),
+    "local_shards": property(_local_shards),
     "mesh_shape": of_sharding(lambda sharding, rank: sharding.mesh_shape),
     "partition_spec": of_sharding(Sharding.partition_spec),
     "sharding_spec": of_sharding(Sharding.text, ""),

@@ -1,11 +1,18 @@
 """`MpDeviceLoader` and `send_cpu_data_to_device`: batches on the device, by a spec for all or for each key."""
 
+import copy
+import gc
+import threading
+import time
 from collections import OrderedDict, namedtuple
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import torch
+from batches import Counting, has_no_threads, loader_threads
+from support import run_script
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
 from torch.utils.data import DataLoader, TensorDataset
 from transformers import BatchEncoding
@@ -81,8 +88,119 @@ class TestLoop:
         assert not hasattr(loader, "unheard_of")
 
 
+class TestAhead:
+    """The next batches are uploaded by a thread while the step runs; it ends with the iteration."""
+
+    def test_runs_ahead(self, mesh8: spmd.Mesh) -> None:
+        source = Counting()
+        loader = MpDeviceLoader(source, device_prefetch_size=3, input_sharding=ShardingSpec(mesh8, ("fsdp",)))
+        batches = iter(loader)
+        assert source.pulled == 0 and not loader_threads()
+        assert spmd.residence(next(batches)) == "devices"
+        deadline = time.monotonic() + 10
+        while source.pulled < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        assert source.pulled == 5  # one is out, three wait, one more is on the host
+        assert copy.deepcopy(loader)._threads == []
+        ParallelLoader.close(type("Parallel", (), {"_loader": loader})())  # type: ignore[arg-type]
+        assert not loader_threads() and list(batches) == []
+
+    @pytest.mark.parametrize("end", [lambda batches: None, next, lambda batches: batches.close()])
+    def test_dropped(self, end: Callable[[Iterator[Any]], None]) -> None:
+        batches = iter(MpDeviceLoader(Counting()))
+        next(batches)
+        assert loader_threads()
+        end(batches)
+        del batches
+        gc.collect()
+        assert has_no_threads()
+
+    def test_break_and_again(self) -> None:
+        """A source is not begun again while a thread of an earlier pass is inside it."""
+        inside: list[int] = []
+
+        class Slow:
+            def __iter__(self) -> Iterator[torch.Tensor]:
+                for _ in range(3):
+                    inside.append(threading.get_ident())
+                    time.sleep(0.05)
+                    assert len(inside) == 1
+                    inside.clear()
+                    yield torch.ones(8)
+
+        loader = MpDeviceLoader(Slow())
+        for _ in loader:
+            break
+        assert len(list(loader)) == 3 and has_no_threads()
+
+    def test_errors(self, mesh8: spmd.Mesh) -> None:
+        def failing() -> Iterator[torch.Tensor]:
+            yield torch.ones(8)
+            raise LookupError("no more files")
+
+        batches = iter(MpDeviceLoader(failing(), input_sharding=ShardingSpec(mesh8, ("fsdp",))))
+        next(batches)
+        with pytest.raises(LookupError, match="no more files"):
+            next(batches)
+        assert has_no_threads()
+
+    def test_snapshots(self, mesh8: spmd.Mesh) -> None:
+        rows = torch.zeros(8)
+
+        def filling() -> Iterator[torch.Tensor]:
+            for i in range(3):
+                yield rows.fill_(i)
+
+        for sharding in (None, ShardingSpec(mesh8, ("fsdp",))):
+            found = list(MpDeviceLoader(filling(), input_sharding=sharding))
+            assert [batch.tolist() for batch in found] == [[float(i)] * 8 for i in range(3)]
+
+    def test_other_tensors(self, mesh8: spmd.Mesh) -> None:
+        """A tensor in a graph of autograd's stays in it; one of other lengths is left to the programs, which pad."""
+        weight = torch.ones(8, requires_grad=True)
+        (batch,) = MpDeviceLoader([weight * 2], input_sharding=ShardingSpec(mesh8, ("fsdp",)))
+        batch.sum().backward()
+        assert weight.grad is not None and weight.grad.tolist() == [2.0] * 8
+        marked = torch.ones(8, 3)
+        torch._dynamo.mark_dynamic(marked, 1)
+        (batch,) = MpDeviceLoader([marked])
+        assert spmd.residence(batch) == "pending"  # data that its program pads
+        texts = [torch.ones(8, length) for length in (3, 5, 3)]
+        loader = MpDeviceLoader(texts, input_sharding=ShardingSpec(mesh8, ("fsdp",)))
+        assert [spmd.residence(text) for text in loader] == ["devices", "host", "host"]
+        rows = [torch.ones(8, 3), torch.ones(5, 3)]
+        assert [spmd.residence(each) for each in MpDeviceLoader(rows, input_sharding=loader_spec(mesh8))] == [
+            "devices", "devices",
+        ]  # fmt: skip
+
+    def test_one_device(self) -> None:
+        """Without a sharding a batch is uploaded where there is one device, and the mesh's programs take it."""
+        found = run_script("""
+            import torch, spmd
+            from spmd.torch_xla.parallel_loader import MpDeviceLoader
+            spmd.simulate(1)
+            for batch in MpDeviceLoader([torch.ones(8, 2)] * 2):
+                assert not isinstance(batch, spmd.torch_xla.XLAShardedTensor)
+                print(spmd.residence(batch), (batch + 1).sum().item())
+        """)
+        assert found.split() == ["devices", "32.0"] * 2
+
+
+def loader_spec(mesh: spmd.Mesh) -> ShardingSpec:
+    return ShardingSpec(mesh, ("fsdp", None))
+
+
 class TestStructures:
     """Structures come back as they were, with their tensors moved; those that were given stay."""
+
+    def test_of_a_loader(self, mesh8: spmd.Mesh) -> None:
+        packed = pack_sequence([torch.ones(2)])
+        for data in (Pair(torch.ones(2, 2), 1), Sample(torch.ones(2, 2)), {"a": {"b": torch.ones(2)}}):
+            (made,) = MpDeviceLoader([data], input_sharding=loader_spec(mesh8))
+            assert type(made) is type(data) and "xla" in str(made) and "xla" not in str(data)
+        (made,) = MpDeviceLoader([packed])
+        assert made.data.device.type == "xla" and made.batch_sizes.device.type == "cpu"
 
     @pytest.mark.parametrize(
         "data",

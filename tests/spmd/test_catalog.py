@@ -26,6 +26,7 @@ class TestWhere:
             ("aten.nonzero", r"^aten.nonzero.default: host  spmd/core/dispatch/copies.py:\d+$"),
             ("aten._foreach_add", r"^aten._foreach_add.List: derived"),
             ("aten.linear", r"^aten.linear.default: (decomposition|rule)"),
+            ("aten._philox_uniform_", r"^aten._philox_uniform_.default: none"),
             ("aten.copy_.default", r"^aten.copy_.default: special  spmd/core/dispatch/copies.py:\d+$"),
         ],
     )

@@ -254,3 +254,7 @@ class TestOneCompile:
         clear_cache()
         again = spmd.plan(step, tokens())
         assert len(compiles) == 1 and not first.diff(again)
+        loaded = spmd.metrics.num_loaded()
+        (ran,) = self.run(step, tokens())
+        assert ran.cause.startswith("loaded from disk by the plan at") and "compiled by" not in ran.cause
+        assert spmd.metrics.num_loaded() > loaded

@@ -1,5 +1,7 @@
 """XLAShardedTensor: what PyTorch/XLA's wrapper answers, the tensor answers itself."""
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -54,6 +56,59 @@ class TestInstance:
                 make(x, device="xla")
             with pytest.raises(TypeError, match="positional argument"):
                 make(x, (8,), (0,), "more")
+
+
+class TestIndices:
+    """The indices of `.local_shards` are PyTorch/XLA's: slices, and `...` where each shard is all of the tensor."""
+
+    def test_replicated(self, mesh8: Mesh) -> None:
+        x = spmd.mark_sharding(torch.arange(6.0).reshape(2, 3).to("xla"), mesh8, (None, None))
+        shards = x.local_shards
+        assert [shard.indices for shard in shards] == [...] * 8
+        assert isinstance(shards[0], spmd.torch_xla.XLAShard) and torch.equal(shards[3].unpadded_data, x.cpu())
+        for shard in shards:
+            shard.unpadded_data = shard.unpadded_data + 1
+        x.load_local_shards_(shards)
+        assert x.tolist() == [[1, 2, 3], [4, 5, 6]]
+        with pytest.raises(ValueError, match=r"unpadded_data: expected shape \[2, 3\], got \[3\]"):
+            shards[0].unpadded_data = torch.ones(3)
+        assert spmd.local_shards(x)[0].indices == (slice(0, 2), slice(0, 3))  # our own name has slices
+
+    def test_sharded(self, mesh2x4: Mesh) -> None:
+        x = spmd.mark_sharding(torch.arange(8.0).to("xla"), mesh2x4, ("data",))
+        assert [(i.start, i.stop, i.step) for shard in x.local_shards[3:5] for i in shard.indices] == [
+            (0, 4, None), (4, 8, None),
+        ]  # fmt: skip
+
+
+class TestErrors:
+    """Checks that PyTorch/XLA makes by assertions raise what is an AssertionError, too."""
+
+    @pytest.mark.parametrize(
+        "make",
+        [
+            lambda mesh: Mesh(range(8), (2, 2), ("a", "b")),
+            lambda mesh: Mesh(range(8), (2, 4), ("a",)),
+            lambda mesh: Mesh(range(8), (2, 4), ("a", "a")),
+            lambda mesh: Mesh([0, 0], (2,)),
+            lambda mesh: Mesh([800], (1,)),
+            lambda mesh: spmd.mark_sharding(torch.ones(2, device="xla"), mesh, ("data", None)),
+            lambda mesh: spmd.mark_sharding(torch.ones(2, 2, device="xla"), mesh, ("data", "data")),
+            lambda mesh: spmd.torch_xla.ShardingSpec(mesh, ("data", "data")),
+        ],
+    )
+    def test_assertions(self, make: Callable[[Mesh], object], mesh2x4: Mesh) -> None:
+        for kind in (ValueError, AssertionError):
+            with pytest.raises(kind):
+                make(mesh2x4)
+
+    def test_unknown_axis(self, mesh2x4: Mesh) -> None:
+        with pytest.raises(ValueError, match="'modle'") as raised:
+            spmd.mark_sharding(torch.ones(2, device="xla"), mesh2x4, ("modle",))
+        assert not isinstance(raised.value, AssertionError)
+
+    def test_device_ids(self, mesh2x4: Mesh) -> None:
+        assert mesh2x4.device_ids.tolist() == [*range(8)]
 
 
 class TestAttributes:

@@ -24,6 +24,7 @@ from .dynamic_marks import join_marks
 from .export_from_device import join_export
 from .factories import register_factories
 from .generator import join_generators
+from .grad_scaler import join_grad_scaler
 from .guard import GUARD, keep_errors_of_backward
 from .loaders import join_loaders
 from .modules import keep_annotations, keep_identity, know_buffers
@@ -160,6 +161,9 @@ AT_THE_FIRST_USE = (
     ),
     Patch("the body of `checkpoint`", "recomputation that saves memory", "the types of its tensors", join_checkpoint),
     Patch("`torch.Stream`, `torch.Event`", "streams that wait", "the device argument", join_streams),
+    Patch(
+        "`torch.amp.GradScaler`'s first and loaded state", "it is data", "the types of its tensors", join_grad_scaler
+    ),
     Patch("`torch._dynamo.mark_dynamic`", "padded data", "the type of a tensor", join_marks),
     Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
     Patch("torch's own `fully_shard`", "it names this library's", "the module's parameters", join_fully_shard),

@@ -99,7 +99,10 @@ def program_for(graph: Graph, name: str, line: Line, form: Form = stack_groups.n
             program = _formed_and_made(graph, name, line, form, cause)
     else:
         agree_on(graph, name, line, cause, program.fingerprint)
-        taken(program, graph, name, f"compiled by the plan at {program.line}; {cause}", line)
+        how = "loaded from disk" if program.is_loaded else "compiled"
+        taken(program, graph, name, f"{how} by the plan at {program.line}; {cause}", line)
+        if program.is_loaded:  # the plan's own work is not counted
+            counters.add("programs_loaded")
     program.requested = Requested(graph, recompile.num_runs)
     with _lock:
         _last = program

@@ -53,7 +53,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
         return None
     assert program.record is not None
     seconds = counters.now() - started
-    program.record = dataclasses.replace(program.record, seconds=seconds)
+    program.record, program.is_loaded = dataclasses.replace(program.record, seconds=seconds), True
     taken(program, graph, name, f"loaded from disk; {cause}", line)
     counters.add("programs_loaded")
     counters.add_time("load", seconds)

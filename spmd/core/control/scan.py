@@ -39,7 +39,7 @@ def scan(
     tensors that `fn` closes over; backward is a loop, too, which reads the values that autograd saved in each
     iteration, or those that `policy` names, and recomputes the rest. Random draws are those of the Python loop.
     A tensor from outside that `fn` writes in place (a buffer) is part of the carry. Without a tensor on xla among the
-    arguments this is the Python loop.
+    arguments, and inside `torch.func.vmap` and `torch.func.grad`, this is the Python loop.
 
     Args:
         fn: (carry, x) -> (carry, y). The carry keeps its structure, shapes and dtypes; y may be any pytree of tensors
@@ -127,7 +127,12 @@ def own_tensors(tree: Any) -> Any:
 
 
 def on_device(name: str, given: Any) -> bool:
-    """True if tensors among these are on xla; TypeError where only some are."""
+    """True if tensors among these are on xla; TypeError where only some are.
+
+    False inside a transform of torch.func (vmap, grad), which wraps tensors: its ops are recorded one by one.
+    """
+    if torch._C._are_functorch_transforms_active():
+        return False
     tensors = tensors_of(given)
     ours = [tensor for tensor in tensors if type(tensor) is XlaTensor]
     if ours and len(ours) < len(tensors):

@@ -14,6 +14,7 @@ from torch._decomp import decomposition_table
 from torch._ops import OpOverload, OpOverloadPacket
 
 from ..dispatch.copies import HOST_HANDLERS
+from ..dispatch.fallback import no_rule
 from ..dispatch.overloads import is_foreach
 from ..dispatch.resolve import new_plan
 from ..dispatch.specials import SPECIALS
@@ -84,10 +85,9 @@ def _place(overload: OpOverload) -> Place:
         )
     if overload in decomposition_table:
         return Place(name, "decomposition", *_where(decomposition_table[overload]))
-    handler = getattr(plan.handler, "__qualname__", "")
     if overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.PrivateUse1):
         return Place(name, "special")
-    if handler == "_no_rule":
+    if plan.handler is no_rule:
         is_composite = overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeExplicitAutograd)
         is_factory = not any("Tensor" in str(argument.type) for argument in overload._schema.arguments)
         return Place(name, "decomposition" if is_composite and is_factory else "none")

@@ -71,5 +71,6 @@ HANDLERS: dict[Any, Any] = {
     aten.index_put.default: _index_put,
     aten.index_put_.default: _index_put,
     aten._unsafe_index_put.default: _index_put,
+    aten._index_put_impl.default: _index_put,
     aten._index_put_impl_.default: _index_put,
 }

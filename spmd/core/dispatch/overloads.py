@@ -39,7 +39,7 @@ SHAPE_ONLY_DRAWS = {"uniform", "normal_functional", "normal", "bernoulli.p", "ex
 LIKE = {"zeros_like", "ones_like", "full_like", "empty_like", "clone"}
 # Ops that write one number of the caller's into a tensor, whose dtype it must fit: their only scalar argument.
 FILLS = {"full", "full_like", "new_full", "fill", "masked_fill", "index_fill", "scatter"}
-INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_"}
+INDEX_OPS = {"index", "index_put", "_index_put_impl", "_unsafe_index", "index_put_", "_index_put_impl_"}
 
 
 class Plan:

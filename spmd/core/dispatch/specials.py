@@ -101,7 +101,9 @@ def _extremes(self: torch.Tensor, dim: int | None = None, keepdim: bool = False)
 
 
 _BY_TORCHS_KERNEL = (
-    aten.rand_like.default, aten.randn_like.default, aten.randint_like.default, aten.randint_like.low_dtype,
+    # Those with a generator are newer than the oldest torch that is taken.
+    *(getattr(packet, name) for packet in (aten.rand_like, aten.randn_like, aten.randint_like)
+      for name in packet.overloads() if "out" not in name),
     aten._reshape_copy.default, aten.polygamma_.default, aten._is_all_true.default, aten._is_any_true.default,
 )  # fmt: skip
 

@@ -21,12 +21,13 @@ class Program:
     mesh has the devices in another order than the program, with their sharding in its order; respelled: the outputs of
     which that is true, with their own sharding. calls_host: whether a run calls Python, which may raise. smallest: the
     output with fewest bytes. bytes_needed: the bytes that a run allocates on the devices of this process, over all of
-    them. is_planned: it was compiled for a plan, and no run has needed it yet. is_unrolled: XLA would copy the stacks
-    of its layers, which therefore are no loops. made_by: for each result the place of its op among `entries` and
-    `lines`. fingerprint: the digest that several processes compared. loops: (first op, trip count, ops of an iteration)
-    of each. requested: the graph, for the description of later changes (see `difference.Requested`). exchanges: its
-    collectives, each with the place of the op that it came from. numbers: for the floats and the integers, the order in
-    which the program takes the scalar arguments of the recorded ops; None for theirs.
+    them. is_planned: it was compiled for a plan, and no run has needed it yet. is_loaded: it was not compiled here, but
+    read from the disk. is_unrolled: XLA would copy the stacks of its layers, which therefore are no loops. made_by: for
+    each result the place of its op among `entries` and `lines`. fingerprint: the digest that several processes
+    compared. loops: (first op, trip count, ops of an iteration) of each. requested: the graph, for the description of
+    later changes (see `difference.Requested`). exchanges: its collectives, each with the place of the op that it came
+    from. numbers: for the floats and the integers, the order in which the program takes the scalar arguments of the
+    recorded ops; None for theirs.
     """
 
     def __init__(self, name: str, line: Line, graph: Graph, executable: Any, results: list[Sharding]):
@@ -64,7 +65,7 @@ class Program:
         ]
         self.smallest = min(range(len(self.outputs)), key=lambda i: self.outputs[i].meta.nbytes)
         self.calls_host = False
-        self.is_planned = self.is_unrolled = False
+        self.is_planned = self.is_loaded = self.is_unrolled = False
         self.bytes_needed = 0
         self.fingerprint = b""
         self.record: counters.CompileRecord | None = None

@@ -306,7 +306,7 @@ def index_add(self, dim, index, source, **_):
     return sizes != others
 
 
-@checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default)
+@checks(aten.index_put.default, aten.index_put_.default, aten._index_put_impl.default, aten._index_put_impl_.default)
 def index_put(self, indices, values, *_, **__):
     if len(indices) > self.dim():
         raise IndexError(f"too many indices for tensor of dimension {self.dim()} (got {len(indices)})")
@@ -385,7 +385,7 @@ def embedding_bag(weight, indices, offsets, scale_grad_by_freq=False, mode=0, *_
 
 @checks(aten.segment_reduce.default)
 def segment_reduce(data, reduce, *, lengths=None, offsets=None, axis=0, **_):
-    if reduce not in ("sum", "mean", "max", "min", "prod"):  # torch takes amax and amin, too
+    if reduce not in ("sum", "mean", "max", "min", "prod", "amax", "amin"):
         raise RuntimeError(f"segment_reduce: expected reduce to be sum, mean, max, min or prod, got {reduce}")
     given = [tensor for tensor in (lengths, offsets) if tensor is not None]
     if (

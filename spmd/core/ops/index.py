@@ -252,6 +252,11 @@ def aten_index_put(self, indices, values, accumulate=False):
     return at(self.astype(wide), place).add(values.astype(wide), mode=_IN_BOUNDS).astype(self.dtype)
 
 
+@lower(aten._index_put_impl.default)
+def aten_index_put_impl(self, indices, values, accumulate=False, unsafe=False):
+    return aten_index_put(self, indices, values, accumulate)
+
+
 @lower(aten.take.default)
 def aten_take(self, index):
     return self.reshape(-1).at[index].get(**missing(self.dtype))

@@ -307,7 +307,7 @@ def aten_addcdiv(self, tensor1, tensor2, *, value=1):
 @lower(aten.lerp.Scalar, aten.lerp.Tensor, promote=Promote.DEFAULT)
 def aten_lerp(self, end, weight):
     # torch starts from the nearer end, so that weight 1 gives exactly `end`; one select takes the end, one the factor.
-    near = weight < 0.5
+    near = (jnp.abs(weight) if jnp.iscomplexobj(weight) else weight) < 0.5
     base = jnp.where(near, self, end)
     return base + jnp.where(near, weight, weight - 1) * (end - self)
 

@@ -362,18 +362,29 @@ for _view, _inverse in (
 # --- rearrangements that copy ----------------------------------------------------------------------------------------
 
 
+_GROUP = 128  # operands of one concatenation, for which XLA's time grows with the square of their number
+
+
+def _joined(arrays, dim):
+    """Concatenates arrays: of more than two groups first each group; the barrier keeps XLA from making it one again."""
+    while len(arrays) > 2 * _GROUP:
+        groups = [jnp.concatenate(arrays[i : i + _GROUP], axis=dim) for i in range(0, len(arrays), _GROUP)]
+        arrays = jax.lax.optimization_barrier(groups)
+    return jnp.concatenate(arrays, axis=dim)
+
+
 @lower(aten.cat.default)
 def aten_cat(tensors, dim=0, *, returns):
     # torch lets an empty 1-d tensor join tensors of any shape.
     kept = [tensor for tensor in tensors if tensor.shape != (0,)]
     if not kept:  # torch does not check dim then
         return jnp.zeros(returns.shape, returns.dtype)
-    return jnp.concatenate([tensor.astype(returns.dtype) for tensor in kept], axis=dim)
+    return _joined([tensor.astype(returns.dtype) for tensor in kept], dim)
 
 
 @lower(aten.stack.default)
 def aten_stack(tensors, dim=0, *, returns):
-    return jnp.stack([tensor.astype(returns.dtype) for tensor in tensors], axis=dim)
+    return _joined([jnp.expand_dims(tensor.astype(returns.dtype), dim) for tensor in tensors], dim)
 
 
 @lower(aten.repeat.default)

@@ -1,11 +1,13 @@
 """Syncs whose graph keeps changing with the data: layers left out at random, branches by value, shapes.
 
 Each such graph would be a program of its own, which runs once. The decision follows from a sync's own history: its
-runs, and the new graphs among them.
+runs, and the new graphs among them. A graph over the parameters of other modules does not count: that is the next
+of several trainings, each of which may run long.
 """
 
 from dataclasses import dataclass, field
 from types import CodeType
+from typing import Any
 
 from ..base.tables import Bounded
 from ..ir.graph import Graph
@@ -26,13 +28,13 @@ _SPARE_MEMORY = frozenset({"spmd.recompute", "spmd.renew"})
 class _Sync:
     """The history of a sync.
 
-    runs: their number. new: the runs whose graph had no program, each with the kinds of its graph's ops. is_said: the
-    user has had the notice.
+    runs: their number. new: the runs whose graph had no program, each with the kinds of its graph's ops, and the
+    storages of parameters and buffers that it reads. is_said: the user has had the notice.
     """
 
     runs: int = 0
     is_said: bool = False
-    new: list[tuple[int, set[OpSpec]]] = field(default_factory=list)
+    new: list[tuple[int, set[OpSpec], set[Any]]] = field(default_factory=list)
 
 
 _syncs: Bounded[tuple[CodeType | None, int], _Sync] = Bounded(1024)
@@ -65,8 +67,12 @@ def keeps_changing(graph: Graph, line: Line) -> bool:
     if len(graph.nodes) < LEAST_OPS or any(_spares_memory(node.op) for node in graph.nodes):
         return False
     sync, ops = _sync(line), {op for node in graph.nodes for op in _elements(node.op)}
-    similar = [run for run, others in sync.new if _are_isomorphic(ops, others)]
-    sync.new.append((sync.runs, ops))
+    # Weak references, which stay what they are when their storages are gone.
+    state = {device_data.holder for device_data in graph.inputs if device_data.is_state}
+    similar = [
+        run for run, others, held in sync.new if _are_isomorphic(ops, others) and (state & held or not (state or held))
+    ]
+    sync.new.append((sync.runs, ops, state))
     del sync.new[: -4 * FEW]
     return len(similar) >= FEW and sync.runs - similar[-FEW] <= FEW * RUNS_EACH
 

@@ -18,6 +18,8 @@ from spmd.core.base import seed
 DRAWS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "rand": lambda g: torch.rand(16, device="xla", generator=g),
     "randn": lambda g: torch.randn(16, 4, device="xla", generator=g),
+    "rand_like": lambda g: torch.rand_like(torch.zeros(16, device="xla"), generator=g),
+    "randint_like": lambda g: torch.randint_like(torch.zeros(16, device="xla"), 3, 1000, generator=g),
     "randint": lambda g: torch.randint(0, 1000, (16,), device="xla", generator=g),
     "randperm": lambda g: torch.randperm(16, device="xla", generator=g),
     "normal": lambda g: torch.normal(torch.zeros(16, device="xla"), 1.0, generator=g),

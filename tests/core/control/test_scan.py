@@ -420,3 +420,28 @@ class TestContexts:
                 lambda c, row: (c * row, None), torch.ones(2, device="xla"), torch.full((3, 2), 2.0).to("xla")
             )
         assert last.tolist() == [8.0, 8.0]
+
+
+class TestTransforms:
+    """Inside torch.func's transforms a scan is the Python loop, so that its tensors may be batched."""
+
+    @pytest.mark.parametrize("batched", ["x", "weight"])
+    def test_vmap(self, batched: str) -> None:
+        found = []
+        for device in ("cpu", "xla"):
+            torch.manual_seed(0)
+            x = torch.randn(4, 5, 3).to(device).requires_grad_()
+            weight = torch.randn(3, 3).to(device).requires_grad_()
+
+            def total(x: torch.Tensor, weight: torch.Tensor, device: str = device) -> torch.Tensor:
+                start = torch.zeros(3, device=device)
+                return spmd.scan(lambda carry, row: ((carry @ weight).tanh() + row, row), start, x)[0].sum()
+
+            if batched == "x":
+                made = torch.func.vmap(lambda x: total(x, weight))(x)  # noqa: B023
+            else:
+                made = torch.func.vmap(lambda w: total(x[0], w))(torch.stack([weight, weight * 2]))  # noqa: B023
+            made.sum().backward()
+            found.append([each.detach().cpu() for each in (made, x.grad, weight.grad)])
+        for one, other in zip(*found, strict=True):
+            torch.testing.assert_close(other, one)

@@ -91,6 +91,15 @@ class TestIndexing:
             x = SOURCE.to("xla").index_put(moved(index), values.to("xla"), accumulate)
             check(x, SOURCE.index_put(index, values, accumulate))
 
+    @pytest.mark.parametrize("index", [torch.tensor([2, 0]), torch.tensor([True, False, True, False])])
+    def test_index_put_impl(self, index: torch.Tensor) -> None:
+        """The in-place op that `index_put_` ends in, by its own name."""
+        values = torch.arange(2.0 * SOURCE[0].numel()).view(2, *SOURCE.shape[1:])
+        for accumulate in (False, True):
+            x, y = SOURCE.to("xla", copy=True), SOURCE.clone()
+            assert torch._index_put_impl_(x, [index.to("xla")], values.to("xla"), accumulate) is x
+            check(x, torch._index_put_impl_(y, [index], values, accumulate))
+
     def test_refusals(self) -> None:
         x = SOURCE.to("xla")
         for index in (slice(None, None, -1), slice(3, 0, -2)):

@@ -135,6 +135,16 @@ class TestOthers:
                 layers.step(chosen)
         assert spmd.metrics.counter("changing_graphs") == before
 
+    def test_trainings_one_after_another(self) -> None:
+        """Models of other depths, each trained at the same line, are as many programs as each has alone."""
+        before = spmd.metrics.counter("changing_graphs")
+        found = []
+        for count in range(2, 8):
+            layers = Layers(count=count)
+            found.append([layers.step([*range(count)]) for _ in range(3)])
+        assert spmd.metrics.counter("changing_graphs") == before
+        assert all(sum(each[1:]) <= 1 for each in found), found
+
     def test_short_graphs(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(changing, "LEAST_OPS", 64)
         layers, before = Layers(), spmd.metrics.counter("changing_graphs")

@@ -117,6 +117,8 @@ class TestSpecialValues:
         poles = torch.tensor([-3.0, -2.0, -1.5, 0.0, 0.5, 1.0, 2.0, 3.0, torch.inf, -torch.inf, torch.nan])
         angles = torch.complex(torch.randn(6, 1) * 4, torch.linspace(-9, 9, 6)[:, None])
         batch.case("logaddexp", torch.logaddexp, angles, angles[:, 0] * 2)
+        for weight in (0.1 + 0.2j, 2 - 1j):  # near and far
+            batch.case(f"lerp {weight}", lambda a, b, w=weight: torch.lerp(a, b, w), angles, angles * 1j)
         batch.case("zeta", torch.special.zeta, poles[:8, None], poles, gradient=False)
         for mode in ("trunc", "floor", None):
             batch.case(

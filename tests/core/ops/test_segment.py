@@ -5,7 +5,7 @@ import torch
 from support import Batch
 
 
-@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "max", "min", "prod", "amax", "amin"])
 def test_segments(reduce: str) -> None:
     batch = Batch()
     data = torch.randn(7, 3)

@@ -29,6 +29,9 @@ def _totals(data, owner, count):
     return jax.ops.segment_sum(data, owner, count + 1)[:count]
 
 
+_SAME = {"amax": "max", "amin": "min"}  # torch's other names
+
+
 def _reduce(data, lengths, reduce, initial):
     count = lengths.shape[0]
     owner = _owners(lengths, data.shape[0])
@@ -58,7 +61,7 @@ def _along(function, axis):
 
 @lower(aten.segment_reduce.default)
 def aten_segment_reduce(data, reduce, *, lengths=None, indices=None, offsets=None, axis=0, unsafe=False, initial=None):
-    run = _along(lambda data, lengths: _reduce(data, lengths, reduce, initial), axis)
+    run = _along(lambda data, lengths: _reduce(data, lengths, _SAME.get(reduce, reduce), initial), axis)
     return run(data, _lengths(lengths, offsets))
 
 
@@ -92,5 +95,5 @@ def _gradient(grad, output, data, lengths, reduce, initial):
 
 @lower(aten._segment_reduce_backward.default)
 def aten_segment_reduce_backward(grad, output, data, reduce, *, lengths=None, offsets=None, axis=0, initial=None):
-    run = _along(lambda *arrays: _gradient(*arrays, reduce, initial), axis)
+    run = _along(lambda *arrays: _gradient(*arrays, _SAME.get(reduce, reduce), initial), axis)
     return run(grad, output, data, _lengths(lengths, offsets))
