@@ -18,12 +18,12 @@ NAMES = {
     spmd: (
         "AbstractError BodyError DataLoader Exported HybridMesh LayersDifferError LoadedProgram Mesh P PartitionSpec "
         "Plan ProcessError RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding "
-        "compile cond config device device_ids eager explain export from_local_shards from_process_local full_state_dict "
-        "full_tensor get_hlo get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint "
-        "load_exported load_local_shards_ local_shards manual_seed mark_dynamic mark_sharding nan_guard "
-        "no_host_transfer no_recompile offload_optimizer on_sync place_to_device place_to_host plan process_count "
-        "process_index reduce_gradient_in register_lowering register_units remat reshard residence scan scan_layers "
-        "shard_as shard_map show_sharding simulate suggest sync use use_sharding while_loop"
+        "compile cond config device device_ids eager explain export from_local_shards from_process_local "
+        "full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect linear_cross_entropy "
+        "load_checkpoint load_exported load_local_shards_ local_shards manual_seed mark_dynamic mark_sharding "
+        "nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device place_to_host plan "
+        "process_count process_index reduce_gradient_in register_lowering register_units remat reshard residence "
+        "scan scan_layers shard_as shard_map show_sharding simulate suggest sync use use_sharding while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.compat: "install uninstall",
