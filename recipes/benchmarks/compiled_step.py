@@ -1,0 +1,184 @@
+"""Time the host's part of a training step: recorded by Python, compiled by `spmd.compile`, and a call of `jax.jit`.
+
+    python recipes/benchmarks/compiled_step.py                  # 12 layers, 8 simulated devices, FSDP, AdamW
+    python recipes/benchmarks/compiled_step.py --scan never     # an argument for each tensor of the state
+    python recipes/benchmarks/compiled_step.py --layers 2 --pairs 5
+
+The step's program is replaced by one with the same arguments, donation and results that computes nothing, as the time
+of a call on a CPU would hold device work otherwise. `jax.jit` is called with the same arrays, as a list. The three are
+timed in turn, so that other load of the machine falls on all. Nothing here asserts a time.
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # runs without being installed, too
+
+# isort: off
+import spmd  # before jax: it sets environment variables that XLA reads when jax is imported
+import jax
+import jax.numpy as jnp
+
+# isort: on
+import fsdp
+from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.core.compile import cache
+from spmd.core.sharding.partitioner import compiler_context
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=12)
+    parser.add_argument("--width", type=int, default=64, help="of the model, which is not run (default 64)")
+    parser.add_argument("--devices", type=int, default=8, help="simulated devices (default 8)")
+    parser.add_argument("--pairs", type=int, default=15, help="timed rounds (default 15)")
+    parser.add_argument("--scan", choices=("auto", "never"), default="auto", help="config.scan_layers")
+    return parser.parse_args(arguments)
+
+
+def training(args: argparse.Namespace) -> tuple[Callable[..., Any], Sequence[torch.Tensor]]:
+    """Returns the step and its batch."""
+    mesh = spmd.Mesh(range(args.devices), (args.devices,), ("fsdp",))
+    config = GPTConfig(layers=args.layers, width=args.width, heads=4, sequence=32)
+    policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
+    model: Any = fsdp.FullyShardedDataParallel(GPT(config).to("xla"), mesh=mesh, auto_wrap_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        loss = cross_entropy(model(tokens), targets)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        scheduler.step()
+        return loss
+
+    tokens = torch.randint(config.vocabulary, (args.devices, config.sequence + 1))
+    batch = [tokens[:, :-1], tokens[:, 1:]]
+    return step, [spmd.mark_sharding(part.to("xla"), mesh, ("fsdp", None)) for part in batch]
+
+
+class Trivial:
+    """A program with the arguments, donation and results of another one that computes nothing. calls: its function
+    under `jax.jit`. executable: the same, compiled ahead, as this library calls programs."""
+
+    def __init__(self, program: Any) -> None:
+        arguments = [
+            jax.ShapeDtypeStruct(
+                port.sharding.padded_shape(port.meta.shape), port.meta.struct.dtype, sharding=port.sharding.jax
+            )
+            for port in program.inputs
+        ]
+        donated = [i for i, port in enumerate(program.inputs) if port.is_donated]
+        results = [
+            (s.padded_shape(port.meta.shape), port.meta.struct.dtype, s.jax)
+            for port in program.outputs
+            for s in [program._sharding(port)]
+        ]
+        free = {i: (arguments[i].shape, arguments[i].dtype, arguments[i].sharding) for i in donated}
+        taken: list[int | None] = []
+        for result in results:
+            place = next((i for i, one in free.items() if one == result), None)
+            taken.append(place)
+            free.pop(place, None)  # type: ignore[arg-type]  # None is no key
+
+        def nothing(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+            return tuple(
+                jnp.zeros(shape, dtype) if place is None else _changed(arrays[place])
+                for (shape, dtype, _), place in zip(results, taken, strict=True)
+            )
+
+        self.calls = jax.jit(
+            nothing, donate_argnums=donated, keep_unused=True, out_shardings=tuple(sharding for *_, sharding in results)
+        )
+        floats, integers = (sum(op.numbers.count(kind) for op in program.entries) for kind in "fi")
+        vectors = [jax.ShapeDtypeStruct((floats,), np.float64), jax.ShapeDtypeStruct((integers,), np.int64)]
+        self.vectors = [np.zeros(floats), np.zeros(integers, np.int64)]
+        self.executable = self.calls.lower(*arguments, *vectors).compile()
+        self.state = [jax.device_put(np.zeros(one.shape, one.dtype), one.sharding) for one in arguments]
+        self._into = {place: i for i, place in enumerate(taken) if place is not None}
+
+    def call(self) -> float:
+        """Calls the function under `jax.jit` with the results of the last call; returns the seconds of the call."""
+        jax.block_until_ready(self.state)
+        with jax.enable_x64(True):
+            started = perf_counter()
+            made = self.calls(*self.state, *self.vectors)
+            seconds = perf_counter() - started
+        self.state = [made[self._into[i]] if i in self._into else one for i, one in enumerate(self.state)]
+        return seconds
+
+
+def _changed(array: jax.Array) -> jax.Array:
+    return array ^ True if array.dtype == bool else array + 1
+
+
+def timed(step: Callable[..., Any], batch: Sequence[torch.Tensor]) -> float:
+    """Returns the seconds of a step's call and its sync, with nothing of an earlier step still running."""
+    spmd.sync(wait=True)
+    started = perf_counter()
+    step(*batch)
+    spmd.sync()
+    return perf_counter() - started
+
+
+def main(arguments: list[str] | None = None) -> None:
+    args = parse(arguments)
+    console = Console(width=140)
+    spmd.simulate(args.devices)
+    spmd.config.scan_layers = args.scan
+    torch.manual_seed(0)
+    step, batch = training(args)
+    compiled = spmd.compile(step)
+    for _ in range(4):
+        compiled(*batch)
+    spmd.sync(wait=True)
+    program = cache.last_program()
+    assert program is not None and compiled.num_replayed
+    with compiler_context():
+        trivial = Trivial(program)
+    program.executable = trivial.executable
+    sides: dict[str, tuple[Callable[[], float], list[float]]] = {
+        "recorded by Python at each step": (lambda: timed(step, batch), []),
+        "spmd.compile": (lambda: timed(compiled, batch), []),
+        "jax.jit": (trivial.call, []),
+    }
+    for number in range(args.pairs + 2):
+        for call, seconds in sides.values():
+            if number >= 2:
+                seconds.append(call())
+            else:
+                call()
+    table = Table(title="The host's time of one step, on a program that computes nothing", title_justify="left")
+    for heading in ("", "median ms", "fastest ms", "to jax.jit", "from", "to"):
+        table.add_column(heading, justify="right" if heading else "left")
+    jit = sides["jax.jit"][1]
+    for name, (_, seconds) in sides.items():
+        ratios = [one / other for one, other in zip(seconds, jit, strict=True)]
+        table.add_row(
+            name,
+            f"{1e3 * statistics.median(seconds):.2f}",
+            f"{1e3 * min(seconds):.2f}",
+            *(f"{value:.2f}" for value in (statistics.median(ratios), min(ratios), max(ratios))),
+        )
+    console.print(
+        f"{len(program.inputs)} arguments, {len(program.outputs)} results, {args.devices} devices", highlight=False
+    )
+    console.print(table)
+    console.print(compiled.explain().splitlines()[0], highlight=False)
+
+
+if __name__ == "__main__":
+    main()
