@@ -1,11 +1,16 @@
-"""torch's control flow without dynamo: torch traces the code around such an op, which the device records itself."""
+"""torch's higher-order ops without dynamo: torch traces the code around such an op, which the device records itself."""
 
+import sys
+import threading
+from types import FunctionType
 from typing import Any
 
+import torch
 from torch._higher_order_ops import utils
 from torch.utils._pytree import tree_flatten
 
 from ..lazy.tensor import XlaTensor
+from .when_imported import patch_when_imported
 
 
 def join_control_flow() -> None:
@@ -19,3 +24,59 @@ def join_control_flow() -> None:
         return compiled(fn, args, kwargs)
 
     utils._hop_compile_and_call = call
+
+
+def join_flex_attention() -> None:
+    """Has torch's `flex_attention` take tensors of the device, and call its op directly."""
+    patch_when_imported("torch.nn.attention.flex_attention", _join_flex_attention)
+
+
+class _IsEager(threading.local):
+    """True in a thread's call of `flex_attention` with tensors of the device.
+
+    In place of torch's flag for debugging, which does the same for all devices. The function itself cannot be replaced:
+    programs may have imported it already.
+    """
+
+    is_on_device = False
+
+    def __bool__(self) -> bool:
+        return self.is_on_device
+
+
+def _join_flex_attention(module: Any) -> None:
+    validate, is_eager = module._validate_device, _IsEager()
+    flag = "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG"
+
+    def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
+        on_device = query.device.type == "xla"
+        if not torch.compiler.is_dynamo_compiling():
+            is_eager.is_on_device = on_device
+            if on_device and not getattr(module, flag):  # also where a program has set it and taken it back
+                setattr(module, flag, is_eager)
+        if not on_device:
+            validate(query, key, value)
+
+    module._validate_device = validate_device
+
+
+def join_associative_scan() -> None:
+    """Has torch's `associative_scan` take tensors of the device in both modes, of which the pointwise one is CUDA's.
+
+    The function gets another body, since programs may have imported it already.
+    """
+    function = sys.modules["torch._higher_order_ops.associative_scan"].associative_scan
+    names = function.__globals__
+    names["_associative_scan_of_torch"] = FunctionType(
+        function.__code__, names, function.__name__, function.__defaults__
+    )
+    function.__code__ = _associative_scan.__code__
+
+
+def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):  # type: ignore[no-untyped-def]
+    # Runs with the names of torch's module.
+    if combine_mode == "pointwise" and any(
+        isinstance(x, torch.Tensor) and x.device.type == "xla" for x in pytree.tree_leaves(xs)  # noqa: F821
+    ):
+        combine_mode = "generic"
+    return _associative_scan_of_torch(combine_fn, xs, dim, reverse, combine_mode)  # noqa: F821
