@@ -47,7 +47,9 @@ def flex_attention(
     length = query.shape[2]
     with torch.autocast(NAME, enabled=False):
         if length * key.shape[2] < LONG:
-            return attend(query, _positions(query, length))
+            query, key, value = (_Copied.apply(x) for x in (query, key, value))
+            output, logsumexp, largest = attend(query, _positions(query, length))
+            return output.clone(), logsumexp, largest
         return _by_blocks(attend, query)
 
 
@@ -72,6 +74,19 @@ def flex_attention_backward(
     found = iter(torch.autograd.grad(outputs, wanted, grads, materialize_grads=True))
     of_inputs = next(found), next(found), next(found)
     return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
+
+
+class _Copied(torch.autograd.Function):
+    """Copies a tensor, and its gradient: a view of a product is held as the product is, batch and heads in one dim,
+    which no sharding over both can express (`ops/folds.py`)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Any) -> Any:
+        return arriving[0].clone()
 
 
 def _leaf(x: Any) -> Any:
