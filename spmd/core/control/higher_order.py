@@ -73,5 +73,7 @@ for _op, _kernel in (
     (associative_scan_op, _associative_scan), (flex_attention_op, flex_attention),
     (flex_attention_backward_op, flex_attention_backward),
 ):  # fmt: skip
+    # As the other devices' autocast keys: a body's ops see autocast, an op with a body does not.
+    _op.fallthrough(DispatchKey.AutocastPrivateUse1)
     for _key in (DispatchKey.AutogradPrivateUse1, XlaTensor):  # the latter in inference mode
         _op.py_impl(_key)(_kernel)
