@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from torch._higher_order_ops import utils
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..lazy.tensor import XlaTensor
 from .when_imported import patch_when_imported
@@ -20,10 +20,22 @@ def join_control_flow() -> None:
 
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         if any(type(value) is XlaTensor for value in tree_flatten((args, kwargs))[0]):
+            if fn.__name__ == "_cond_op_wrapper":
+                args = _with_flat_operands(*args)
             return fn(*args, **(kwargs or {}))
         return compiled(fn, args, kwargs)
 
     utils._hop_compile_and_call = call
+
+
+def _with_flat_operands(pred: Any, true_fn: Any, false_fn: Any, operands: Any) -> tuple[Any, ...]:
+    """The arguments of `torch.cond` as its op takes them: no pytrees among the operands."""
+    flat, tree = tree_flatten(tuple(operands))
+
+    def of_flat(function: Any) -> Any:
+        return lambda *values: function(*tree_unflatten(values, tree))
+
+    return pred, of_flat(true_fn), of_flat(false_fn), tuple(flat)
 
 
 def join_flex_attention() -> None:
@@ -73,10 +85,11 @@ def join_associative_scan() -> None:
     function.__code__ = _associative_scan.__code__
 
 
-def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):  # type: ignore[no-untyped-def]
+def _associative_scan(combine_fn, xs, dim, reverse=False, combine_mode="pointwise"):
     # Runs with the names of torch's module.
     if combine_mode == "pointwise" and any(
-        isinstance(x, torch.Tensor) and x.device.type == "xla" for x in pytree.tree_leaves(xs)  # noqa: F821
+        isinstance(x, torch.Tensor) and x.device.type == "xla"
+        for x in pytree.tree_leaves(xs)  # noqa: F821
     ):
         combine_mode = "generic"
     return _associative_scan_of_torch(combine_fn, xs, dim, reverse, combine_mode)  # noqa: F821

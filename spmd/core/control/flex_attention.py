@@ -41,16 +41,13 @@ def flex_attention(
     score_mod = _of_positions(score_mod, 1, score_mod_other_buffers)
     mask_mod = _of_positions(block_mask[-1], 0, mask_mod_other_buffers)
 
-    def attend(queries: Any, rows: Any) -> tuple[Any, Any, Any]:
-        return _attend(queries, rows, key, value, score_mod, mask_mod, scale)
-
     length = query.shape[2]
     with torch.autocast(NAME, enabled=False):
-        if length * key.shape[2] < LONG:
-            query, key, value = (_Copied.apply(x) for x in (query, key, value))
-            output, logsumexp, largest = attend(query, _positions(query, length))
-            return output.clone(), logsumexp, largest
-        return _by_blocks(attend, query)
+        if length * key.shape[2] >= LONG:
+            return _by_blocks(query, key, value, score_mod, mask_mod, scale)
+        query, key, value = (_Copied.apply(x) for x in (query, key, value))
+        output, *rest = _attend(query, _positions(query, length), key, value, score_mod, mask_mod, scale)
+        return output.clone(), *rest
 
 
 def flex_attention_backward(
@@ -63,15 +60,17 @@ def flex_attention_backward(
     It computes the scores again in any case, so the values that forward has made are not used.
     """
     buffers = [_leaf(buffer) for buffer in score_mod_other_buffers]
+    inputs = query, key, value = _leaf(query), _leaf(key), _leaf(value)
     with torch.enable_grad():
-        inputs = [_leaf(x) for x in (query, key, value)]
         made = flex_attention(
-            *inputs, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
-        )  # fmt: skip
+            query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
+        )
     wanted = [*inputs, *(buffer for buffer in buffers if _has_gradient(buffer))]
-    arriving = [(x, grad) for x, grad in zip(made[:2], (grad_out, grad_logsumexp), strict=True) if grad is not None]
-    outputs, grads = zip(*arriving, strict=True)
-    found = iter(torch.autograd.grad(outputs, wanted, grads, materialize_grads=True))
+    grads = [
+        torch.zeros_like(x) if grad is None else grad
+        for x, grad in zip(made[:2], (grad_out, grad_logsumexp), strict=True)
+    ]
+    found = iter(torch.autograd.grad(made[:2], wanted, grads, materialize_grads=True))
     of_inputs = next(found), next(found), next(found)
     return *of_inputs, tuple(next(found) if _has_gradient(buffer) else None for buffer in buffers)
 
@@ -97,16 +96,24 @@ def _has_gradient(x: Any) -> bool:
     return isinstance(x, torch.Tensor) and x.requires_grad
 
 
-def _by_blocks(attend: Function, query: Any) -> tuple[Any, Any, Any]:
-    """The same for blocks of queries, one after the other."""
+def _by_blocks(
+    query: Any, key: Any, value: Any, score_mod: Function, mask_mod: Function, scale: float
+) -> tuple[Any, Any, Any]:
+    """Attention of all queries, a block after the other."""
     length = query.shape[2]
     count = -(-length // ROWS)
     missing = count * ROWS - length
-    # The last block's missing queries are zeros at the last position, as positions may be indices of the user's tensors.
+    # The last block's missing queries are zeros at the last position: positions may be indices of the user's tensors.
     queries = pad(query, (0, 0, 0, missing)).unflatten(2, (count, ROWS)).movedim(2, 0)
     rows = _positions(query, count * ROWS).clamp(max=length - 1).view(count, ROWS)
-    _, made = scan(lambda carry, x: ((), attend(*x)), (), (queries, rows), policy="nothing")
-    return tuple(x.movedim(0, 2).flatten(2, 3)[:, :, :length] for x in made)  # type: ignore[return-value]
+
+    def attend(carry: Any, block: Any) -> Any:
+        queries, rows = block
+        return carry, _attend(queries, rows, key, value, score_mod, mask_mod, scale)
+
+    _, made = scan(attend, (), (queries, rows), policy="nothing")
+    output, logsumexp, largest = (x.movedim(0, 2).flatten(2, 3)[:, :, :length] for x in made)
+    return output, logsumexp, largest
 
 
 def _attend(
@@ -142,8 +149,7 @@ def _of_positions(function: Function, num_scores: int, buffers: Sequence[Any]) -
     scores, fixed = (0,) * num_scores, (None,) * len(buffers)
     mapped = function
     for place in (3, 2, 1, 0):
-        dims = [None] * 4
-        dims[place] = 0
+        dims = [0 if dim == place else None for dim in range(4)]
         mapped = torch.vmap(mapped, in_dims=(*scores, *dims, *fixed))
 
     def of_all(*given: Any) -> Any:

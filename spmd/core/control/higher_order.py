@@ -74,6 +74,6 @@ for _op, _kernel in (
     (flex_attention_backward_op, flex_attention_backward),
 ):  # fmt: skip
     # As the other devices' autocast keys: a body's ops see autocast, an op with a body does not.
-    _op.fallthrough(DispatchKey.AutocastPrivateUse1)
+    _op.fallthrough(DispatchKey.AutocastPrivateUse1)  # type: ignore[attr-defined]
     for _key in (DispatchKey.AutogradPrivateUse1, XlaTensor):  # the latter in inference mode
         _op.py_impl(_key)(_kernel)

@@ -6,13 +6,21 @@ from typing import Any
 
 import pytest
 import torch
-from support import check, run_script
+from support import check
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch._higher_order_ops.flex_attention import flex_attention_backward, math_attention
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import flex_attention as module
 from torch.nn.attention.flex_attention import (
-    AuxRequest, BlockMask, and_masks, create_block_mask, create_mask, flex_attention, noop_mask, or_masks,
-)  # fmt: skip
+    AuxRequest,
+    BlockMask,
+    and_masks,
+    create_block_mask,
+    create_mask,
+    flex_attention,
+    noop_mask,
+    or_masks,
+)
 from torch.nn.functional import scaled_dot_product_attention
 
 import spmd
@@ -55,15 +63,9 @@ def attention_on_cpu(
     mods = score_mod or (lambda score, *_: score), mask_mod or noop_mask
     buffers: Any = ({}, (), ())
     factor = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    with mode()():
+    with TransformGetItemToIndex():
         out, logsumexp, largest = math_attention(q, k, v, mods[0], (mods[1],), factor, *buffers)
     return [out, logsumexp * math.log(2), largest * math.log(2)]
-
-
-def mode() -> Any:
-    from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
-
-    return TransformGetItemToIndex
 
 
 def attention_on_xla(
@@ -241,27 +243,12 @@ class TestCalls:
         for expected, made in zip(*results, strict=True):
             check(made, expected)
 
-    def test_cpu_programs_are_torchs_own(self) -> None:
-        """On the CPU torch still warns of its unfused form, and refuses gradients."""
-        run_script("""
-            import warnings
-            import torch
-            from torch.nn.attention.flex_attention import flex_attention
-            import spmd
-
-            x = torch.ones(1, 1, 4, 4)
-            flex_attention(*[x.to("xla")] * 3).cpu()
-            with warnings.catch_warnings(record=True) as found:
-                warnings.simplefilter("always")
-                flex_attention(x, x, x)
-            assert any("called without torch.compile()" in str(warning.message) for warning in found), found
-            try:
-                flex_attention(x.requires_grad_(), x, x)
-            except NotImplementedError as error:
-                assert "backward on CPU" in str(error)
-            else:
-                raise AssertionError("no error")
-        """)
+    def test_calls_on_the_cpu_are_checked_and_compiled_by_torch(self) -> None:
+        q, k, v = self.qkv()
+        flex_attention(q, k, v)
+        with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+            flex_attention(*(x.cpu().requires_grad_() for x in (q, k, v)))
+        assert not module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG
 
 
 class TestGraphs:
