@@ -46,8 +46,7 @@ def flex_attention(
         if length * key.shape[2] >= LONG:
             return _by_blocks(query, key, value, score_mod, mask_mod, scale)
         query, key, value = (_Copied.apply(x) for x in (query, key, value))
-        output, *rest = _attend(query, _positions(query, length), key, value, score_mod, mask_mod, scale)
-        return output.clone(), *rest
+        return _attend(query, _positions(query, length), key, value, score_mod, mask_mod, scale)
 
 
 def flex_attention_backward(
@@ -76,8 +75,8 @@ def flex_attention_backward(
 
 
 class _Copied(torch.autograd.Function):
-    """Copies a tensor, and its gradient: a view of a product is held as the product is, batch and heads in one dim,
-    which no sharding over both can express (`ops/folds.py`)."""
+    """Copies a gradient: as a view of a product it is held as the product is, batch and heads in one dim, which no
+    sharding over both can express (`ops/folds.py`)."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

@@ -109,7 +109,13 @@ class TestAgainstMath:
         compare(lambda attention, q, k, v: attention(q, k, v), *heads(4, 4))
 
     def test_scale_and_double(self, form: str) -> None:
-        compare(lambda attention, q, k, v: attention(q, k, v, None, causal, 0.3), *heads(2, 2, dtype=torch.float64))
+        """A position behind the last query, by which a block might be filled up, would have no logarithm."""
+
+        def score_mod(score: Any, b: Any, h: Any, m: Any, n: Any) -> Any:
+            return score * (12 - m).double().log()
+
+        qkv = heads(2, 2, dtype=torch.float64)
+        compare(lambda attention, q, k, v: attention(q, k, v, score_mod, causal, 0.3), *qkv)
 
     def test_alibi_with_grouped_heads(self, form: str) -> None:
         def attend(attention: Any, q: Any, k: Any, v: Any, weight: Any) -> Tensors:
@@ -134,7 +140,7 @@ class TestAgainstMath:
 
             return attention(q, k, v, None, mask_mod)
 
-        compare(attend, *heads(4, 4), torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1))
+        compare(attend, *heads(4, 4, length=14, kv_length=12), torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1))
 
     def test_masks_of_masks(self, form: str) -> None:
         window = and_masks(causal, lambda b, h, m, n: m - n < 3)
