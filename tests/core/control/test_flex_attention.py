@@ -140,7 +140,9 @@ class TestAgainstMath:
 
             return attention(q, k, v, None, mask_mod)
 
-        compare(attend, *heads(4, 4, length=14, kv_length=12), torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1))
+        compare(
+            attend, *heads(4, 4, length=14, kv_length=12), torch.arange(14).div(4, rounding_mode="floor").repeat(2, 1)
+        )
 
     def test_masks_of_masks(self, form: str) -> None:
         window = and_masks(causal, lambda b, h, m, n: m - n < 3)
