@@ -43,17 +43,18 @@ def join_flex_attention() -> None:
     patch_when_imported("torch.nn.attention.flex_attention", _join_flex_attention)
 
 
-class _IsEager(threading.local):
+class _IsEager:
     """True in a thread's call of `flex_attention` with tensors of the device.
 
     In place of torch's flag for debugging, which does the same for all devices. The function itself cannot be replaced:
     programs may have imported it already.
     """
 
-    is_on_device = False
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
 
     def __bool__(self) -> bool:
-        return self.is_on_device
+        return threading.get_ident() in self.threads
 
 
 def _join_flex_attention(module: Any) -> None:
@@ -63,7 +64,7 @@ def _join_flex_attention(module: Any) -> None:
     def validate_device(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> None:
         on_device = query.device.type == "xla"
         if not torch.compiler.is_dynamo_compiling():
-            is_eager.is_on_device = on_device
+            (is_eager.threads.add if on_device else is_eager.threads.discard)(threading.get_ident())
             if on_device and not getattr(module, flag):  # also where a program has set it and taken it back
                 setattr(module, flag, is_eager)
         if not on_device:

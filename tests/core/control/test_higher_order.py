@@ -219,6 +219,7 @@ def test_functions_under_compile_run_as_they_are() -> None:
     run_script("""
         import warnings
         import torch
+        from torch.nn.attention.flex_attention import flex_attention
         import spmd
 
         spmd.simulate(2)
@@ -257,6 +258,8 @@ def test_functions_under_compile_run_as_they_are() -> None:
             assert losses[0] > losses[1] > losses[2], losses
         said = [str(warning.message) for warning in found if "TORCHDYNAMO_DISABLE=1" in str(warning.message)]
         assert len(said) == 1, said
+        q = torch.ones(1, 1, 4, 4).to("xla")
+        assert torch.compile(flex_attention)(q, q, q).tolist() == q.tolist()
         try:
             of_one_graph(x)
         except torch._dynamo.exc.Unsupported as error:
