@@ -393,6 +393,29 @@ def assigned_state() -> None:
 
 
 @program
+def higher_order_ops() -> None:
+    module = importlib.import_module("torch.nn.attention.flex_attention")
+    x = torch.arange(8.0).reshape(1, 1, 4, 2)
+    mask = module.create_block_mask(lambda b, h, q_idx, kv_idx: q_idx >= kv_idx, None, None, 4, 4, device="cpu")
+    show(mask.kv_num_blocks, mask.to_dense())
+    for flag in (None, True, False):
+        if flag is not None:
+            module._FLEX_ATTENTION_DISABLE_COMPILE_DEBUG = flag
+        show(module.flex_attention(x, x, x, block_mask=mask))
+    try:
+        module.flex_attention(x.clone().requires_grad_(), x, x)
+    except NotImplementedError as error:
+        print(error)
+    associative_scan = importlib.import_module("torch._higher_order_ops.associative_scan").associative_scan
+    show(associative_scan(torch.add, torch.arange(5.0), 0, combine_mode="generic"))
+    for how in ({}, {"combine_mode": "other"}, {"reverse": 1}):
+        try:
+            associative_scan(torch.add, torch.arange(5.0), 0, **how)
+        except (ValueError, RuntimeError) as error:
+            print(type(error), error)
+
+
+@program
 def jax_and_the_environment() -> None:
     # The one row that imports jax in both processes, and so compares what a JAX program sees.
     jax = importlib.import_module("jax")

@@ -75,6 +75,8 @@ def keep_errors_of_backward() -> None:
 
     def run_backward(roots: Sequence[torch.Tensor], *args: Any, **kwargs: Any) -> Any:
         enter_thread()
+        if torch._C._is_multithreading_enabled():  # by `torch.inference_mode(False)`
+            torch.autograd.set_multithreading_enabled(False)
         try:
             # Ctrl-C raised within `_type_in_backward` would abort the process.
             with held(THREADS, backward=_recorded_in(roots)), later(), _guarded():

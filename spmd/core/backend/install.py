@@ -18,7 +18,7 @@ from ..lazy.threads import AT_FIRST_USE, IN_EACH_THREAD
 from . import imported as imported
 from .autocast import NAME, register_autocast
 from .checkpoint_hooks import join_checkpointing
-from .compiled import join_control_flow
+from .compiled import join_associative_scan, join_control_flow, join_flex_attention
 from .device_module import join_accelerator, join_methods, make_module
 from .dynamic_marks import join_marks
 from .export_from_device import join_export
@@ -149,6 +149,8 @@ AT_IMPORT = (
     Patch("a hook of registered buffers", "they are state from the first step on", "a buffer's type", know_buffers),
     Patch("`torch.export.export`", "a copy on the CPU is traced", "the types of tensors", join_export),
     Patch("the compiler around `torch.cond`", "it is an op of ours", "the types of arguments", join_control_flow),
+    Patch("the checks of `flex_attention`", "its op is one of ours", "the device of the query", join_flex_attention),
+    Patch("the body of `associative_scan`", "its pointwise mode is CUDA's", "the devices", join_associative_scan),
     Patch("uninitialized parameters, buffers", "lazy modules on the device", "the device argument", join_lazy_modules),
 )  # fmt: skip
 

@@ -28,8 +28,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
     a Python bool, or without a tensor on xla, it is Python's choice.
 
     Args:
-        pred: a bool tensor of one element. true_fn, false_fn: return pytrees of tensors of the same structure, shapes
-            and dtypes. operands: a tuple or list of pytrees.
+        pred: a bool tensor of one element. true_fn, false_fn: return pytrees of tensors and None, of the same
+            structure, shapes and dtypes. operands: a tuple or list of pytrees.
 
     Raises ValueError for results that differ, TypeError for a `pred` that is no bool tensor, `BodyError` for a read of
     a value, NotImplementedError for a gradient of the gradient.
@@ -54,7 +54,8 @@ def cond(pred: Any, true_fn: Callable[..., Any], false_fn: Callable[..., Any], o
         choice = _Choice(pred, branches, given)
         made = with_gradient(choice.inputs, choice.forward, choice.backward)
     recorded()
-    return tree_unflatten(made, branches[0].tree)
+    queue = iter(made)
+    return tree_unflatten([None if none else next(queue) for none in branches[0].is_none], branches[0].tree)
 
 
 Source = int | XlaTensor  # of a gradient: the place of an operand, or a tensor from outside
@@ -71,12 +72,14 @@ class _Branch:
                 for each in given
             ]
             self.given = list(capture.given)
-            made, self.tree = tree_flatten(capture.run(function, *refilled(operands, own)))
+            flat, self.tree = tree_flatten(capture.run(function, *refilled(operands, own)))
+            self.is_none = [value is None for value in flat]
+            made = [value for value in flat if value is not None]
             if not all(map(capture.is_unwritten, own)):
                 raise NotImplementedError("spmd.cond: a branch writes in place into its operands; make new tensors")
             for value in made:
                 if type(value) is not XlaTensor:
-                    raise TypeError(f"spmd.cond: a branch must return tensors on xla, got {value!r}")
+                    raise TypeError(f"spmd.cond: a branch must return tensors on xla (or None), got {value!r}")
             self.metas = [dense_meta(tensor.shape, tensor.dtype) for tensor in made]
             self.roots = list(map(operand, made))
             self.written = {storage: after for storage, (_, after) in capture.written().items()}
@@ -86,6 +89,11 @@ class _Branch:
             self.constants = capture.outside([*self.roots, *self.written.values()], self.given)
             kept = capture.outside(list(self.gradients.values()), [*self.given, *self.arriving.values()])
             self.kept = list(zip(kept, capture.tensors(kept), strict=True))
+
+    def shown(self) -> str:
+        """The results as a message shows them."""
+        nones = f" and {sum(self.is_none)} None" if any(self.is_none) else ""
+        return f"{self.tree} of {self.metas}{nones}"
 
     def _differentiate(self, capture: Capture, made: Tensors, own: Tensors) -> None:
         """Records the gradients of the operands and of the tensors from outside that results reach."""
@@ -115,10 +123,9 @@ class _Choice:
     def __init__(self, pred: XlaTensor, branches: Sequence[_Branch], given: Tensors):
         self.pred, self.branches, self.given = pred, branches, given
         one, other = branches
-        if one.tree != other.tree or one.metas != other.metas:
+        if (one.tree, one.is_none, one.metas) != (other.tree, other.is_none, other.metas):
             raise ValueError(
-                f"spmd.cond: the branches must return the same: one returns {one.tree} of {one.metas}, the other "
-                f"{other.tree} of {other.metas}"
+                f"spmd.cond: the branches must return the same: one returns {one.shown()}, the other {other.shown()}"
             )
         self.written = list(one.written | other.written)
         self.chosen = sorted(one.arriving | other.arriving)
