@@ -11,6 +11,7 @@ from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
 from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
+from .core.dynamo import install as _dynamo  # noqa: F401  # torch.compile
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
 from .core.control.layers import scan_layers as scan_layers

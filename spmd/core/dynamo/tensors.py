@@ -1,0 +1,36 @@
+"""Dynamo and tensors of the device: it traces functions and modules over them as over plain tensors.
+
+Dynamo knows plain tensors and subclasses that fall apart into plain ones. `XlaTensor` does neither: it is one tensor
+with true sizes, strides, device and flags, so a plain fake tensor of the device stands for it in the trace, and the
+guards are those of a plain tensor.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from ..backend.when_imported import patch_when_imported
+from ..lazy.tensor import XlaTensor
+
+# Packages of which no frame is traced: a call of one is between two graphs.
+_NOT_TRACED = (__name__.partition(".")[0], "jax")
+
+
+def _wrap_ours(builder: ModuleType) -> None:
+    builder.VariableBuilder._type_dispatch()[XlaTensor] = builder.VariableBuilder.wrap_tensor
+    original = builder.infer_subclass_type
+
+    def infer_subclass_type(value: Any) -> Any:
+        return None if type(value) is XlaTensor else original(value)
+
+    builder.infer_subclass_type = infer_subclass_type
+
+
+def _skip_ours(trace_rules: ModuleType) -> None:
+    for name in _NOT_TRACED:
+        trace_rules.add(name)
+
+
+def join_tracing() -> None:
+    """Patches torch's modules, now or when they are imported."""
+    patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
+    patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
