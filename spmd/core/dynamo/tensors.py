@@ -25,6 +25,19 @@ def _wrap_ours(builder: ModuleType) -> None:
     builder.infer_subclass_type = infer_subclass_type
 
 
+def _fake_ours(fake_tensor: ModuleType) -> None:
+    # `torch.tensor(..., device="xla")` makes its tensor below the fake mode, which then meets it.
+    mode, lifts = fake_tensor.FakeTensorMode, fake_tensor.FakeTensorMode.lift_fns
+    original = mode.dispatch
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in lifts and type(args[0]) is XlaTensor:
+            return self.fake_tensor_converter.from_real_tensor(self, args[0])
+        return original(self, func, types, args, kwargs)
+
+    mode.dispatch = dispatch
+
+
 def _skip_ours(trace_rules: ModuleType) -> None:
     for name in _NOT_TRACED:
         trace_rules.add(name)
@@ -34,3 +47,4 @@ def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
     patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
     patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
+    patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)
