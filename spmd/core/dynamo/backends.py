@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from ..backend.when_imported import patch_when_imported
+from .graph_calls import GraphCall
 
 # The last two are those of PyTorch/XLA before 2.1.
 NAMES = ("xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once")
@@ -15,7 +16,7 @@ NAMES = ("xla", "openxla", "torchxla_trace_once", "aot_torchxla_trace_once")
 def xla(graph_module: Any, inputs: Sequence[Any], **settings: Any) -> Callable[..., Any]:
     """Returns the function that records a graph of Dynamo; settings (mode, options) are inductor's and mean nothing
     here."""
-    return graph_module.forward
+    return GraphCall(graph_module)
 
 
 def _is_on_device(graph_module: Any, inputs: Iterable[Any]) -> bool:
