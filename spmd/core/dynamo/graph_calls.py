@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Interpreter
 
 from ..base import counters
 from ..control.recorded_call import RecordedCall, signature
+from ..ir.graph import is_unpadded
 from ..ir.source import is_library
 from ..lazy import body
 from ..lazy.tensor import XlaTensor
@@ -21,6 +22,10 @@ from ..lazy.tensor import XlaTensor
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 # A graph that is met with more layouts than these (lengths of a dynamic dim) runs op by op with the others.
 _MOST = 16
+
+
+# Functions with the same result each time, if all their arguments are written in the graph.
+_CONSTANTS = frozenset({torch.tensor, torch.scalar_tensor, torch.zeros, torch.ones, torch.full, torch.arange})
 
 
 class GraphCall:
@@ -35,9 +40,9 @@ class GraphCall:
 
     def __call__(self, *inputs: Any) -> Any:
         """Records the graph's results for these inputs."""
-        if self._why_not or body.names() or not torch._C._len_torch_dispatch_stack() == 0:
-            return self.graph_module(*inputs)
         tensors = [value for value in inputs if type(value) is XlaTensor]
+        if self._why_not or body.names() or any(map(_is_padded, tensors)):
+            return self.graph_module(*inputs)
         key = tuple(map(_key, inputs))
         call = self._calls.get(key)
         if call is None:
@@ -67,6 +72,12 @@ class GraphCall:
         counters.add_note(f"torch.compile: a graph from {place[0]}:{place[1]} is recorded op by op: {reason}")
 
 
+def _is_padded(tensor: XlaTensor) -> bool:
+    """True for data with a dim that is marked as dynamic: from op to op it stays padded, so one program has all
+    lengths."""
+    return is_unpadded(tensor._storage.value)
+
+
 def _key(value: Any) -> Any:
     return signature(value) if type(value) is XlaTensor else (type(value), value)
 
@@ -75,7 +86,7 @@ def _why_not(graph_module: GraphModule) -> str:
     """Returns the reason why a graph cannot be one op, as far as the graph shows it; "" if there is none."""
     for node in graph_module.graph.nodes:
         value = node.meta.get("example_value")
-        if isinstance(value, torch.Tensor) and value.device.type != "xla":
+        if isinstance(value, torch.Tensor) and value.device.type != "xla" and node.target not in _CONSTANTS:
             return f"it has a tensor on {value.device} ({node.name})"
         if isinstance(value, (torch.SymFloat, float)) and node.op == "placeholder":
             return f"it has a number among its inputs ({node.name})"
@@ -108,6 +119,7 @@ class _WithLines(Interpreter):
 
     def __init__(self, graph_module: GraphModule):
         super().__init__(graph_module)
+        self.extra_traceback = False
 
     def run_node(self, n: Any) -> Any:
         place = _place(n)

@@ -12,7 +12,7 @@ from ..backend.when_imported import patch_when_imported
 from ..lazy.tensor import XlaTensor
 
 # Packages of which no frame is traced: a call of one is between two graphs.
-_NOT_TRACED = (__name__.partition(".")[0], "jax")
+_NOT_TRACED = ("fsdp", "jax", "spmd")
 
 
 def _wrap_ours(builder: ModuleType) -> None:
@@ -22,7 +22,7 @@ def _wrap_ours(builder: ModuleType) -> None:
     def infer_subclass_type(value: Any) -> Any:
         return None if type(value) is XlaTensor else original(value)
 
-    builder.infer_subclass_type = infer_subclass_type
+    builder.infer_subclass_type = infer_subclass_type  # type: ignore[attr-defined]
 
 
 def _fake_ours(fake_tensor: ModuleType) -> None:

@@ -200,8 +200,8 @@ class XlaTensor(torch.Tensor):
 
 
 _NO_COMPILE = (
-    "an xla tensor: torch.export and make_fx do not work on the xla device yet, nor does a backend of torch.compile that "
-    "traces inner tensors; use torch.compile with its own backend or backend='xla', or call the function directly"
+    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function directly, or compile "
+    "it by torch.compile"
 )
 
 

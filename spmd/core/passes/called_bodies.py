@@ -24,17 +24,13 @@ def inlined(graph: Graph, may_scan: bool) -> tuple[Graph, str]:
 def _inline(made: Rewrite, call: Node, recorded: Node, numbers: Sequence[float | int]) -> None:
     """Adds the ops of a call. recorded: the op of the graph that it is part of; numbers: its own scalar arguments."""
     body = call.op.lowering.body  # type: ignore[attr-defined]  # a `Called`
-    made.now |= {
-        device_data: made.value(value) for device_data, value in zip(body.inputs, call.operands, strict=True)
-    }
+    made.now |= {device_data: made.value(value) for device_data, value in zip(body.inputs, call.operands, strict=True)}
     for node, own in _split(body.nodes, numbers):
         if isinstance(node.op.lowering, Called):
             _inline(made, node, recorded, own)
         else:
             made.replace(results(node), made.add(node.op, node.operands, node, own, (recorded,)))
-    made.now |= {
-        value_name(value): made.value(root) for value, root in zip(results(call), body.roots, strict=True)
-    }
+    made.now |= {value_name(value): made.value(root) for value, root in zip(results(call), body.roots, strict=True)}
 
 
 def _split(nodes: Sequence[Node], numbers: Sequence[float | int]) -> Iterator[tuple[Node, Sequence[float | int]]]:
