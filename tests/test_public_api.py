@@ -17,7 +17,8 @@ from spmd import P
 NAMES = {
     spmd: (
         "AbstractError BodyError DataLoader HybridMesh LayersDifferError Mesh P PartitionSpec Plan ProcessError "
-        "PureModule RecompileError Sharding ShardingRules assume_pure call_jax check checkpoint_name clear_sharding cond config device "
+        "PureModule RecompileError Sharding ShardingRules assume_pure call_jax check checkpoint_name clear_sharding "
+        "cond config device "
         "device_ids eager explain from_local_shards from_process_local full_state_dict full_tensor get_hlo "
         "get_sharding get_stablehlo initialize inspect linear_cross_entropy load_checkpoint load_local_shards_ "
         "local_shards manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile "

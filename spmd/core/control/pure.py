@@ -22,11 +22,11 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     """Returns a function that runs `fn` in Python once and afterwards records it as one op, with its gradient.
 
     The call of a recorded function costs the host about as much as one op, whatever the number of ops in it; the
-    program is the one that a plain call would give. It is recorded anew for arguments of other shapes, dtypes,
+    program is the one that a plain call would give. It is recorded again for arguments of other shapes, dtypes,
     shardings or `requires_grad`, for another value of any argument that is no tensor, and under another grad mode,
     autocast or default dtype. `fn` must be pure: for equal arguments of these kinds it does the same. A number that it
-    reads from elsewhere stays as it was at the recording. Tensors that it closes over are found, read anew at each
-    call, and get their gradients. In-place writes of arguments happen at each call; random draws are drawn anew.
+    reads from elsewhere stays as it was at the recording. Tensors that it closes over are found, read again at each
+    call, and get their gradients. In-place writes of arguments happen at each call; random draws are new ones.
 
     Args:
         fn: takes and returns pytrees. add_rng_seed_argument: the returned function takes `rng_seed`, an int, and draws

@@ -54,7 +54,7 @@ class RecordedCall:
 
     function: takes the tensors and returns a pytree. name: the op's. tensors: the arguments of the first call; later
     ones have the same shapes, dtypes, shardings and flags (`signature`). Values from outside that the function reads
-    are read anew at each call.
+    are read again at each call.
 
     Raises NotOneOpError, NotImplementedError or `BodyError` where the function cannot be one op.
     """

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import check, run_script
+from support import check
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop

@@ -1,4 +1,4 @@
-"""`torch.compile` on the device: each graph of Dynamo is one recorded op, with the values and gradients of eager CPU."""
+"""`torch.compile` on the device: each graph of Dynamo is one recorded op: values and gradients as on the CPU."""
 
 import copy
 from collections.abc import Callable, Iterator
@@ -264,9 +264,7 @@ class TestBreaks:
             check(broken(x.to("xla")), function(x))
 
     def test_annotation(self, mesh8: spmd.Mesh) -> None:
-        function = torch.compile(
-            lambda x: spmd.mark_sharding(x + 1, mesh8, ("fsdp", None)) * 2, backend="xla"
-        )
+        function = torch.compile(lambda x: spmd.mark_sharding(x + 1, mesh8, ("fsdp", None)) * 2, backend="xla")
         made = function(torch.ones(8, 2, device="xla"))
         check(made, torch.full((8, 2), 4.0))
         assert len(spmd.local_shards(made)) == 8

@@ -55,9 +55,7 @@ class TestScannedLayers:
         outer = spmd.assume_pure(lambda x, w: inner(inner(x, w), w) + 1)
         x, w = torch.ones(2, WIDTH, device="xla"), torch.eye(WIDTH).to("xla")
         spmd.manual_seed(2)
-        expected = [
-            torch.nn.functional.dropout(torch.nn.functional.dropout(x, 0.25), 0.25) + 1 for _ in range(2)
-        ]
+        expected = [torch.nn.functional.dropout(torch.nn.functional.dropout(x, 0.25), 0.25) + 1 for _ in range(2)]
         spmd.manual_seed(2)
         for one in expected:
             check(outer(x, w), one.cpu())
