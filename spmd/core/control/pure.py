@@ -12,7 +12,7 @@ from ..base import seed
 from ..base.tables import Bounded
 from ..lazy import body
 from ..lazy.tensor import XlaTensor
-from .recorded_call import RecordedCall, signature
+from .recorded_call import RecordedCall, settings, signature
 
 _TENSOR = object()  # in place of a tensor among the arguments
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -52,14 +52,13 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     if not callable(fn):
         raise TypeError(f"spmd.assume_pure: expected a function, got {fn!r}")
     calls: Bounded[Any, RecordedCall] = Bounded(64)
-    name = f"spmd.pure:{getattr(fn, '__name__', type(fn).__name__)}"
 
     def call(args: Any, kwargs: Any) -> Any:
         flat, tree = tree_flatten((args, kwargs))
         tensors = [value for value in flat if type(value) is XlaTensor]
         if not tensors or body.names():
             return fn(*args, **kwargs)
-        key = (tree, _settings(), *map(_key, flat))
+        key = (tree, settings(), *map(_key, flat))
         found = calls.get(key)
         if found is None:
             static = [_TENSOR if type(value) is XlaTensor else value for value in flat]
@@ -69,7 +68,7 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
                 args, kwargs = tree_unflatten([next(queue) if value is _TENSOR else value for value in static], tree)
                 return fn(*args, **kwargs)
 
-            found = calls.keep(key, RecordedCall(name, function, tensors))
+            found = calls.keep(key, RecordedCall("spmd.assume_pure", function, tensors))
         return found(tensors)
 
     if not add_rng_seed_argument:
@@ -83,14 +82,6 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
             return call(args, kwargs)
 
     return functools.wraps(fn)(seeded)  # type: ignore[return-value]
-
-
-def _settings() -> tuple[Any, ...]:
-    """Returns the settings of torch that decide what a function records."""
-    return (
-        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("xla"),
-        torch.get_autocast_dtype("xla"), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
-    )  # fmt: skip
 
 
 def _key(value: Any) -> Any:

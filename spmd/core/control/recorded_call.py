@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..base import seed
 from ..debug.check import recorded
+from ..dispatch.precision import matmul_precision
 from ..ir.graph import Region, Value, next_serial, value_name
 from ..ir.op import OpSpec
 from ..lazy.reads import next_generation, operand, shard_gradient
@@ -212,8 +213,9 @@ class RecordedCall:
 
         outputs = with_gradient(inputs, forward, self._gradient(draws, inputs))
         recorded()
-        if self.written:
-            torch.autograd.graph.increment_version([tensors[place] for place in self.written])
+        for place in self.written:
+            if not tensors[place].is_inference():  # those have no version
+                torch.autograd.graph.increment_version(tensors[place])
         flat = [
             tensors[value] if kind == "argument" else outputs[value] if kind == "output" else value
             for kind, value in self.sources
@@ -270,3 +272,12 @@ def signature(tensor: XlaTensor) -> tuple[Any, ...]:
     """Returns all of an argument that a recording depends on."""
     storage = tensor._storage
     return tensor._meta.layout, _sharding(tensor), tensor.requires_grad, tensor.is_leaf, storage.is_parameter
+
+
+def settings() -> tuple[Any, ...]:
+    """Returns the settings of torch that decide what a function records."""
+    return (
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("xla"),
+        torch.get_autocast_dtype("xla"), torch.get_default_dtype(), torch.are_deterministic_algorithms_enabled(),
+        matmul_precision(),
+    )  # fmt: skip

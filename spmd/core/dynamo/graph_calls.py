@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Interpreter
 
 from ..base import counters
-from ..control.recorded_call import RecordedCall, signature
+from ..control.recorded_call import RecordedCall, settings, signature
 from ..ir.graph import is_unpadded
 from ..ir.source import is_library
 from ..lazy import body
@@ -43,7 +43,7 @@ class GraphCall:
         tensors = [value for value in inputs if type(value) is XlaTensor]
         if self._why_not or body.names() or any(map(_is_padded, tensors)):
             return self.graph_module(*inputs)
-        key = tuple(map(_key, inputs))
+        key = settings(), *map(_key, inputs)
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) == _MOST:

@@ -56,9 +56,11 @@ class TestFunction:
         assert len(runs) == 6
         with torch.no_grad():
             pure(x, 2)
+        with torch.autocast("xla"):
+            pure(x, 2)
         pure(x.double(), 2)
         pure(x.detach().requires_grad_(), 2)
-        assert len(runs) == 9
+        assert len(runs) == 10
 
     def test_one_op_a_call(self) -> None:
         def deep(x: Tensor) -> Tensor:

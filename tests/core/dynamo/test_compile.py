@@ -99,6 +99,21 @@ class TestTraining:
             check(function(given), plain(x))
             assert one_op(lambda: function(given))
 
+    def test_autocast(self) -> None:
+        ours = model().to("xla")
+        function, x = compiled(ours), torch.ones(2, 4, device="xla")
+        assert function(x).dtype is torch.float32
+        with torch.autocast("xla"):
+            made, plain = function(x), ours(x)
+        assert made.dtype is torch.bfloat16
+        check(made, plain.cpu())
+
+    def test_inference_mode(self) -> None:
+        with torch.inference_mode():
+            buffer, function = torch.zeros(3, device="xla"), compiled(lambda b: b.add_(1) * 2)
+            check(function(buffer) + function(buffer), torch.full((3,), 6.0))
+            check(buffer, torch.full((3,), 2.0))
+
     def test_gradients_reach_inputs(self) -> None:
         ours = compiled(lambda x, w: ((x @ w).t() * 3, x.sum()))
         x, w = torch.randn(2, 3, requires_grad=True), torch.randn(3, 4)
