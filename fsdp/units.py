@@ -265,8 +265,9 @@ class Unit:
 
     def restore(self) -> None:
         """Puts parameters back in the place of their casts; a backward pass that raised has left the casts there."""
-        _hold(self._masters)
-        self._masters = {}
+        if self._masters:
+            _hold(self._masters)
+            self._masters = {}
 
     def _arrive(self, at: _Pass, gradient: torch.Tensor) -> None:
         """Begins the backward of a forward pass, once in each run of autograd's engine: gathers its parameters and puts

@@ -14,12 +14,15 @@ from .core.control import higher_order as _higher_order  # noqa: F401  # torch.c
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
 from .core.control.layers import scan_layers as scan_layers
+from .core.control.pure import PureModule as PureModule
+from .core.control.pure import assume_pure as assume_pure
 from .core.control.scan import scan as scan
 from .core.control.while_loop import while_loop as while_loop
 from .core.debug.check import check as check
 from .core.debug.check import eager as eager
 from .core.debug.check import nan_guard as nan_guard
 from .core.dispatch.fused import linear_cross_entropy as linear_cross_entropy
+from .core.dynamo import join_compiler as _dynamo  # noqa: F401  # torch.compile
 from .core.explain.recompile import RecompileError as RecompileError
 from .core.explain.recompile import no_recompile as no_recompile
 from .core.interop.call_jax import call_jax as call_jax

@@ -416,6 +416,20 @@ def higher_order_ops() -> None:
 
 
 @program
+def compiled_functions() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([torch.tensor([1.0, 2.0]), x * 2]).sum() + 1
+
+    for backend in ("eager", "aot_eager"):
+        x = torch.ones(3, requires_grad=True)
+        loss = torch.compile(function, backend=backend, fullgraph=True)(x)
+        loss.backward()
+        show(loss, x.grad)
+    wrapper = torch._TorchCompileInductorWrapper(None, None, None)
+    print(wrapper.compiler_name, type(wrapper).__name__, wrapper == wrapper)
+
+
+@program
 def jax_and_the_environment() -> None:
     # The one row that imports jax in both processes, and so compares what a JAX program sees.
     jax = importlib.import_module("jax")

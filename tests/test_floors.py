@@ -14,7 +14,7 @@ FILES = sorted([*ROOT.glob("spmd/**/*.py"), *ROOT.glob("fsdp/**/*.py")])
 # The folders from the lowest to the highest: a file imports its own folder and those before it.
 CORE_FOLDERS = (
     "base", "ops", "sharding", "persistent", "ir", "pjrt", "hlo", "lower", "explain", "compile", "passes", "lazy",
-    "engine", "dispatch", "debug", "interop", "backend", "control", "manual",
+    "engine", "dispatch", "debug", "interop", "backend", "control", "manual", "dynamo",
 )  # fmt: skip
 FOLDERS = (
     *(f"spmd.core.{folder}" for folder in CORE_FOLDERS),

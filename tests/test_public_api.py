@@ -17,13 +17,14 @@ from spmd import P
 NAMES = {
     spmd: (
         "AbstractError BodyError DataLoader Exported HybridMesh LayersDifferError LoadedProgram Mesh P PartitionSpec "
-        "Plan ProcessError RecompileError Sharding ShardingRules call_jax check checkpoint_name clear_sharding "
-        "compile cond config device device_ids eager explain export from_local_shards from_process_local "
-        "full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect linear_cross_entropy "
-        "load_checkpoint load_exported load_local_shards_ local_shards manual_seed mark_dynamic mark_sharding "
-        "nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device place_to_host plan "
-        "process_count process_index reduce_gradient_in register_lowering register_units remat reshard residence "
-        "scan scan_layers shard_as shard_map show_sharding simulate suggest sync use use_sharding while_loop"
+        "Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax check "
+        "checkpoint_name clear_sharding compile cond config device device_ids eager explain export from_local_shards "
+        "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
+        "linear_cross_entropy load_checkpoint load_exported load_local_shards_ local_shards manual_seed mark_dynamic "
+        "mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
+        "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
+        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use use_sharding "
+        "while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.compat: "install uninstall",
@@ -187,6 +188,9 @@ SIGNATURES = {
     spmd.manual.reduce_scatter: "(tensor, op='sum', dim=0, axis=())",
     spmd.register_lowering: "(op, rule=None, *, promote=None)",
     spmd.scan: "(fn, init, xs=None, *, dim=0, reverse=False, length=None, policy=None)",
+    spmd.assume_pure: "(fn, *, add_rng_seed_argument=False)",
+    spmd.PureModule: "(module)",
+    spmd.torch_xla.purity.assume_pure_torch: "(func, use_cache=False)",
     spmd.scan_layers: "(layers, x, *args, policy=None, **kwargs)",
     spmd.shard_map: "(fn=None, mesh=None, in_specs=None, out_specs=None, *, axis_names=None, check_vma=True)",
     spmd.sync: "(wait=False)",
@@ -363,7 +367,10 @@ TAKING_KEYWORDS = {
     ),
 }
 # A function of autograd's, and torch's setters without a meaning here, which warn.
-TAKING_ALL = {"spmd.torch_xla.MarkShardingFunction", "fsdp.FSDPModule", "fsdp.FullyShardedDataParallel.forward"}
+TAKING_ALL = {
+    "spmd.PureModule.forward", "spmd.torch_xla.MarkShardingFunction", "fsdp.FSDPModule",
+    "fsdp.FullyShardedDataParallel.forward",
+}  # fmt: skip
 
 
 def takes_any_keyword(function: Any) -> bool:

@@ -127,6 +127,7 @@ NAMES: dict[str, dict[str, str]] = {
     "torch_xla.distributed.fsdp.wrap": _WRAPPING,
     "torch_xla.distributed.fsdp.xla_fully_sharded_data_parallel": _FSDP,
     "torch_xla.experimental": _EAGER,
+    "torch_xla.experimental.assume_pure": _same("spmd.torch_xla.purity", "PureModule assume_pure assume_pure_torch"),
     "torch_xla.experimental.custom_kernel": _same("spmd.torch_xla.custom_kernel", "flash_attention"),
     "torch_xla.experimental.distributed_checkpoint": {
         "SPMDLoadPlanner": "torch.distributed.checkpoint:DefaultLoadPlanner",
@@ -183,7 +184,6 @@ NAMES: dict[str, dict[str, str]] = {
 
 _NO_GROUPS = "there are no process groups on xla, each program has all devices; spmd.initialize joins processes"
 _PALLAS = "call a Pallas kernel by spmd.call_jax, or torch's own op"
-_PURE = "each step is recorded; spmd.scan_layers records one layer of many, and equal layers are scanned by themselves"
 
 # By name: what serves instead.
 HINTS: dict[str, str] = {
@@ -201,7 +201,6 @@ HINTS: dict[str, str] = {
     "torch_xla.distributed.spmd.XlaShardingSpec": "ShardingSpec of this module",
     "torch_xla.distributed.spmd.auto_policy": "spmd.suggest compares the layouts of a model",
     "torch_xla.distributed.spmd.convert_to_xla_mesh": "spmd takes a DeviceMesh wherever it takes a Mesh",
-    "torch_xla.experimental.assume_pure": _PURE,
     "torch_xla.experimental.custom_kernel.gmm": _PALLAS,
     "torch_xla.experimental.custom_kernel.make_kernel_from_pallas": _PALLAS,
     "torch_xla.experimental.custom_kernel.paged_attention": _PALLAS,

@@ -24,7 +24,7 @@ from ..core.sharding.partitioner import compiler_context
 from ..core.sharding.tracing import program_devices
 from ..core.sharding.value import Sharding
 from .exported import FORMAT, VERSION, Exported, needs_flatbuffers
-from .recorded_call import Draws, RecordedCall, record
+from .exported_call import Draws, RecordedCall, record
 
 
 def export(

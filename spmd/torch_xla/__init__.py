@@ -28,6 +28,7 @@ from . import compiled_step as compiled_step
 from . import custom_kernel as custom_kernel
 from . import one_process as one_process
 from . import parallel_loader as parallel_loader
+from . import purity as purity
 from . import sample_data as sample_data
 from . import syncfree as syncfree
 from . import xla_collectives as xla_collectives

@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
+from torch._guards import CompileContext, compile_context
+
 from ..engine.dynamic_dims import mark
 from ..lazy.tensor import XlaTensor
 from .when_imported import patch_when_imported
@@ -30,6 +32,8 @@ def _marking(original: Callable[..., Any]) -> Callable[..., Any]:
         if type(t) is not XlaTensor:
             return original(t, index, *args, **kwargs)
         dims = [index] if isinstance(index, int) else index
+        with compile_context(CompileContext(None)):  # there it is a plain tensor, of which Dynamo keeps marks
+            original(t, index, *args, **kwargs)
         return mark(t, [dim % t.dim() for dim in dims], kwargs.get("min"), kwargs.get("max"))
 
     return function

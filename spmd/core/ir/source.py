@@ -55,6 +55,7 @@ _LIBRARY_ROOTS = (
     str(_ROOT / "fsdp") + os.sep,
     contextlib.__file__,  # its frames stand for those of their caller
     "<frozen ",
+    "<eval_with_key>",  # code that torch.fx writes
 )
 _is_library: Bounded[CodeType, bool] = Bounded(16_384)
 

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -27,6 +26,18 @@ OURS = ("_storage", "_view", "_meta", "_is_param", "_pins_grad", "_places", "_lo
 
 # Called with each annotated tensor that becomes a parameter.
 WHEN_PARAMETER: list[Callable[[Any], None]] = []
+
+
+class _NotWhileTraced:
+    """A method that the class has, but for code under Dynamo's trace."""
+
+    def __init__(self, function: Callable[[Any], Any]):
+        self._function = function
+
+    def __get__(self, tensor: Any, cls: type) -> Callable[..., Any]:
+        if CompileContext.try_get() is not None:
+            raise AttributeError("__tensor_flatten__")
+        return self._function if tensor is None else functools.partial(self._function, tensor)
 
 
 class XlaTensor(torch.Tensor):
@@ -175,15 +186,12 @@ class XlaTensor(torch.Tensor):
         enter_thread()
         super().backward(*args, **kwargs)
 
-    # These methods let Module.to() swap tensors in place, so that Parameter objects stay and tied weights stay tied.
-    # Savers of Hugging Face look at the inner tensors to find shared storages.
-    def __tensor_flatten__(self) -> tuple[list[str], Any]:
-        return ["_inner"], None
+    # Savers of Hugging Face look at the inner tensors to find shared storages. Dynamo, while it traces, sees a tensor
+    # without these methods: it takes such a one for a plain tensor of the device (see `dynamo.tensors`).
+    __tensor_flatten__ = _NotWhileTraced(lambda tensor: (["_inner"], None))
 
     @property
     def _inner(self) -> "_Inner":
-        if CompileContext.try_get() is not None:
-            run_uncompiled()
         return _Inner(self)
 
     @staticmethod
@@ -191,32 +199,9 @@ class XlaTensor(torch.Tensor):
         raise NotImplementedError(_NO_COMPILE)
 
 
-@functools.cache
-def _leave_dynamo() -> None:
-    """Warns, once, and has dynamo skip every frame of this package and of jax."""
-    for name in (__name__.partition(".")[0], "jax"):
-        torch._dynamo.trace_rules.add(name)
-    warnings.warn(
-        "torch.compile does not compile for the xla device: functions with tensors on xla run as they are, and XLA "
-        "compiles what they record. TORCHDYNAMO_DISABLE=1 saves the attempts.",
-        stacklevel=2,
-    )
-
-
-def run_uncompiled() -> None:
-    """Has dynamo, which is tracing, run the function as it is; with `fullgraph=True` dynamo raises this error."""
-    _leave_dynamo()
-    error = torch._dynamo.exc.Unsupported(
-        "torch.compile(fullgraph=True) of a function with tensors on xla; without fullgraph, or with "
-        "TORCHDYNAMO_DISABLE=1, it runs as it is"
-    )
-    error.skip_frame = True  # not even the part before the first such tensor is compiled
-    raise error
-
-
 _NO_COMPILE = (
-    "an xla tensor: torch.compile, torch.export and make_fx do not work on the xla device yet; "
-    "call the function directly"
+    "an xla tensor: torch.export and make_fx do not work on the xla device yet; call the function directly, or compile "
+    "it by torch.compile"
 )
 
 

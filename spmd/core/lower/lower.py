@@ -113,7 +113,8 @@ def lower_nodes(
         with jax.named_scope(f"{node.op.name}#{places[node]}"):
             made = _apply(node, recorded[0], operands, own, layouts, reporting.describe, lower)
         if reporting.chosen is not None and node.op.name == "mark_sharding":
-            made = (_reported(recorded[0], plain(made[0]), reporting.chosen),)
+            annotated = recorded[0] if recorded[0].op.name == "mark_sharding" else node  # it may be inside of a call
+            made = (_reported(annotated, plain(made[0]), reporting.chosen),)
         return made
 
     def layout_of(value: Value) -> Sharding | None:

@@ -5,7 +5,7 @@ looks at what it returns. `engine/prepare.py` runs both lists: PASSES for each n
 program afterwards, and COMPILE_PASSES on the graph for which there is none.
 """
 
-from . import cuts, dynamic, hoisted, iteration_counts, lm_head, padded_memo, scan_layers
+from . import called_bodies, cuts, dynamic, hoisted, iteration_counts, lm_head, padded_memo, scan_layers
 from .outcome import Pass
 
 PASSES = (
@@ -28,6 +28,8 @@ PASSES = (
 )
 
 COMPILE_PASSES = (
+    # Calls of recorded functions: their ops.
+    ("inline calls", called_bodies.inlined),
     # Isomorphic layers: one op, a loop, with their weights as rows of stacks.
     ("scan layers", scan_layers.scan),
     # Values that are read only behind a loop: computed before it, where that is cheaper to keep.

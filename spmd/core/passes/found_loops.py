@@ -67,7 +67,8 @@ class _WithLoops(Rewrite):
 
         found = found_loop(candidate, self.over, is_before)
         numbers = [self.numbers[candidate.node(iteration, place)][k] for place, iteration, k in found.numbers]
-        made = results(self.add(found.op, found.operands, first, numbers, found.body))
+        body = [self.old.sources.get(node, (node,))[0] for node in found.body]
+        made = results(self.add(found.op, found.operands, first, numbers, body))
         self.now |= {name: made[index] for name, index in found.results.items()}
         for y, names, late in found.stacks:
             stack = _Stack(names, y.rows_of(candidate.iterations))

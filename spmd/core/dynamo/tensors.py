@@ -1,0 +1,50 @@
+"""Dynamo and tensors of the device: it traces functions and modules over them as over plain tensors.
+
+Dynamo knows plain tensors and subclasses that fall apart into plain ones. `XlaTensor` does neither: it is one tensor
+with true sizes, strides, device and flags, so a plain fake tensor of the device stands for it in the trace, and the
+guards are those of a plain tensor.
+"""
+
+from types import ModuleType
+from typing import Any
+
+from ..backend.when_imported import patch_when_imported
+from ..lazy.tensor import XlaTensor
+
+# Packages of which no frame is traced: a call of one is between two graphs.
+_NOT_TRACED = ("fsdp", "jax", "spmd")
+
+
+def _wrap_ours(builder: ModuleType) -> None:
+    builder.VariableBuilder._type_dispatch()[XlaTensor] = builder.VariableBuilder.wrap_tensor
+    original = builder.infer_subclass_type
+
+    def infer_subclass_type(value: Any) -> Any:
+        return None if type(value) is XlaTensor else original(value)
+
+    builder.infer_subclass_type = infer_subclass_type  # type: ignore[attr-defined]
+
+
+def _fake_ours(fake_tensor: ModuleType) -> None:
+    # `torch.tensor(..., device="xla")` makes its tensor below the fake mode, which then meets it.
+    mode, lifts = fake_tensor.FakeTensorMode, fake_tensor.FakeTensorMode.lift_fns
+    original = mode.dispatch
+
+    def dispatch(self: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in lifts and type(args[0]) is XlaTensor:
+            return self.fake_tensor_converter.from_real_tensor(self, args[0])
+        return original(self, func, types, args, kwargs)
+
+    mode.dispatch = dispatch
+
+
+def _skip_ours(trace_rules: ModuleType) -> None:
+    for name in _NOT_TRACED:
+        trace_rules.add(name)
+
+
+def join_tracing() -> None:
+    """Patches torch's modules, now or when they are imported."""
+    patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
+    patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
+    patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)

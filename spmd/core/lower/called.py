@@ -1,0 +1,43 @@
+"""The op that calls a region once: a function that was recorded once and is called often."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+
+from ..ir.graph import Region
+from ..ir.meta import Meta
+from ..ir.op import Arrays, Layouts, Lowering, OpSpec
+from .lower import lower_region
+from .region import draws_in, is_opaque, kinds_of, mesh_in
+
+
+@dataclass(frozen=True, slots=True)
+class Called(Lowering):
+    """A region in place of its ops; a pass puts them back before a program is compiled."""
+
+    body: Region
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        return (self.body,)
+
+    @property
+    def opaque(self) -> bool:
+        return is_opaque(self.regions)
+
+    def draws(self, op: OpSpec) -> Sequence[tuple[int, int]]:
+        return draws_in(self.body.nodes)
+
+    def lower(self, op: OpSpec, operands: Arrays, numbers: Arrays, layouts: Layouts) -> tuple[jax.Array, ...]:
+        floats, integers = numbers
+        return tuple(lower_region(self.body, 0, operands, (floats, integers), layouts))
+
+
+def called_op(name: str, body: Region, operands: Sequence[Meta]) -> OpSpec:
+    """Returns the op that calls a region."""
+    lowering = Called(body)
+    return OpSpec.of(
+        name, lowering, tuple(root.meta for root in body.roots), tuple(operands), numbers=kinds_of(body.nodes),
+        sharding=mesh_in(lowering.regions),
+    )  # fmt: skip
