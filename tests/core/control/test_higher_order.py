@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import check, in_thread, run_script
+from support import check, in_thread
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.map import map as torch_map
 from torch._higher_order_ops.scan import scan
