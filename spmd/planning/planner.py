@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torch import nn
 
+from ..core.compile.options import compiled_with
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
 from ..core.hlo.hlo_collectives import line_of, source_of
@@ -37,6 +38,7 @@ def plan(
     target: str | None = None,
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Returns the compiler's figures of a training or inference step, without running or allocating it.
@@ -56,10 +58,13 @@ def plan(
         mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
             findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
             of its shardings only, without compiling.
+        compiler_options: options of XLA's, name -> value, for the step's programs, in addition to those that they need.
+            They are part of a program's key: a run takes the plan's program where it has the same
+            (`spmd.config.compiler_options`, or `torch_xla.compile`).
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
-    for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
-    not compile. A step that does not fit is not an error: see `Plan.fits`. Source: XLA's memory and cost analysis,
+    for a target that is not known or has another number of chips than the mesh and for an option that XLA does not have,
+    `LoweringError` for a kernel that does not compile. A step that does not fit is not an error: see `Plan.fits`. Source: XLA's memory and cost analysis,
     `jax.stages.Compiled`.
 
     >>> import torch, spmd
@@ -83,7 +88,11 @@ def plan(
     lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
     if isinstance(step, nn.Module) and not (args or kwargs):
         return _table(step, lay, target, line)
-    return planned(step, args, kwargs, target, lay, line)
+    if not compiler_options:
+        return planned(step, args, kwargs, target, lay, line)
+    with compiled_with(compiler_options):
+        made = planned(step, args, kwargs, target, lay, line)
+    return replace(made, compiler_options={name: str(value) for name, value in compiler_options.items()})
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ class Plan:
         compile_seconds: the time of compiling. line: the user's line that made the plan.
         peak_flops, clock, constants: of the chip, and their source.
         notes: remarks on the figures.
+        compiler_options: the options of XLA that were given to the plan.
         layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
             shadowed rules, large replicated parameters, padded dims, activations that the partitioner resharded by
             itself.
@@ -81,6 +82,7 @@ class Plan:
     layout: tuple[Row, ...] = ()
     findings: tuple[Finding, ...] = ()
     kernel_flops: float = 0.0
+    compiler_options: dict[str, str] = field(default_factory=dict)
 
     @property
     def fits(self) -> bool:
