@@ -11,6 +11,7 @@ from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
 from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
+from .core.compile.given_programs import load_programs as load_programs
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
 from .core.control.layers import scan_layers as scan_layers
@@ -38,6 +39,7 @@ from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
 from .planning import plan as plan
+from .planning import warm as warm
 from .reports import displays as _displays  # noqa: F401  # how plans are printed and drawn
 from .rules.applied import register_units as register_units
 from .rules.rules import ShardingRules as ShardingRules

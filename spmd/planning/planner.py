@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,7 @@ from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
+from .program_files import compile_all, recordings, save
 from .progress import stage
 from .reachable import Reachable
 from .report import Plan
@@ -88,11 +90,45 @@ def plan(
     lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
     if isinstance(step, nn.Module) and not (args or kwargs):
         return _table(step, lay, target, line)
-    if not compiler_options:
-        return planned(step, args, kwargs, target, lay, line)
-    with compiled_with(compiler_options):
+    options = dict(compiler_options or {})
+    with compiled_with(options):
         made = planned(step, args, kwargs, target, lay, line)
-    return replace(made, compiler_options={name: str(value) for name, value in compiler_options.items()})
+    return replace(
+        made,
+        compiler_options={name: str(value) for name, value in options.items()},
+        recorded=made.recorded and replace(made.recorded, options=options),
+    )
+
+
+def warm(
+    step: Callable[..., Any],
+    *args: Any,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> int:
+    """Compiles the programs of a step and of its initial values, so that the first step compiles nothing; returns their
+    number. Nothing runs, and nothing is allocated.
+
+    They wait in this process and, where it is on, in the cache on disk. With a folder they are written there for other
+    processes and machines of the same kind, which take them by `load_programs`.
+
+    Args:
+        step, args, kwargs, mesh, rules, compiler_options: as of `plan`.
+        folder: a new folder, or one that this function has written.
+
+    Raises the errors of `plan`, and ValueError where a program cannot be a file. Source: `jax.stages.Lowered.compile`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(3, 2, device="xla")
+    >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3)) > 0
+    True
+    """
+    made = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
+    assert made.recorded is not None, "a step was planned"
+    return save(made.recorded, folder) if folder is not None else compile_all(made.recorded)
 
 
 @dataclass(frozen=True)
@@ -333,7 +369,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
             *(() if recorded.sites is None else reshards(collectives, recorded.sites)),
         ),
     )
-    return advice(made, programs)
+    return replace(advice(made, programs), recorded=recordings(recorded.earlier, target, line))
 
 
 def _memory(target: Target, device: Any) -> int | None:

@@ -102,7 +102,9 @@ _NAME = re.compile(r"\w+")
 
 def _text(name: Any, value: Any) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ValueError(f"compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', got {name!r}")
+        raise ValueError(
+            f"compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', got {name!r}"
+        )
     if not isinstance(value, (bool, int, float, str)):
         raise TypeError(f"compiler_options: expected text, a number or a bool for {name!r}, got {value!r}")
     if not str(value) or len(str(value).split()) != 1:

@@ -30,8 +30,15 @@ from .options import is_here
 
 
 def _is_kept(graph: Graph) -> bool:
-    is_ours = disk.is_on() and is_here(graph) and not processes.several()
-    return is_ours and not any(node.op.lowering.opaque for node in walk(graph.nodes))
+    return disk.is_read() and not processes.several() and not why_not_kept(graph)
+
+
+def why_not_kept(graph: Graph) -> str:
+    """Returns the reason for which the program of a graph cannot be a file; "" if it can be one."""
+    opaque = next((node.op.name for node in walk(graph.nodes) if node.op.lowering.opaque), None)
+    if opaque is not None:
+        return f"it holds a user's function ({opaque}), whose behaviour no key can name"
+    return "" if is_here(graph) else "its devices are not here, so that it has other keys than the job's"
 
 
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
@@ -62,7 +69,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
 
 def keep(program: Program, graph: Graph) -> None:
     """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
-    if not _is_kept(graph) or program.calls_host:
+    if not disk.is_on() or not _is_kept(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
     try:
@@ -72,6 +79,13 @@ def keep(program: Program, graph: Graph) -> None:
         return
     if disk.write(digest((graph, sorted(header.items()))), header, body):
         counters.add("programs_stored")
+
+
+def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
+    """Returns the digest and the content of the file of a program; graph: as it was compiled."""
+    header = setting(graph.mesh.device_ids)
+    key = digest((graph, sorted(header.items())))
+    return key, disk.content_of(key, header, _encoded(program))
 
 
 def _encoded(program: Program) -> bytes:

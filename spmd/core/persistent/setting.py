@@ -33,6 +33,16 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     }
 
 
+def readable() -> dict[str, Any]:
+    """Returns, by name, what all programs of this process depend on, as text to compare with another process's."""
+    flags = zip(("XLA_FLAGS", "LIBTPU_INIT_ARGS"), map(str, compiler_flags()), strict=True)
+    with compiler_context():
+        options = {f"jax_{name.removeprefix('jax_')}": str(value) for name, value in jax.config.values.items()}
+    devices = {"devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
+    ours = {"check_shardings": str(config.check_shardings), "processes": str(jax.process_count())}
+    return {**devices, **_fixed(), **ours, **dict(flags), **options}
+
+
 @functools.cache
 def _fixed() -> dict[str, str]:
     """Returns the entries that stay the same in a process whose devices have started."""
