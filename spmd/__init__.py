@@ -10,8 +10,8 @@ from .core.backend.recompute import remat as remat
 from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
-from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .core.compile.given_programs import load_programs as load_programs
+from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
 from .core.control.layers import scan_layers as scan_layers

@@ -65,9 +65,9 @@ def plan(
             (`spmd.config.compiler_options`, or `torch_xla.compile`).
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
-    for a target that is not known or has another number of chips than the mesh and for an option that XLA does not have,
-    `LoweringError` for a kernel that does not compile. A step that does not fit is not an error: see `Plan.fits`. Source: XLA's memory and cost analysis,
-    `jax.stages.Compiled`.
+    for a target that is not known or has another number of chips than the mesh and for an option that XLA does not
+    have, `LoweringError` for a kernel that does not compile. A step that does not fit is not an error: see `Plan.fits`.
+    Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(1024, 1024, device="meta")

@@ -55,9 +55,9 @@ def add(path: str | Path) -> ProgramFolder:
     """
     folder = Path(path).expanduser().resolve()
     manifest = folder / MANIFEST
-    found = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
+    found: Any = json.loads(manifest.read_text(encoding="utf-8")) if manifest.is_file() else None
     version = found.get("version") if isinstance(found, dict) else None
-    if version != VERSION:
+    if not isinstance(found, dict) or version != VERSION:
         raise ValueError(
             f"load_programs: expected a folder that plan.save_program or spmd.warm has written, of version {VERSION}; "
             + (f"there is no {MANIFEST} in {folder}" if found is None else f"{manifest} has version {version!r}")
