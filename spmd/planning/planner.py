@@ -93,9 +93,11 @@ def plan(
     options = dict(compiler_options or {})
     with compiled_with(options):
         made = planned(step, args, kwargs, target, lay, line)
+    words = " ".join(f"{name}={value}" for name, value in options.items())
     return replace(
         made,
         compiler_options={name: str(value) for name, value in options.items()},
+        notes=(*made.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
         recorded=made.recorded and replace(made.recorded, options=options),
     )
 
@@ -123,7 +125,7 @@ def warm(
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(3, 2, device="xla")
-    >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3)) > 0
+    >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3, device="meta")) > 0
     True
     """
     made = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
