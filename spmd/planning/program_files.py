@@ -15,7 +15,7 @@ from ..core.ir.graph import Graph
 from ..core.ir.source import Line
 from ..core.ir.store_rows import file_of_stack
 from ..core.persistent import program_folder
-from ..core.persistent.setting import readable
+from ..core.persistent.setting import process, readable
 from ..core.sharding.topology import Target, standing_in
 from ..core.sharding.value import DEVICE
 
@@ -68,7 +68,9 @@ def save(recorded: Recordings, path: str | Path) -> int:
                 listings[digest] = listing(Requested(graph, 0), program)
                 files |= _stacks(program, formed)
         setting = readable()
-    program_folder.write(path, files, setting, [{"file": name, **listings[name]} for name in listings])
+    program_folder.write(
+        Path(path) / process(), files, setting, [{"file": name, **listings[name]} for name in listings]
+    )
     return len(files)
 
 

@@ -171,6 +171,8 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
+    elif not is_planned:
+        agree_on(graph, name, line, cause, program.fingerprint)
     return program
 
 

@@ -11,7 +11,7 @@ from ..explain.slow_compiles import place
 from ..ir.graph import Graph
 from ..ir.source import Line
 from ..persistent import program_folder
-from ..persistent.setting import readable
+from ..persistent.setting import process, readable
 
 # Names of the setting whose value is a digest, by what differs where they do.
 _DIGESTS = {"source": "this library's own source", "cpu": "the processor or its features", "topology": "the devices"}
@@ -34,6 +34,7 @@ def load_programs(path: str | Path) -> int:
         ...
     ValueError: load_programs: expected a folder that plan.save_program or spmd.warm has written, of version 1; ...
     """
+    path = Path(path) / process()
     folder = program_folder.add(path)
     difference = _setting_difference(folder.setting)
     if difference:

@@ -21,7 +21,6 @@ from ..ir.graph import Graph, walk
 from ..ir.source import Line
 from ..persistent import disk
 from ..persistent.setting import setting
-from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
@@ -30,7 +29,7 @@ from .options import is_here
 
 
 def _is_kept(graph: Graph) -> bool:
-    return disk.is_read() and not processes.several() and not why_not_kept(graph)
+    return disk.is_read() and not why_not_kept(graph)
 
 
 def why_not_kept(graph: Graph) -> str:
@@ -96,6 +95,7 @@ def _encoded(program: Program) -> bytes:
         "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
+        "fingerprint": program.fingerprint.hex(),
     }
     return json.dumps(facts).encode() + b"\n" + dump_executable(program.executable)
 
@@ -120,6 +120,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
     program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]
+    program.fingerprint = bytes.fromhex(facts["fingerprint"])
     return program
 
 

@@ -14,12 +14,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+
 from ..base import counters, forking, messages
 from ..base.config import config
 from . import program_folder
 
 # The first line of a file; a new layout of what follows is a new number.
-MAGIC = b"spmd program 2\n"
+MAGIC = b"spmd program 3\n"
 
 _SUFFIX = ".program"
 _UNFINISHED = "."
@@ -164,8 +166,9 @@ def is_read() -> bool:
 
 
 def is_on() -> bool:
-    """True if programs are stored. On a system without owners of files none are."""
-    return bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
+    """True if programs are stored. On a system without owners of files, and by one of several processes, none are."""
+    is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
+    return is_wanted and jax.process_count() == 1
 
 
 def _is_private(status: os.stat_result) -> bool:

@@ -28,9 +28,15 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     return {
         **_fixed(),
         "devices": ",".join(map(str, device_ids)),
+        "process": process(),
         "check_shardings": str(config.check_shardings),
         "flags": _digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
     }
+
+
+def process() -> str:
+    """Returns the number of this process among several, each of which has executables of its own; "" for one."""
+    return f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
 
 
 def readable() -> dict[str, Any]:

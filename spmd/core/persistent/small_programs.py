@@ -21,8 +21,7 @@ class SmallProgram:
     """A function of arrays as programs, one for each kind of arguments: loaded from the disk, or compiled and kept.
 
     The function is determined by `facts`, plain values with a `repr` that is the same in every process, and by this
-    package's source: both are part of a file's name, so that nothing is traced at a second start. Several processes
-    keep nothing, as elsewhere. options: of `jax.jit`.
+    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of `jax.jit`.
     """
 
     def __init__(self, function: Callable[..., jax.Array], *facts: Any, **options: Any):
@@ -32,7 +31,7 @@ class SmallProgram:
 
     def __call__(self, *arrays: Any) -> Any:
         """Runs the program on arrays of one set of devices, and on numpy's numbers."""
-        if jax.process_count() > 1 or not disk.is_read():
+        if not disk.is_read():
             return self._jitted(*arrays)
         key: Key = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
         with _lock:
