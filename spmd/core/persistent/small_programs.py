@@ -21,7 +21,8 @@ class SmallProgram:
     """A function of arrays as programs, one for each kind of arguments: loaded from the disk, or compiled and kept.
 
     The function is determined by `facts`, plain values with a `repr` that is the same in every process, and by this
-    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of `jax.jit`.
+    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of
+    `jax.jit`.
     """
 
     def __init__(self, function: Callable[..., jax.Array], *facts: Any, **options: Any):
