@@ -371,7 +371,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
             *(() if recorded.sites is None else reshards(collectives, recorded.sites)),
         ),
     )
-    return replace(advice(made, programs), recorded=recordings(recorded.earlier, target, line))
+    return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
 
 
 def _memory(target: Target, device: Any) -> int | None:

@@ -32,8 +32,14 @@ class Recordings:
     why_not: str = ""
 
 
-def recordings(graphs: Sequence[Graph], target: Target, line: Line) -> Recordings:
-    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as long as the plan."""
+def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, line: Line) -> Recordings:
+    """Returns the graphs of a plan, if they hold no data on the devices, which would stay there as long as the plan.
+
+    graphs: of both calls of the step and of all initial values that were pending, those of models on other devices
+    among them, which are left out; step: of the steady step.
+    """
+    targets = {graph.mesh.target for graph in step}
+    graphs = [graph for graph in graphs if graph.mesh.target in targets]
     if any(data.buffer is not None or data.store is not None for graph in graphs for data in graph.inputs):
         why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
         return Recordings((), target, {}, line, why_not)
