@@ -16,10 +16,10 @@ from ..compile.garbage import collected_later
 
 def import_dynamo_and_dtensor() -> None:
     """Imports the modules, and has the collector treat what they made as old without looking at it."""
-    names = ["torch._dynamo", *(["torch.distributed.tensor"] if torch.distributed.is_available() else [])]
     with collected_later():
-        for name in names:
-            importlib.import_module(name)
+        importlib.import_module("torch._dynamo")
+        if torch.distributed.is_available():
+            importlib.import_module("torch.distributed.tensor")
         if not gc.get_freeze_count():  # else a program has frozen objects, and they must stay so
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
