@@ -40,7 +40,7 @@ def recordings(graphs: Sequence[Graph], step: Sequence[Graph], target: Target, l
     """
     targets = {graph.mesh.target for graph in step}
     graphs = [graph for graph in graphs if graph.mesh.target in targets]
-    if any(data.buffer is not None or data.store is not None for graph in graphs for data in graph.inputs):
+    if any(data.is_on_devices() for graph in graphs for data in graph.inputs):
         why_not = "the step reads data that is on the devices already; plan before the first step, or on meta"
         return Recordings((), target, {}, line, why_not)
     return Recordings(graphs, target, {}, line)
