@@ -10,6 +10,7 @@ from .core.backend.recompute import remat as remat
 from .core.base import checkpoint_policies as checkpoint_policies
 from .core.base.config import config as config
 from .core.base.counters import explain as explain
+from .core.compile.given_programs import load_programs as load_programs
 from .core.control import higher_order as _higher_order  # noqa: F401  # torch.cond and its like on the device
 from .core.control.cond import cond as cond
 from .core.control.layer_match import LayersDifferError as LayersDifferError
@@ -45,6 +46,7 @@ from .mesh.partition_spec import P as P
 from .mesh.partition_spec import PartitionSpec as PartitionSpec
 from .planning import Plan as Plan
 from .planning import plan as plan
+from .planning import warm as warm
 from .replay.compiled_function import compile as compile
 from .reports import displays as _displays  # noqa: F401  # how plans are printed and drawn
 from .rules.applied import register_units as register_units

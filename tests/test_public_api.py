@@ -20,11 +20,11 @@ NAMES = {
         "Plan ProcessError PureModule RecompileError Sharding ShardingRules assume_pure call_jax check "
         "checkpoint_name clear_sharding compile cond config device device_ids eager explain export from_local_shards "
         "from_process_local full_state_dict full_tensor get_hlo get_sharding get_stablehlo initialize inspect "
-        "linear_cross_entropy load_checkpoint load_exported load_local_shards_ local_shards manual_seed mark_dynamic "
-        "mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync place_to_device "
-        "place_to_host plan process_count process_index reduce_gradient_in register_lowering register_units remat "
-        "reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest sync use use_sharding "
-        "while_loop"
+        "linear_cross_entropy load_checkpoint load_exported load_local_shards_ load_programs local_shards "
+        "manual_seed mark_dynamic mark_sharding nan_guard no_host_transfer no_recompile offload_optimizer on_sync "
+        "place_to_device place_to_host plan process_count process_index reduce_gradient_in register_lowering "
+        "register_units remat reshard residence scan scan_layers shard_as shard_map show_sharding simulate suggest "
+        "sync use use_sharding warm while_loop"
     ),
     spmd.checkpoint: "bare_name fill_shards load_checkpoint",
     spmd.compat: "install uninstall",
@@ -90,6 +90,8 @@ SIGNATURES = {
     spmd.manual.all_gather: "(tensor, dim=0, axis=(), tiled=True)",
     spmd.manual.all_reduce: "(tensor, op='sum', axis=())",
     spmd.manual.all_to_all: "(tensor, split_dim, concat_dim, axis=())",
+    spmd.load_programs: "(path)",
+    spmd.Plan.save_program: "(self, path)",
     spmd.manual.axis_index: "(axis)",
     spmd.manual.axis_size: "(axis)",
     spmd.manual.broadcast: "(tensor, source=0, axis=())",
@@ -178,7 +180,7 @@ SIGNATURES = {
     spmd.torch_xla.mark_step: "(wait=False)",
     spmd.nan_guard: "(*, inf=True)",
     spmd.no_host_transfer: "()",
-    spmd.plan: "(step, *args, target=None, mesh=None, rules=None, **kwargs)",
+    spmd.plan: "(step, *args, target=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.Plan.diff: "(self, other)",
     spmd.Plan.from_json: "(text)",
     spmd.Plan.save: "(self, path)",
@@ -210,6 +212,7 @@ SIGNATURES = {
     ),
     spmd.use: "()",
     spmd.use_sharding: "(tensors, mesh, partition_spec=None, *, over=None)",
+    spmd.warm: "(step, *args, folder=None, mesh=None, rules=None, compiler_options=None, **kwargs)",
     spmd.while_loop: "(cond_fn, body_fn, carried_inputs)",
     spmd.metrics.clear: "()",
     spmd.metrics.compiles: "()",
@@ -347,6 +350,7 @@ TAKING_KEYWORDS = {
     "spmd.torch_xla.wrap_as_sharded_tensor": lambda **given: spmd.torch_xla.wrap_as_sharded_tensor(_value(), **given),
     "spmd.call_jax": lambda **given: spmd.call_jax(lambda x: x, _value(), **given),
     "spmd.plan": lambda **given: spmd.plan(lambda: None, **given),
+    "spmd.warm": lambda **given: spmd.warm(lambda: None, **given),
     "spmd.suggest": lambda **given: spmd.suggest(_linear(), lambda: None, **given),
     "spmd.scan_layers": lambda **given: spmd.scan_layers([_linear().to("xla")], _value(), **given),
     "spmd.dtensor.DTensor": lambda **given: spmd.dtensor.DTensor(_value(), **given),

@@ -2,12 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+from ..core.compile.options import compiled_with
 from ..core.engine import abstract, executables
 from ..core.engine.syncs import sync
 from ..core.hlo.hlo_collectives import line_of, source_of
@@ -25,6 +27,7 @@ from .chips import chip_of
 from .figures import Figures, figures_of, largest, shard_bytes
 from .layout import Finding, Row, reshards, roots_of, rows_of, rules_of_nothing, tensors_of
 from .names import Calls, Roles, path_of
+from .program_files import compile_all, recordings, save
 from .progress import stage
 from .reachable import Reachable
 from .report import Plan
@@ -37,6 +40,7 @@ def plan(
     target: str | None = None,
     mesh: Mesh | None = None,
     rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> Plan:
     """Returns the compiler's figures of a training or inference step, without running or allocating it.
@@ -56,11 +60,14 @@ def plan(
         mesh, rules: shard the reachable model by these rules for the length of the plan; `Plan.findings` then has the
             findings on the rules. mesh=None: that of `with mesh:`. A module without arguments is planned as the table
             of its shardings only, without compiling.
+        compiler_options: options of XLA's, name -> value, for the step's programs, in addition to those that they need.
+            They are part of a program's key: a run takes the plan's program where it has the same
+            (`spmd.config.compiler_options`, or `torch_xla.compile`).
 
     Raises `AbstractError` (a RuntimeError) at the user's line that reads a value (`.item()`, `print(loss)`), ValueError
-    for a target that is not known or has another number of chips than the mesh, `LoweringError` for a kernel that does
-    not compile. A step that does not fit is not an error: see `Plan.fits`. Source: XLA's memory and cost analysis,
-    `jax.stages.Compiled`.
+    for a target that is not known or has another number of chips than the mesh and for an option that XLA does not
+    have, `LoweringError` for a kernel that does not compile. A step that does not fit is not an error: see `Plan.fits`.
+    Source: XLA's memory and cost analysis, `jax.stages.Compiled`.
 
     >>> import torch, spmd
     >>> model = torch.nn.Linear(1024, 1024, device="meta")
@@ -83,7 +90,47 @@ def plan(
     lay = None if rules is None or mesh is None else ApplyRules(rules, mesh)
     if isinstance(step, nn.Module) and not (args or kwargs):
         return _table(step, lay, target, line)
-    return planned(step, args, kwargs, target, lay, line)
+    options = dict(compiler_options or {})
+    with compiled_with(options):
+        made = planned(step, args, kwargs, target, lay, line)
+    words = " ".join(f"{name}={value}" for name, value in options.items())
+    return replace(
+        made,
+        compiler_options={name: str(value) for name, value in options.items()},
+        notes=(*made.notes, *([f"compiled with these options of XLA's: {words}"] if options else ())),
+        recorded=made.recorded and replace(made.recorded, options=options),
+    )
+
+
+def warm(
+    step: Callable[..., Any],
+    *args: Any,
+    folder: str | Path | None = None,
+    mesh: Mesh | None = None,
+    rules: ShardingRules | None = None,
+    compiler_options: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> int:
+    """Compiles the programs of a step and of its initial values, so that the first step compiles nothing; returns their
+    number. Nothing runs, and nothing is allocated.
+
+    They wait in this process and, where it is on, in the cache on disk. With a folder they are written there for other
+    processes and machines of the same kind, which take them by `load_programs`.
+
+    Args:
+        step, args, kwargs, mesh, rules, compiler_options: as of `plan`.
+        folder: a new folder, or one that this function has written.
+
+    Raises the errors of `plan`, and ValueError where a program cannot be a file. Source: `jax.stages.Lowered.compile`.
+
+    >>> import torch, spmd
+    >>> model = torch.nn.Linear(3, 2, device="xla")
+    >>> spmd.warm(lambda x: model(x).sum().backward(), torch.ones(4, 3, device="meta")) > 0
+    True
+    """
+    made = plan(step, *args, mesh=mesh, rules=rules, compiler_options=compiler_options, **kwargs)
+    assert made.recorded is not None, "a step was planned"
+    return save(made.recorded, folder) if folder is not None else compile_all(made.recorded)
 
 
 @dataclass(frozen=True)
@@ -324,7 +371,7 @@ def _planned(recorded: Recorded, target: Target, line: Line) -> Plan:
             *(() if recorded.sites is None else reshards(collectives, recorded.sites)),
         ),
     )
-    return advice(made, programs)
+    return replace(advice(made, programs), recorded=recordings(recorded.earlier, programs, target, line))
 
 
 def _memory(target: Target, device: Any) -> int | None:

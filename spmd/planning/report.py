@@ -3,12 +3,13 @@
 import dataclasses
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..core.base.counters import Collective
 from .layout import Finding, Row
+from .program_files import Recordings, save
 
 VERSION = 1  # of the JSON
 
@@ -37,6 +38,8 @@ class Plan:
         compile_seconds: the time of compiling. line: the user's line that made the plan.
         peak_flops, clock, constants: of the chip, and their source.
         notes: remarks on the figures.
+        compiler_options: the options of XLA that were given to the plan.
+        recorded: what `save_program` compiles; None for a plan that was read from JSON.
         layout: the spec of each parameter and buffer of the reachable models. findings: notes on it: idle rules,
             shadowed rules, large replicated parameters, padded dims, activations that the partitioner resharded by
             itself.
@@ -81,6 +84,8 @@ class Plan:
     layout: tuple[Row, ...] = ()
     findings: tuple[Finding, ...] = ()
     kernel_flops: float = 0.0
+    compiler_options: dict[str, str] = field(default_factory=dict)
+    recorded: Recordings | None = field(default=None, repr=False, compare=False)
 
     @property
     def fits(self) -> bool:
@@ -131,7 +136,9 @@ class Plan:
 
     def to_json(self) -> str:
         """Returns all figures as JSON, for a golden file; `Plan.from_json` reads it back."""
-        return json.dumps({"version": VERSION, **dataclasses.asdict(self)}, indent=1)
+        figures = dataclasses.asdict(dataclasses.replace(self, recorded=None))
+        del figures["recorded"]
+        return json.dumps({"version": VERSION, **figures}, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Plan":
@@ -162,6 +169,20 @@ class Plan:
         """Writes one self-contained HTML page with pictures and the full table. Needs the extra `recipes`
         (`matplotlib`)."""
         Path(path).write_text(view("page").page_of(self), encoding="utf-8")
+
+    def save_program(self, path: str | Path) -> int:
+        """Writes the step's compiled programs to a folder, with those of its initial values, for the job that runs it;
+        returns the number of files. The job takes them by `spmd.load_programs`.
+
+        The folder holds a readable manifest, `programs.json`: versions, devices and flags, and the ops, lines, inputs
+        and shardings of each program.
+
+        Raises ValueError for a plan that was read from JSON, for programs that cannot be files (a user's function in
+        one, devices that are not here), and for a folder with other contents.
+        """
+        if self.recorded is None:
+            raise ValueError("save_program: expected a plan of a step that this process made; call spmd.plan again")
+        return save(self.recorded, path)
 
     def __rich__(self) -> Any:
         return view("table").table_of(self)

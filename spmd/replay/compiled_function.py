@@ -6,16 +6,15 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..core.base import counters, forking, interrupt, messages, observation
-from ..core.base.config import config
-from ..core.base.state import held
+from ..core.compile.options import compiled_with
 from ..core.engine import syncs
 from ..core.engine.abstract import recording
 from ..core.ir.graph import DeviceData, is_data
@@ -25,6 +24,7 @@ from ..core.lazy.storage import ASIDE, LIVE, LOCK, SYNC_LOCK
 from ..core.lazy.tensor import XlaTensor
 from ..core.pjrt import processes
 from ..core.sharding.value import DEVICE
+from ..planning.planner import warm
 from ..tensors.closures import end_step
 from .guards import Guards
 from .observed_call import ObservedCall, RefusedError, is_number
@@ -79,7 +79,7 @@ class CompiledFunction(Generic[P, R]):
         causes: why calls were recorded and why a recorded one cannot be replayed, the last 100, oldest first.
     """
 
-    def __init__(self, function: Callable[P, R], static: Collection[str], options: str):
+    def __init__(self, function: Callable[P, R], static: Collection[str], options: Mapping[str, Any]):
         functools.update_wrapper(self, function, updated=())
         self._function = function
         self._name = getattr(function, "__qualname__", type(function).__name__)
@@ -111,12 +111,19 @@ class CompiledFunction(Generic[P, R]):
         """The calls recorded and replayed, and why calls were recorded, a line each."""
         return "\n".join([repr(self)[1:-1], *self.causes])
 
+    def warm(self, *args: Any, folder: str | Path | None = None, **kwargs: Any) -> int:
+        """Compiles the programs of a call with these arguments, which nothing runs; returns their number.
+
+        folder: they are written there, for the first call of other processes (`spmd.load_programs`). See `spmd.warm`.
+        """
+        return warm(self._function, *args, folder=folder, compiler_options=self._options, **kwargs)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if recording() is not None or body.names() or observation.active() is not None or _is_traced():
             return self._function(*args, **kwargs)  # a part of what is recorded
-        with self._with_options(), _lock:
+        with compiled_with(self._options), _lock:
             flat, tree = tree_flatten((args, kwargs) if self._signature is None else self._bind(args, kwargs))
-            key = tree, self._options, _aliases(flat), *map(self._key_of, flat)
+            key = tree, _aliases(flat), *map(self._key_of, flat)
             kind = self._kinds.get(key)
             cause: Change | str
             if kind is None:
@@ -133,9 +140,6 @@ class CompiledFunction(Generic[P, R]):
                     end_step()
                     return result
             return self._recorded(kind, flat, tree, cause)
-
-    def _with_options(self) -> AbstractContextManager[None]:
-        return held(config, compiler_options=self._options) if self._options else nullcontext()
 
     def _bind(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
         assert self._signature is not None
@@ -271,7 +275,7 @@ def compile(
     function: Callable[P, R] | None = None,
     *,
     static_argnames: str | Collection[str] = (),
-    compiler_options: Mapping[str, Any] | str = "",
+    compiler_options: Mapping[str, Any] | None = None,
 ) -> Any:
     """Compiles a whole function of tensors on xla, such as a training step: Python runs it once, later calls run its
     programs alone.
@@ -315,8 +319,4 @@ def compile(
     if not callable(function):
         raise TypeError(f"compile: expected a function, got {function!r}")
     names = [static_argnames] if isinstance(static_argnames, str) else static_argnames
-    options = compiler_options
-    if not isinstance(options, str):
-        values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
-        options = " ".join(f"{name}={value}" for name, value in values.items())
-    return CompiledFunction(function, names, options)
+    return CompiledFunction(function, names, dict(compiler_options or {}))

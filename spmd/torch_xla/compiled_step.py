@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ..core.base.config import config
-from ..core.base.state import held
+from ..core.compile.options import compiled_with, text_of
 from ..core.engine.syncs import Synced
 from ..core.explain.recompile import Guard
 from ..tensors.closures import on_sync
@@ -42,14 +42,13 @@ def compile(
     if f is not None and not callable(f):
         raise TypeError(f"torch_xla.compile: expected a function, got {f!r}")
     guard = None if max_different_graphs is None else Guard(max_different_graphs, allow_first=False)
-    options = _text(custom_compile_options or {})
+    options = custom_compile_options
 
     @contextlib.contextmanager
     def block() -> Iterator[None]:
         sync()
         with contextlib.ExitStack() as stack:
-            if options:
-                stack.enter_context(held(config, compiler_options=options))
+            stack.enter_context(compiled_with(options))
             if guard is not None:  # one for all uses: it counts
                 stack.enter_context(guard)
             with on_sync(_refuse) if full_graph else contextlib.nullcontext():
@@ -79,12 +78,7 @@ def set_custom_compile_options(options: Mapping[str, Any]) -> None:
     >>> import spmd
     >>> spmd.torch_xla.compiled_step.set_custom_compile_options({})
     """
-    config.compiler_options = _text(options) or "auto"
-
-
-def _text(options: Mapping[str, Any]) -> str:
-    values = {name: str(value).lower() if isinstance(value, bool) else value for name, value in options.items()}
-    return " ".join(f"{name}={value}" for name, value in values.items())
+    config.compiler_options = text_of(options)
 
 
 def _refuse(synced: Synced) -> None:

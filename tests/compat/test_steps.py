@@ -53,7 +53,7 @@ class TestCompile:
             lambda: seen.append(spmd.config.compiler_options), custom_compile_options={"xla_a": True, "xla_b": 3}
         )
         step()
-        assert seen == ["xla_a=true xla_b=3"] and spmd.config.compiler_options == before
+        assert seen == ["auto xla_a=True xla_b=3"] and spmd.config.compiler_options == before
 
     def test_no_function(self) -> None:
         with pytest.raises(TypeError, match="expected a function"):

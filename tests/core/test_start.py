@@ -289,3 +289,29 @@ class TestNoHang:
     def test_the_bound_alone(self) -> None:
         """The bound on programs in flight is enough for these; more threads are for other programs."""
         assert self.hanging("--programs", "queue", "--width", "8", "--runs", "100", "--patience", "240") == ["ended"]
+
+
+class TestLateImports:
+    """What torch imports in the middle of a step is imported at the first use of the device, and the collector is as it
+    was."""
+
+    def test_collector(self) -> None:
+        printed = run_script("""
+            import gc, sys, torch, spmd
+            before = {name in sys.modules for name in ("torch._dynamo", "torch.distributed.tensor")}
+            x = torch.ones(3, device="xla") + 1
+            after = {name in sys.modules for name in ("torch._dynamo", "torch.distributed.tensor")}
+            print(before, after, gc.isenabled(), gc.get_freeze_count())
+        """)
+        assert printed == "{False} {True} True 0\n"
+
+    def test_frozen_objects_stay_so(self) -> None:
+        printed = run_script("""
+            import gc, torch, spmd
+            gc.disable()
+            gc.freeze()
+            before = gc.get_freeze_count()
+            x = torch.ones(3, device="xla") + 1
+            print(gc.get_freeze_count() > 0.9 * before > 0, gc.isenabled())
+        """)
+        assert printed == "True False\n"

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 import fsdp
@@ -315,6 +316,45 @@ def killed() -> None:
         step()
         if spmd.process_index() == 1 and i == 2:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _job() -> tuple[Callable[[Tensor], Tensor], Tensor]:
+    """A training step of a small GPT under FSDP, nothing of it run, and this process's part of a batch."""
+    torch.manual_seed(0)
+    mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
+    with torch.device("xla"):
+        model = fsdp.FullyShardedDataParallel(GPT(CONFIG), mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def step(part: Tensor) -> Tensor:
+        tokens = spmd.from_process_local(part, mesh, ("fsdp", None))
+        loss = cross_entropy(model(tokens)[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    tokens = torch.randint(CONFIG.vocabulary, (16, CONFIG.sequence), generator=torch.Generator().manual_seed(1))
+    return step, tokens.chunk(spmd.process_count())[spmd.process_index()].contiguous()
+
+
+def write_programs() -> Any:
+    """Each process writes the programs of the step, which none runs."""
+    step, part = _job()
+    return spmd.warm(step, part, folder=os.environ["FOLDER"])
+
+
+def take_programs() -> Any:
+    """Training with programs that other processes have written, or, without a folder, compiled here."""
+    folder = os.environ.get("FOLDER")
+    count = 0 if folder is None else spmd.load_programs(folder)
+    step, part = _job()
+    found = []
+    for _ in range(2):
+        loss = step(part)
+        spmd.sync()
+        found.append(loss.item())
+    return {"losses": found, "given": count, "compiled": spmd.metrics.num_compiles()}
 
 
 if __name__ == "__main__":

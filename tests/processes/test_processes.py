@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -66,6 +67,16 @@ class TestTraining:
         assert found[0] == found[1]
         assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
+
+    @pytest.mark.long
+    def test_given_programs(self, tmp_path: Path) -> None:
+        """Each process takes the programs that one of its number has written, and compiles nothing."""
+        written = results(together("write_programs", 0, 0, FOLDER=str(tmp_path)))
+        found = results(together("take_programs", 0, 0, FOLDER=str(tmp_path)))
+        assert found[0] == found[1] and found[0]["compiled"] == 0
+        assert written == [len(list(tmp_path.glob(f"process_{i}_of_2/*.program"))) for i in range(2)]
+        expected = results(together("take_programs", 0, 0))
+        assert found[0]["losses"] == expected[0]["losses"] and expected[0]["compiled"] > 0
 
     def test_dynamic(self) -> None:
         """One program for all lengths that the user marks, in each process the same; the losses of one process."""

@@ -26,6 +26,7 @@ from .factories import register_factories
 from .generator import join_generators
 from .grad_scaler import join_grad_scaler
 from .guard import GUARD, keep_errors_of_backward
+from .late_imports import import_dynamo_and_dtensor
 from .loaders import join_loaders
 from .modules import keep_annotations, keep_identity, know_buffers
 from .recompute import join_checkpoint
@@ -169,6 +170,7 @@ AT_THE_FIRST_USE = (
     Patch("`torch._dynamo.mark_dynamic`", "padded data", "the type of a tensor", join_marks),
     Patch("the stager of `async_save`", "copies of ours", "the type of a tensor", join_staging),
     Patch("torch's own `fully_shard`", "it names this library's", "the module's parameters", join_fully_shard),
+    Patch("imports of dynamo and DTensor", "torch makes them in the first step", _OURS, import_dynamo_and_dtensor),
 )
 
 IN_A_NEW_THREAD = (

@@ -92,7 +92,7 @@ FLAGS = (
         "compiler_options",
         str,
         "auto",
-        "options of XLA's for each compile, as name=value separated by blanks; auto: those that the program needs",
+        "options of XLA's for each compile, name=value separated by blanks; auto: those that the program needs, too",
     ),
     Flag(
         "pad_lengths",

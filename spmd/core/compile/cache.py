@@ -21,7 +21,7 @@ from ..ir.op import OpSpec
 from ..ir.source import Line
 from ..ir.store import StackGroup, full_stores
 from ..sharding.partitioner import compiler_context
-from . import loop_copies, memory_maps, stack_groups, stored
+from . import given_programs, loop_copies, memory_maps, stack_groups, stored
 from .compiler import agree_on, compile_graph
 from .garbage import collected_later
 from .stack_groups import Form
@@ -170,9 +170,12 @@ def _made(graph: Graph, name: str, line: Line, cause: str, *, is_planned: bool) 
     """Returns the program of a graph: from the disk, or compiled."""
     program = stored.load(graph, name, line, cause)
     if program is None:
+        given_programs.tell_missing(graph.recorded or graph, line)
         counters.add("programs_compiled")
         program = compile_graph(graph, name, line, cause, is_planned=is_planned)
         stored.keep(program, graph)
+    elif not is_planned:
+        agree_on(graph, name, line, cause, program.fingerprint)
     return program
 
 

@@ -24,7 +24,7 @@ from ..sharding.partitioner import as_chosen, compiler_context
 from ..sharding.tracing import program_devices
 from .donation import alias_by_memory
 from .filled_products import WITHOUT_FUSIONS, has_filled_product
-from .options import is_here, options_of, platform_of
+from .options import is_here, options_of, platform_of, refusal
 
 
 def lower_graph(graph: Graph, chosen: list[tuple[Node, Any]] | None = None) -> Any:
@@ -82,6 +82,9 @@ def compile_graph(graph: Graph, name: str, line: Line, cause: str, *, is_planned
             if platform_of(graph) == "cpu" and has_filled_product(executable):
                 executable = lowered.compile(compiler_options={**options, **WITHOUT_FUSIONS})
     except jax.errors.JaxRuntimeError as error:
+        refused = refusal(error, platform_of(graph))
+        if refused is not None:
+            raise refused from error
         raise failing.not_compiled(Program(name, line, graph, None, []), graph.recorded or graph, error) from error
     except ValueError as error:
         if type(error).__name__ != "IndivisibleError":

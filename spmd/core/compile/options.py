@@ -1,8 +1,14 @@
 """The compiler options of XLA for one program."""
 
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 import torch
 
 from ..base.config import config, is_known_to_libtpu
+from ..base.state import held
 from ..ir.graph import Graph, walk
 from ..sharding.topology import stand_in
 
@@ -24,9 +30,17 @@ _PLANNED = {_TARGET: "0.97"}
 
 
 def options_of(graph: Graph) -> dict[str, str | float]:
-    """Returns the user's options (`config.compiler_options`), or those that the program needs."""
-    if config.compiler_options != "auto":
-        return dict(map(_parsed, config.compiler_options.split()))
+    """Returns the options of `config.compiler_options`: the word `auto` in it stands for those that the program
+    needs, of which an option named there as well takes the place."""
+    words = config.compiler_options.split()
+    given = dict(_parsed(word) for word in words if word != _NEEDED)
+    return {**_needed(graph), **given} if _NEEDED in words else given
+
+
+_NEEDED = "auto"
+
+
+def _needed(graph: Graph) -> dict[str, str | float]:
     platform = platform_of(graph)
     if platform == "tpu" and not is_here(graph) and _is_exact(graph) and is_known_to_libtpu(_TARGET):
         return {**_PLANNED}
@@ -63,10 +77,62 @@ def is_here(graph: Graph) -> bool:
 
 # The options of jax that are numbers, not text.
 _NUMBERS = ("exec_time_optimization_effort", "memory_fitting_effort")
+_TRUTHS = {"true": "True", "false": "False"}  # as XLA's options take them: not "true"
 
 
 def _parsed(option: str) -> tuple[str, str | float]:
     name, equals, value = option.partition("=")
     if not equals:
         raise ValueError(f"config.compiler_options: expected name=value, got {option!r}")
-    return name, float(value) if name in _NUMBERS else value
+    return name, float(value) if name in _NUMBERS else _TRUTHS.get(value, value)
+
+
+def text_of(options: Mapping[str, Any]) -> str:
+    """Returns options of XLA, name -> value, as a value of `config.compiler_options` that adds them to those that a
+    program needs.
+
+    Raises TypeError and ValueError for what cannot be an option; whether XLA has it is known when it compiles (see
+    `refusal`).
+    """
+    return " ".join([_NEEDED, *(_text(name, value) for name, value in options.items())])
+
+
+_NAME = re.compile(r"\w+")
+
+
+def _text(name: Any, value: Any) -> str:
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"compiler_options: expected the name of an option of XLA's, such as 'xla_dump_to', got {name!r}"
+        )
+    if not isinstance(value, (bool, int, float, str)):
+        raise TypeError(f"compiler_options: expected text, a number or a bool for {name!r}, got {value!r}")
+    if not str(value) or len(str(value).split()) != 1:
+        raise ValueError(f"compiler_options: the value of {name!r} must have no blank and must not be empty: {value!r}")
+    return f"{name}={value}"
+
+
+@contextlib.contextmanager
+def compiled_with(options: Mapping[str, Any] | None) -> Iterator[None]:
+    """Compiles and finds programs with these options of XLA's inside; None or {}: with those of the process.
+
+    They are part of a program's key, in this process and on disk. The flag is one for all threads.
+    """
+    with held(config, compiler_options=text_of(options)) if options else contextlib.nullcontext():
+        yield
+
+
+_REFUSED = re.compile(r"No such compile option: '(?P<unknown>\w+)'|While setting option (?P<set>\w+), .*")
+
+
+def refusal(error: Exception, platform: str) -> ValueError | None:
+    """Returns the error in the user's terms if XLA does not take an option that it was given; else None."""
+    found = _REFUSED.search(str(error))
+    if found is None:
+        return None
+    if found["unknown"] is None:
+        return ValueError(f"compiler_options: XLA refuses the value of an option on {platform}: {found[0]}")
+    return ValueError(
+        f"compiler_options: XLA has no option {found['unknown']!r} on {platform}: check the name, and that it is an "
+        "option of this platform's compiler (xla_tpu_..., xla_gpu_..., xla_cpu_...) and of this version of jaxlib"
+    )

@@ -21,7 +21,6 @@ from ..ir.graph import Graph, walk
 from ..ir.source import Line
 from ..persistent import disk
 from ..persistent.setting import setting
-from ..pjrt import processes
 from ..sharding.partitioner import compiler_context
 from ..sharding.spec import Dim, Spec
 from ..sharding.topology import grid
@@ -30,8 +29,15 @@ from .options import is_here
 
 
 def _is_kept(graph: Graph) -> bool:
-    is_ours = disk.is_on() and is_here(graph) and not processes.several()
-    return is_ours and not any(node.op.lowering.opaque for node in walk(graph.nodes))
+    return disk.is_read() and not why_not_kept(graph)
+
+
+def why_not_kept(graph: Graph) -> str:
+    """Returns the reason for which the program of a graph cannot be a file; "" if it can be one."""
+    opaque = next((node.op.name for node in walk(graph.nodes) if node.op.lowering.opaque), None)
+    if opaque is not None:
+        return f"it holds a user's function ({opaque}), whose behaviour no key can name"
+    return "" if is_here(graph) else "its devices are not here, so that it has other keys than the job's"
 
 
 def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
@@ -62,7 +68,7 @@ def load(graph: Graph, name: str, line: Line, cause: str) -> Program | None:
 
 def keep(program: Program, graph: Graph) -> None:
     """Writes a program that was just compiled for a graph to the disk, if it may be stored."""
-    if not _is_kept(graph) or program.calls_host:
+    if not disk.is_on() or not _is_kept(graph) or program.calls_host:
         return
     header = setting(graph.mesh.device_ids)
     try:
@@ -74,6 +80,13 @@ def keep(program: Program, graph: Graph) -> None:
         counters.add("programs_stored")
 
 
+def file_of(program: Program, graph: Graph) -> tuple[str, bytes]:
+    """Returns the digest and the content of the file of a program; graph: as it was compiled."""
+    header = setting(graph.mesh.device_ids)
+    key = digest((graph, sorted(header.items())))
+    return key, disk.content_of(key, header, _encoded(program))
+
+
 def _encoded(program: Program) -> bytes:
     """Returns a line of plain data, then the executable as jax pickles it."""
     assert program.record is not None
@@ -82,6 +95,7 @@ def _encoded(program: Program) -> bytes:
         "exchanges": [(dataclasses.asdict(row), node) for row, node in program.exchanges],
         "results": [sharding.__reduce__()[1] for sharding in program.results],
         "bytes_needed": program.bytes_needed,
+        "fingerprint": program.fingerprint.hex(),
     }
     return json.dumps(facts).encode() + b"\n" + dump_executable(program.executable)
 
@@ -106,6 +120,7 @@ def _decoded(body: bytes, graph: Graph, name: str, line: Line) -> Program:
     passes = tuple(map(tuple, facts["record"]["passes"]))  # JSON has made lists of them
     program.record = counters.CompileRecord(**facts["record"] | {"passes": passes})
     program.bytes_needed = facts["bytes_needed"]
+    program.fingerprint = bytes.fromhex(facts["fingerprint"])
     return program
 
 

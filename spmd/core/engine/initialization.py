@@ -61,10 +61,11 @@ def initialize_state(
             observing = observation.active()
             if observing is not None:
                 observing.filled[initialized[node]] = constant
-        if rest and plan is not None:
-            initialized |= zip([node for _, node in rest], plan.run(_graph_of(rest, mesh)), strict=True)
-        for part in _programs(rest, mesh) if plan is None else ():
+        for part in _programs(rest, mesh):
             graph = _graph_of(part, mesh)
+            if plan is not None:
+                initialized |= zip([node for _, node in part], plan.run(graph), strict=True)
+                continue
             executables.compile_unlocked(graph, "init", line)  # ops that others record meanwhile read the same values
             for (_, node), device_data in zip(
                 part, executables.run(cache.program_for(graph, "init", line), graph), strict=True

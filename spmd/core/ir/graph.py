@@ -61,6 +61,10 @@ class DeviceData:
         self.source = source
         self.maker = maker  # weak reference to the program whose result this is
 
+    def is_on_devices(self) -> bool:
+        """True if it holds memory of the devices: a buffer of its own, or a row of a store."""
+        return self.buffer is not None or self.store is not None
+
     def take(self, buffer: jax.Array, sharding: Sharding) -> None:
         """Moves the same data into this buffer."""
         self.buffer, self.sharding = buffer, sharding

@@ -22,6 +22,16 @@ def stacked(rows: Sequence[jax.Array], sharding: Sharding) -> jax.Array:
     return _run(_stack, rows, [sharding] * len(rows), shape, sharding.behind_rows())
 
 
+def file_of_stack(count: int, shape: tuple[int, ...], dtype: np.dtype, sharding: Sharding) -> tuple[str, bytes]:
+    """Returns the digest and the content of the file of the program that stacks so many arrays of this shape, padded as
+    it is stored, and sharding."""
+    with compiler_context():
+        named = sharding.jax
+        row = jax.ShapeDtypeStruct(shape, dtype, sharding=named)
+        program = _program(_stack, named.mesh, (named.spec,) * count, sharding.behind_rows().jax.spec, 0)
+        return program.file_for(*[row] * count)
+
+
 def row(stack: jax.Array, index: int, sharding: Sharding) -> jax.Array:
     """Returns a copy of one row of a stack; sharding: of a row."""
     return _run(_row, [stack], [sharding.behind_rows()], stack.shape[1:], sharding, np.int32(index))

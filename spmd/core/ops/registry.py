@@ -67,7 +67,8 @@ def lower(
     """
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
-        parameters = inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        parameters = signature.parameters
         rule = functools.update_wrapper(functools.partial(function, **static), function) if static else function
         for overload in overloads:
             if not isinstance(overload, OpOverload):
@@ -75,7 +76,7 @@ def lower(
             if overload in RULES:
                 first = RULES[overload].function
                 raise ValueError(f"{overload} has two rules: {_place(first)} and {_place(function)}")
-            _check_names(overload, function, static)
+            _check_names(overload, function, signature, static)
             RULES[overload] = Rule(rule, promote, "returns" in parameters, "draw" in parameters, opaque)
         return function
 
@@ -107,14 +108,16 @@ def rule_arguments(overload: OpOverload) -> list[torch.Argument]:
     ]
 
 
-def _check_names(overload: OpOverload, function: Callable[..., Any], static: dict[str, Any]) -> None:
+def _check_names(
+    overload: OpOverload, function: Callable[..., Any], signature: inspect.Signature, static: dict[str, Any]
+) -> None:
     """Raises ValueError where a call with the schema's arguments, as dispatch makes it, does not reach the parameters
     of these names."""
-    arguments, parameters = rule_arguments(overload), inspect.signature(function).parameters
+    arguments, parameters = rule_arguments(overload), signature.parameters
     positional = [argument.name for argument in arguments if not argument.kwarg_only]
     named = {argument.name for argument in arguments if argument.kwarg_only} | {"returns", "draw"} & parameters.keys()
     try:
-        made = inspect.signature(function).bind(*positional, **{name: name for name in named}, **static)
+        made = signature.bind(*positional, **{name: name for name in named}, **static)
         fits = all(
             given == name.removesuffix("_") or name in static
             for name, given in made.arguments.items()

@@ -14,11 +14,14 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
+
 from ..base import counters, forking, messages
 from ..base.config import config
+from . import program_folder
 
 # The first line of a file; a new layout of what follows is a new number.
-MAGIC = b"spmd program 2\n"
+MAGIC = b"spmd program 3\n"
 
 _SUFFIX = ".program"
 _UNFINISHED = "."
@@ -28,8 +31,14 @@ _refused: set[str] = set()  # the folders for which the reason was printed
 
 
 def read(digest: str, header: dict[str, str]) -> bytes | None:
-    """Returns the body stored under a digest; None if there is none, or if its header differs or its bytes are not the
-    written ones: such a file is removed."""
+    """Returns the body stored under a digest, here or in a folder that the process was given; None if there is none, or
+    if its header differs or its bytes are not the written ones: such a file of the cache is removed."""
+    given = program_folder.content(digest)
+    if given is not None:
+        body = _checked(given, {"digest": digest, **header})
+        if body is not None:
+            return body
+        messages.say(f"a program of {program_folder.MANIFEST} is damaged or of another setting: {digest[:12]}", "given")
     with _folder() as folder:
         if folder is None:
             return None
@@ -75,7 +84,7 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
 
     Several processes may write at once: a file appears complete or not at all. Returns False if it was not written.
     """
-    content = b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
+    content = content_of(digest, header, body)
     with _folder() as folder:
         if folder is None or len(content) > config.program_cache_bytes:
             return False
@@ -92,6 +101,11 @@ def write(digest: str, header: dict[str, str], body: bytes) -> bool:
             refuse(f"a program could not be kept: {error}")
             return False
     return True
+
+
+def content_of(digest: str, header: dict[str, str], body: bytes) -> bytes:
+    """Returns the content of a file."""
+    return b"".join((MAGIC, _line({"digest": digest, **header}, body), b"\n", body))
 
 
 def discard(digest: str) -> None:
@@ -146,9 +160,15 @@ def _folder() -> Iterator[int | None]:
         os.close(folder)
 
 
+def is_read() -> bool:
+    """True if programs may be found in files: in the cache, or in a folder that the process was given."""
+    return is_on() or program_folder.is_any()
+
+
 def is_on() -> bool:
-    """True if programs are stored. On a system without owners of files none are."""
-    return bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
+    """True if programs are stored. On a system without owners of files, and by one of several processes, none are."""
+    is_wanted = bool(config.program_cache and config.program_cache_dir) and hasattr(os, "geteuid")
+    return is_wanted and jax.process_count() == 1
 
 
 def _is_private(status: os.stat_result) -> bool:

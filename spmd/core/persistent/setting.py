@@ -28,9 +28,25 @@ def setting(device_ids: tuple[int, ...]) -> dict[str, str]:
     return {
         **_fixed(),
         "devices": ",".join(map(str, device_ids)),
+        "process": process(),
         "check_shardings": str(config.check_shardings),
         "flags": _digest((compiler_flags(), traced, sorted((name, str(v)) for name, v in jax.config.values.items()))),
     }
+
+
+def process() -> str:
+    """Returns the number of this process among several, each of which has executables of its own; "" for one."""
+    return f"process_{jax.process_index()}_of_{jax.process_count()}" if jax.process_count() > 1 else ""
+
+
+def readable() -> dict[str, Any]:
+    """Returns, by name, what all programs of this process depend on, as text to compare with another process's."""
+    flags = zip(("XLA_FLAGS", "LIBTPU_INIT_ARGS"), map(str, compiler_flags()), strict=True)
+    with compiler_context():
+        options = {f"jax_{name.removeprefix('jax_')}": str(value) for name, value in jax.config.values.items()}
+    devices = {"devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}"}
+    ours = {"check_shardings": str(config.check_shardings), "processes": str(jax.process_count())}
+    return {**devices, **_fixed(), **ours, **dict(flags), **options}
 
 
 @functools.cache

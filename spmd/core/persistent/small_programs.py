@@ -21,8 +21,8 @@ class SmallProgram:
     """A function of arrays as programs, one for each kind of arguments: loaded from the disk, or compiled and kept.
 
     The function is determined by `facts`, plain values with a `repr` that is the same in every process, and by this
-    package's source: both are part of a file's name, so that nothing is traced at a second start. Several processes
-    keep nothing, as elsewhere. options: of `jax.jit`.
+    package's source: both are part of a file's name, so that nothing is traced at a second start. options: of
+    `jax.jit`.
     """
 
     def __init__(self, function: Callable[..., jax.Array], *facts: Any, **options: Any):
@@ -32,7 +32,7 @@ class SmallProgram:
 
     def __call__(self, *arrays: Any) -> Any:
         """Runs the program on arrays of one set of devices, and on numpy's numbers."""
-        if jax.process_count() > 1 or not disk.is_on():
+        if not disk.is_read():
             return self._jitted(*arrays)
         key: Key = tuple((array.shape, array.dtype, getattr(array, "sharding", None)) for array in arrays)
         with _lock:
@@ -40,17 +40,29 @@ class SmallProgram:
                 self._programs[key] = self._made(arrays)
         return self._programs[key](*arrays)
 
-    def _made(self, arrays: tuple[Any, ...]) -> Any:
-        """Returns the program for these arrays: from the disk, or compiled now and written there."""
-        shardings = [array.sharding for array in arrays if isinstance(array, jax.Array)]
+    def file_for(self, *arrays: Any) -> tuple[str, bytes]:
+        """Returns the digest and the content of the file of the program for arrays like these (`jax.ShapeDtypeStruct`s
+        with shardings, or arrays); it is compiled now."""
+        key, header, _ = self._named(arrays)
+        body = dump_executable(self._jitted.lower(*arrays).compile())
+        return key, disk.content_of(key, header, body)
+
+    def _named(self, arrays: tuple[Any, ...]) -> tuple[str, dict[str, str], Any]:
+        """Returns the digest, the setting and the devices of the program for these arrays."""
+        shardings = [sharding for array in arrays if (sharding := getattr(array, "sharding", None)) is not None]
         placed = [(repr(one), [device.id for device in device_order(one)]) for one in shardings]
         kinds = [(array.shape, array.dtype.name) for array in arrays]
         header = setting(tuple(placed[0][1]))
-        key = hashlib.sha256(repr((self._facts, kinds, placed, sorted(header.items()))).encode()).hexdigest()
+        facts = repr((self._facts, kinds, placed, sorted(header.items())))
+        return hashlib.sha256(facts.encode()).hexdigest(), header, device_order(shardings[0])
+
+    def _made(self, arrays: tuple[Any, ...]) -> Any:
+        """Returns the program for these arrays: from the disk, or compiled now and written there."""
+        key, header, devices = self._named(arrays)
         body = disk.read(key, header)
         if body is not None:
             try:
-                made = _loaded(body, len(arrays), device_order(shardings[0]))
+                made = _loaded(body, len(arrays), devices)
             except Exception as error:  # any failure of jax or XLA: it is compiled instead
                 messages.say(f"a kept program does not load, and is compiled: {error}", "kept")
                 disk.discard(key)

@@ -239,6 +239,17 @@ class TestFunctions:
         assert plan.parameters == sum(p.nbytes for p in own.model.parameters())
         assert compiled.num_recorded == 0
 
+    def test_a_warm_function_compiles_nothing(self) -> None:
+        own = training(dropout=0.0)
+        compiled = spmd.compile(own.step)
+        x, y = steps.batches(1, size=6)[0]
+        assert compiled.warm(torch.empty(6, 4, device="meta"), torch.empty(6, dtype=torch.long, device="meta")) > 0
+        before = spmd.metrics.num_compiles()
+        for _ in range(3):
+            compiled(x.to("xla"), y.to("xla"))
+        assert spmd.metrics.num_compiles() == before
+        assert compiled.num_replayed == 1, compiled.explain()
+
     def test_nothing_is_held_but_the_state(self) -> None:
         compiled = spmd.compile(lambda x: x * 2)
         refs = []
@@ -257,9 +268,12 @@ class TestFunctions:
             spmd.compile(lambda x: x, static_argnames="speed")
 
     def test_options_of_the_compiler(self) -> None:
-        compiled = spmd.compile(lambda x: x * 2, compiler_options={"xla_backend_optimization_level": 1})
+        compiled = spmd.compile(lambda x: x * 2, compiler_options={"xla_cpu_enable_fast_math": False})
         x = torch.ones(2, device="xla")
         before = spmd.config.compiler_options
         assert [compiled(x)[0].item() for _ in range(3)] == [2.0] * 3
         assert spmd.config.compiler_options == before
+        unknown = spmd.compile(lambda x: x * 3, compiler_options={"xla_no_such_option": 1})
+        with pytest.raises(ValueError, match="xla_no_such_option"):
+            unknown(x)
         assert compiled.num_replayed == 2, compiled.explain()
