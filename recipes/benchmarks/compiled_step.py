@@ -6,7 +6,7 @@
 
 The step's program is replaced by one with the same arguments, donation and results that computes nothing, as the time
 of a call on a CPU would hold device work otherwise. `jax.jit` is called with the same arrays, as a list. The three are
-timed in turn, so that other load of the machine falls on all. Nothing here asserts a time.
+timed one after the other, so that other load of the machine falls on all. Nothing here asserts a time.
 """
 
 import argparse

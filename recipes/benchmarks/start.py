@@ -1,4 +1,4 @@
-"""Time a cold and a warm start beside hand-written JAX: fresh processes, to the end of the first and the second step.
+"""Time a cold and a warm start, ours and that of JAX by hand: fresh processes, to the end of the first and second step.
 
     python recipes/benchmarks/start.py                                   # 12 layers, 8 simulated devices, FSDP
     python recipes/benchmarks/start.py --layers 2 --width 64 --warm 5

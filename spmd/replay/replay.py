@@ -165,7 +165,7 @@ class Known:
     def __init__(self, recipe: Recipe, call: ObservedCall):
         given = {id(item) for item in call.arguments.values()}
         self._tensors = [tensor for tensor in call.device_tensors if id(tensor) not in given]
-        self._leaves = [tensor for tensor, *_ in recipe.gradients]
+        self._trainable = [tensor for tensor, *_ in recipe.gradients]
         self._storages = recipe.storages
         self._facts = self._now()
         self._has_gradient = [had for _, had, _ in recipe.gradients]
@@ -176,8 +176,8 @@ class Known:
             [tensor._meta for tensor in self._tensors],
             [tensor.requires_grad for tensor in self._tensors],
             [storage.sharding for storage in self._storages],
-            [hook for t in self._leaves for hook in (t._backward_hooks or {}).values()],
-            [hook for t in self._leaves for hook in (t._post_accumulate_grad_hooks or {}).values()],
+            [hook for t in self._trainable for hook in (t._backward_hooks or {}).values()],
+            [hook for t in self._trainable for hook in (t._post_accumulate_grad_hooks or {}).values()],
         ]
 
     _WORDS = (
@@ -190,7 +190,7 @@ class Known:
         for before, now, words in zip(self._facts, self._now(), self._WORDS, strict=True):
             if len(before) != len(now) or not all(map(_is, before, now)):
                 return words
-        if [tensor.grad is not None for tensor in self._leaves] != self._has_gradient:
+        if [tensor.grad is not None for tensor in self._trainable] != self._has_gradient:
             return "other parameters have a gradient"
         if any([storage.reads is not None and storage.reads.active for storage in self._storages]):  # noqa: C419
             return "it is called inside spmd.use_sharding"

@@ -58,8 +58,8 @@ def flex_attention_backward(
 
     It computes the scores again in any case, so the values that forward has made are not used.
     """
-    buffers = [_leaf(buffer) for buffer in score_mod_other_buffers]
-    inputs = query, key, value = _leaf(query), _leaf(key), _leaf(value)
+    buffers = [_detached(buffer) for buffer in score_mod_other_buffers]
+    inputs = query, key, value = _detached(query), _detached(key), _detached(value)
     with torch.enable_grad():
         made = flex_attention(
             query, key, value, fw_graph, block_mask, scale, kernel_options, buffers, mask_mod_other_buffers
@@ -87,7 +87,7 @@ class _Copied(torch.autograd.Function):
         return arriving[0].clone()
 
 
-def _leaf(x: Any) -> Any:
+def _detached(x: Any) -> Any:
     return x.detach().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
 
 

@@ -45,7 +45,7 @@ def _register(registry: ModuleType) -> None:
 
 
 def _take_openxla(torchxla: ModuleType) -> None:
-    """Replaces torch's backend of this name, which asks for PyTorch/XLA."""
+    """Replaces torch's backend of this name, which needs PyTorch/XLA."""
     torchxla.register_backend.__globals__["_COMPILER_FNS"]["openxla"] = xla
 
 

@@ -1,4 +1,4 @@
-"""A program's graph as plain text that is written beside it, and the first difference from the graph of a job."""
+"""A program's graph as plain text that is written next to it, and the first difference from the graph of a job."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
