@@ -53,9 +53,12 @@ class Guards:
         self._keep()
 
     def _keep(self) -> None:
-        self._lengths = [*map(len, self._dicts), *map(len, self._lists)]
-        self._keys = [*chain.from_iterable(self._dicts)]
-        self._values = [*chain.from_iterable(map(dict.values, self._dicts)), *chain.from_iterable(self._lists)]
+        self._lengths = [*map(dict.__len__, self._dicts), *map(list.__len__, self._lists)]
+        self._keys = [*chain.from_iterable(map(dict.keys, self._dicts))]
+        self._values = [
+            *chain.from_iterable(map(dict.values, self._dicts)),
+            *chain.from_iterable(map(list.__iter__, self._lists)),
+        ]
         self._contents = [variable.cell_contents for variable in self._captured]
         self._named = [value for getter, box in self._getters for value in getter(box)]
 
@@ -77,15 +80,18 @@ class Guards:
     def _is_same(self) -> bool:
         try:
             return (
-                [*map(len, self._dicts), *map(len, self._lists)] == self._lengths
+                [*map(dict.__len__, self._dicts), *map(list.__len__, self._lists)] == self._lengths
                 and all(
                     map(
                         _is,
-                        chain(chain.from_iterable(map(dict.values, self._dicts)), chain.from_iterable(self._lists)),
+                        chain(
+                            chain.from_iterable(map(dict.values, self._dicts)),
+                            chain.from_iterable(map(list.__iter__, self._lists)),
+                        ),
                         self._values,
                     )
                 )
-                and all(map(_is, chain.from_iterable(self._dicts), self._keys))
+                and all(map(_is, chain.from_iterable(map(dict.keys, self._dicts)), self._keys))
                 and all(map(_is, [variable.cell_contents for variable in self._captured], self._contents))
                 and all(map(_is, chain.from_iterable([getter(box) for getter, box in self._getters]), self._named))
             )

@@ -162,7 +162,7 @@ class ObservedCall:
         the call's program."""
         self.names = self._names()
         self._settle_numbers()
-        self.after = Snapshot(self.roots, self.names)
+        self.after = Snapshot(self.roots, self.names, self._codes)
         there = {id(one.container) for one in self.after.held}
         named = (Kind.ATTRIBUTES, Kind.SCOPE, Kind.CLASS, Kind.SLOTS)
         changes = [
@@ -343,7 +343,7 @@ class ObservedCall:
 
     def _names(self) -> set[str]:
         """The names of attributes that code which ran may have read."""
-        return self._read_by([*self._codes, *self.before.codes])
+        return self._read_by(self._codes)
 
     def _read_by(self, codes: Collection[types.CodeType]) -> set[str]:
         found: set[str] = set()

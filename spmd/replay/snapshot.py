@@ -106,9 +106,11 @@ class Held:
         box, names = self.container, self.names
         match self.kind:
             case Kind.DICT:
-                return list(box.keys()), list(box.values())
+                # Of a subclass, too: its own methods may run the user's code.
+                return list(dict.keys(box)), list(dict.values(box))
             case Kind.LIST:
-                return range(len(box)), list(box)
+                items = list.copy(box)
+                return range(len(items)), items
             case Kind.OTHER:
                 return list(box), list(box)
             case Kind.ATTRIBUTES | Kind.SCOPE:
@@ -176,12 +178,14 @@ def _path(path: str, container: Any, key: Any) -> str:
 class Snapshot:
     """The containers reachable from some roots.
 
-    tensors: those reachable, each with its path. arrays, iterators: numpy's arrays, and iterators that are under way,
-    by path. opaque: the paths of what is too large to be followed. codes: of the user's functions.
+    names: the attributes that count; None: all. ran: the code that ran; what only other functions refer to is left out.
+    None: all. tensors: those reachable, each with its path. arrays, iterators: numpy's arrays, and iterators that are
+    under way, by path. opaque: the paths of what is too large to be followed.
     """
 
     roots: Sequence[tuple[str, Any]]
     names: Collection[str] | None = None
+    ran: Collection[types.CodeType] | None = None
     held: list[Held] = field(default_factory=list)
     tensors: dict[int, tuple[str, torch.Tensor]] = field(default_factory=dict)
     arrays: list[tuple[str, np.ndarray]] = field(default_factory=list)
@@ -190,7 +194,6 @@ class Snapshot:
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
     schedulers: list[Any] = field(default_factory=list)
     scalers: list[Any] = field(default_factory=list)
-    codes: set[types.CodeType] = field(default_factory=set)
     _seen: dict[int, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -305,6 +308,8 @@ class Snapshot:
         return self._hold(path, own, Kind.SCOPE, names)
 
     def _of_function(self, path: str, function: types.FunctionType) -> Sequence[tuple[str, Any]]:
+        if self.ran is not None and function.__code__ not in self.ran:
+            return []
         found: list[tuple[str, Any]] = [(path, function.__defaults__), (path, function.__kwdefaults__)]
         if function.__dict__:
             found += self._hold(f"{path}.__dict__", function.__dict__, Kind.DICT)
@@ -312,7 +317,6 @@ class Snapshot:
             found += self._hold(path, function, Kind.CAPTURED, function.__code__.co_freevars)
         scope = function.__globals__
         if not _is_library(scope):
-            self.codes.add(function.__code__)
             wanted = [name for name in global_names(function.__code__) if name in scope]
             found += self._hold("globals()", scope, Kind.SCOPE, wanted)
         return found

@@ -95,8 +95,8 @@ def _key(value: Any) -> Any:
         hash(value)
     except TypeError as error:
         raise TypeError(
-            f"spmd.assume_pure: the argument {value!r} is no tensor, and without a hash it cannot be compared with "
-            "another one; pass a tensor, a number, text, or a frozen dataclass"
+            f"spmd.assume_pure: the argument {value!r} is no tensor, and it cannot be hashed; pass a tensor, a number, "
+            "text, or a frozen dataclass"
         ) from error
     return type(value), value.hex() if isinstance(value, float) else value  # 0.0 equals -0.0
 

@@ -53,6 +53,26 @@ def _normal(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         raise RuntimeError(f"normal expects all elements of std >= 0.0, but got {values.min()}")
 
 
+# Scalar arguments are new at each call, and torch's own checks run once for a shape and dtype.
+
+
+def _number_of(args: Sequence[Any], kwargs: dict[str, Any], place: int, name: str, default: float) -> float:
+    value = args[place] if len(args) > place else kwargs.get(name, default)
+    return float(value) if isinstance(value, (int, float)) else default
+
+
+def _uniform(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    low, high = _number_of(args, kwargs, 1, "from", 0.0), _number_of(args, kwargs, 2, "to", 1.0)
+    if low > high:
+        raise RuntimeError(f"uniform_ expects to return a [from, to) range, but found from={low} > to={high}")
+
+
+def _normal_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    std = _number_of(args, kwargs, 2, "std", 1.0)
+    if std < 0:
+        raise RuntimeError(f"normal expects std >= 0.0, but found std {std}")
+
+
 def _bernoulli(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     if len(args) == 1 and "p" not in kwargs:
         _within("bernoulli", "p", args[0], 0, 1)
@@ -62,6 +82,8 @@ def _bernoulli_in_place(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
     chances = args[1] if len(args) > 1 else kwargs.get("p")
     if isinstance(chances, torch.Tensor):
         _within("bernoulli_", "p", chances, 0, 1)
+    elif chances is not None and not 0 <= chances <= 1:
+        raise RuntimeError(f"bernoulli_ expects p to be in [0, 1], but got p={chances}")
 
 
 def _multinomial(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -174,6 +196,9 @@ def _lu_unpack(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 # By the op's name, or by its in-place form's where that checks other arguments.
 VALUES: dict[str, Callable[[Sequence[Any], dict[str, Any]], None]] = {
     "normal": _normal,
+    "normal_": _normal_in_place,
+    "normal_functional": _normal_in_place,
+    "uniform": _uniform,
     "bernoulli": _bernoulli,
     "bernoulli_": _bernoulli_in_place,
     "multinomial": _multinomial,

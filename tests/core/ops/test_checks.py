@@ -174,6 +174,22 @@ def test_refused_as_on_cpu(name: str) -> None:
     assert str(actual.value) and "jax" not in str(actual.value) and "lowering" not in str(actual.value)
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x, bad: x.uniform_(0.0, -1.0 if bad else 1.0),
+        lambda x, bad: x.normal_(0.0, -1.0 if bad else 1.0),
+        lambda x, bad: x.bernoulli_(1.5 if bad else 0.5),
+    ],
+)
+def test_a_scalar_argument_is_checked_at_each_call(draw: Callable[..., torch.Tensor]) -> None:
+    """Also where the same op with a legal number was recorded before."""
+    for device in ("cpu", "xla"):
+        draw(torch.ones(3, device=device), False)
+        with pytest.raises(RuntimeError):
+            draw(torch.ones(3, device=device), True)
+
+
 def test_other_dims_may_be_empty() -> None:
     """Only what is reduced must have elements."""
     x = torch.ones(0, 3, device="xla")
