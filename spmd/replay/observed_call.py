@@ -2,8 +2,10 @@
 
 import contextlib
 import functools
+import gc
 import random
 import sys
+import threading
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
@@ -313,7 +315,7 @@ class ObservedCall:
     @contextlib.contextmanager
     def _profiled(self) -> Iterator[None]:
         """Notes the code that runs inside, and calls of impure functions by the user's code."""
-        codes, before = self._codes, sys.getprofile()
+        codes, before, thread = self._codes, sys.getprofile(), threading.get_ident()
 
         def see(frame: Any, event: str, arg: Any) -> None:
             if event == "call":
@@ -324,11 +326,28 @@ class ObservedCall:
                 if (names is None or name in names or name in _NOW) and _is_users(frame):
                     self.impure.append(f"calls {name} at {frame.f_code.co_filename}:{frame.f_lineno}")
 
+        held: list[Any] = []
+
+        def collecting(phase: str, _info: dict[str, int]) -> None:
+            if phase == "start" and threading.get_ident() == thread:
+                held.append(sys.getprofile())
+                sys.setprofile(None)
+
+        def collected(phase: str, _info: dict[str, int]) -> None:
+            if phase == "stop" and threading.get_ident() == thread and held:
+                sys.setprofile(held.pop())
+
+        # What the garbage collector calls (finalizers, the callbacks of others) is no part of the function: the first
+        # callback of a collection pauses the notes, the last one goes on with them.
+        gc.callbacks.insert(0, collecting)
+        gc.callbacks.append(collected)
         sys.setprofile(see)
         try:
             yield
         finally:
             sys.setprofile(before)
+            gc.callbacks.remove(collecting)
+            gc.callbacks.remove(collected)
 
     def _settle_numbers(self) -> None:
         """Replaces symbolic numbers that the call has stored, or returned, by the numbers that they are."""

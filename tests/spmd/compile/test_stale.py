@@ -1,6 +1,7 @@
 """`spmd.compile` is never silently stale: each way in which a later call can differ is refreshed, recorded again, or
 refused with its reason."""
 
+import gc
 import random
 import threading
 import time
@@ -365,6 +366,25 @@ class TestPythonState:
         for _ in range(4):
             compiled(x)
         assert compiled.num_replayed == 0, compiled.explain()
+
+    def test_callbacks_of_the_garbage_collector_are_no_part_of_the_function(self) -> None:
+        times: list[float] = []
+
+        def measure(_phase: str, _info: dict[str, int]) -> None:
+            times.append(time.perf_counter())
+
+        @spmd.compile
+        def doubled(x: torch.Tensor) -> torch.Tensor:
+            gc.collect()
+            return x * 2
+
+        gc.callbacks.append(measure)
+        try:
+            x = torch.ones(2, device="xla")
+            assert [doubled(x)[0].item() for _ in range(4)] == [2.0] * 4
+        finally:
+            gc.callbacks.remove(measure)
+        assert times and doubled.num_replayed == 3, doubled.explain()
 
     def test_an_iterator_is_refused(self) -> None:
         data = iter([torch.full((2,), float(i)) for i in range(6)])
