@@ -292,12 +292,12 @@ class TestMarks:
             spmd.mark_dynamic(torch.ones(3), 0)
 
     def test_torch_is_not_imported_for_it(self) -> None:
-        """`torch._dynamo` takes a second to import: the marks wait until the program imports it."""
+        """`torch._dynamo` takes a second to import: that waits until the program uses the device."""
         printed = run_script(
             """
             import sys, torch, spmd
-            x = torch.ones(2, 5).to("xla")
             print("torch._dynamo" in sys.modules)
+            x = torch.ones(2, 5).to("xla")
             torch._dynamo.mark_dynamic(x, 1)
             print(tuple(x.shape), x._storage.value.operands[0].meta.shape)
             """
