@@ -31,6 +31,7 @@ from .observed_call import ObservedCall, RefusedError, is_number
 from .recipe import Recipe
 from .replay import Replay
 from .snapshot import Change
+from .stream_capture import join_stream_capture
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,6 +41,7 @@ _MOST_KINDS = 64
 _TRIES = 3  # calls in a row that could not be replayed, after which calls of a kind are no longer observed
 _PLAIN = (str, bytes, int, complex, type(None), torch.dtype, torch.device)
 _lock = forking.survives_fork(threading.RLock())
+join_stream_capture()
 
 
 @dataclass

@@ -11,8 +11,6 @@ from torch import nn
 import fsdp
 import spmd
 
-# The experts' sizes are values that the model reads.
-READS = ("mixtral",)
 SHARDED = ("llama", "bert", "resnet18")
 
 
@@ -50,7 +48,7 @@ def test_a_step(name: str) -> None:
     expected, _ = losses(name, model, compiled=False)
     found, function = losses(name, model, compiled=True)
     assert found == expected
-    assert (function.num_replayed == 0) is (name in READS), function.explain()
+    assert function.num_replayed >= 2, function.explain()
 
 
 @pytest.mark.long

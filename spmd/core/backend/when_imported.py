@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any
 
-_patches: dict[str, Callable[[Any], None]] = {}
+_patches: dict[str, list[Callable[[Any], None]]] = {}
 
 
 class _Finder:
@@ -24,7 +24,8 @@ class _Finder:
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                _patches[name](module)
+                for patch in _patches[name]:
+                    patch(module)
 
             found.loader.exec_module = exec_module  # type: ignore[method-assign]
         return found
@@ -37,4 +38,6 @@ def patch_when_imported(name: str, patch: Callable[[Any], None]) -> None:
         return
     if _Finder not in sys.meta_path:
         sys.meta_path.insert(0, _Finder)
-    _patches[name] = patch
+    patches = _patches.setdefault(name, [])
+    if patch not in patches:
+        patches.append(patch)
