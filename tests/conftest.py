@@ -11,6 +11,7 @@ import torch
 
 import spmd
 from spmd.core.base import messages
+from spmd.core.explain import waiting_device
 from spmd.core.passes import changing
 
 # A test compiles what it is about, and no test writes into the user's folders; nor do the processes that it starts.
@@ -32,6 +33,7 @@ def seed() -> None:
     torch.manual_seed(0)
     changing.forget()
     messages.forget()
+    waiting_device.forget()
 
 
 @pytest.fixture(scope="session")

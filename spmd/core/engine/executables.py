@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base import counters, in_flight, observation
 from ..compile import cache, stack_groups
-from ..explain import failing
+from ..explain import failing, waiting_device
 from ..hlo.program import Program
 from ..ir.graph import DeviceData, Graph, pack_numbers
 from ..ir.source import Line
@@ -57,10 +57,12 @@ def run(program: Program, graph: Graph) -> list[DeviceData]:
     vectors = [np.array(floats, np.float64), np.array(integers, np.int64)]
     if program.numbers is not None:
         vectors = [vector[order] for vector, order in zip(vectors, program.numbers, strict=True)]
+    waiting_device.note_launch(id(program), len(graph.nodes), program.line, is_idle=runs.is_idle())
     try:
         made = launch(program, len(graph.mesh.device_ids), lambda: stacks.arguments(program, graph), vectors)
     except jax.errors.JaxRuntimeError as error:
         raise failing.about(graph, program, failing.explain(program, error)) from error
+    waiting_device.note_launched()
     return stacks.given(program, graph, made, weakref.ref(program))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..base import counters, interrupt, observation
 from ..base.config import config
-from ..explain import failing
+from ..explain import failing, waiting_device
 from ..ir.errors import AbstractError
 from ..ir.graph import DeviceData, Node, is_data, is_unpadded, origin
 from ..ir.source import describe, user_line
@@ -202,11 +202,13 @@ def host_value(storage: Storage, call: str = "a read", *, together: bool = False
         counters.add("host_reads")
         device_data = lease.device_data
         try:
-            return _without_padding(_download(lease, call, together=together), storage)
+            array = _download(lease, call, together=together)
         except jax.errors.JaxRuntimeError as error:
             explained = failing.late(device_data.maker() if device_data.maker is not None else None, error)
             device_data.gone = str(explained)
             raise explained from error
+        waiting_device.note_read()
+        return _without_padding(array, storage)
 
 
 def _without_padding(array: np.ndarray, storage: Storage) -> np.ndarray:

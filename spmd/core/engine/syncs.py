@@ -9,6 +9,7 @@ from typing import Any
 from ..base import counters, interrupt, pace
 from ..base.state import held
 from ..compile import compiler
+from ..explain import waiting_device
 from ..ir.graph import DeviceData, Graph, is_data, topological
 from ..ir.source import user_line
 from ..lazy import recorders
@@ -102,6 +103,7 @@ def sync(*, wait: bool = False, for_read: bool = False) -> None:
             recorders.note_step(num_nodes)
     if wait:
         runs.wait()
+        waiting_device.note_read()
     watch.notify(len(storages))
 
 

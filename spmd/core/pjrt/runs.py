@@ -57,6 +57,12 @@ def forget_done() -> None:
     in_flight.forget_done()
 
 
+def is_idle() -> bool:
+    """True once every program that was started is done."""
+    forget_done()
+    return not _in_flight
+
+
 def started() -> list[tuple[jax.Array, Any]]:
     """Returns the programs that were started and are not known to be done, oldest first: (a result, the `maker`)."""
     return list(_in_flight)
