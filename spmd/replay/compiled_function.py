@@ -176,6 +176,8 @@ class CompiledFunction(Generic[P, R]):
             kind.entries.remove(entry)
             kind.entries.insert(0, entry)
         watch.notify(len(entry.replay.recipe.storages))
+        if processes.several():  # as the sync of a call that another process records
+            processes.collect_garbage()
         return True, result, ""
 
     # --- recording ------------------------------------------------------------------------------------------------
@@ -190,7 +192,7 @@ class CompiledFunction(Generic[P, R]):
             args, kwargs = tree_unflatten([item.value if type(item) is _Static else item for item in given], tree)
             return self._function(*args, **kwargs)
 
-        if len(kind.refused) >= _TRIES or processes.several():
+        if len(kind.refused) >= _TRIES:
             result = call(flat)
             syncs.sync()
             end_step()

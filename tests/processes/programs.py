@@ -22,6 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import fsdp
 import spmd
 from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from spmd.replay.compiled_function import CompiledFunction
 from tests.alike import WHERE, alike
 from tests.processes.keywords import keywords as keywords
 
@@ -30,14 +31,28 @@ DEEPER = dataclasses.replace(CONFIG, layers=4)
 STEPS = 4
 
 
-def losses(between: Callable[[Any], None] = lambda model: None, *, config: GPTConfig = CONFIG) -> list[float]:
-    """FSDP training of a GPT in which each process has its part of the batch; the loss of each step."""
+def losses(
+    between: Callable[[Any], None] = lambda model: None, *, config: GPTConfig = CONFIG, compiled: bool = False
+) -> list[float]:
+    """FSDP training of a GPT in which each process has its part of the batch; the loss of each step.
+
+    compiled: by `spmd.compile`, the number of replayed steps is printed.
+    """
     torch.manual_seed(0)
     mesh = spmd.Mesh(spmd.device_ids(), (8,), ("fsdp",))
     policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
     model = fsdp.FullyShardedDataParallel(GPT(config), mesh, auto_wrap_policy=policy)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     batches = torch.Generator().manual_seed(1)
+
+    def step(inputs: Tensor, targets: Tensor) -> Tensor:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    run = spmd.compile(step) if compiled else step
     found = []
     for _ in range(STEPS):
         tokens = torch.randint(CONFIG.vocabulary, (16, CONFIG.sequence + 1), generator=batches)
@@ -45,18 +60,30 @@ def losses(between: Callable[[Any], None] = lambda model: None, *, config: GPTCo
         inputs, targets = (
             spmd.from_process_local(half.contiguous(), mesh, ("fsdp", None)) for half in (part[:, :-1], part[:, 1:])
         )
-        optimizer.zero_grad()
-        loss = cross_entropy(model(inputs), targets)
-        loss.backward()
-        optimizer.step()
+        loss = run(inputs, targets)
         spmd.sync()
         found.append(loss.item())
         between(model)
+    if isinstance(run, CompiledFunction):
+        print("replayed", run.num_replayed)
     return found
 
 
 def train() -> Any:
     found = losses()
+    return {"losses": found, "programs": [record.name for record in spmd.metrics.compiles()]}
+
+
+def train_compiled() -> Any:
+    """After three steps the second process must record the next one again, which the first one replays."""
+    done = []
+
+    def between(model: Any) -> None:
+        done.append(model)
+        if len(done) == 3 and spmd.process_index() == 1:
+            model.register_forward_hook(lambda *_: None)
+
+    found = losses(between, compiled=True)
     return {"losses": found, "programs": [record.name for record in spmd.metrics.compiles()]}
 
 

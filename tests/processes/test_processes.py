@@ -68,6 +68,15 @@ class TestTraining:
         assert len(found[0]["losses"]) == STEPS and found[0]["programs"] == ["step"]
         assert found[0]["losses"] == pytest.approx(losses(), rel=1e-6)
 
+    def test_compiled_steps(self) -> None:
+        """Steps of `spmd.compile` are replayed, with the plain steps' losses, also where one process records again."""
+        printed = together("train_compiled", 0, 0)
+        assert [out.splitlines()[-2] for out, _ in printed] == [f"replayed {STEPS - 2}", f"replayed {STEPS - 3}"]
+        found = results(printed)
+        assert found[0] == found[1]
+        assert found[0]["programs"] == ["step"]
+        assert found[0]["losses"] == results(together("train", 0, 0))[0]["losses"]
+
     @pytest.mark.long
     def test_given_programs(self, tmp_path: Path) -> None:
         """Each process takes the programs that one of its number has written, and compiles nothing."""
@@ -174,7 +183,7 @@ class TestUse:
             "save": r"sharded over several processes",
             "uneven part": r"ValueError: a part of shape \[3, 2\] cannot be split over the devices of a process",
             "pieces": r"expected a shard for each of this process's 4 devices that hold one \(ids \d, .*\), got 3",
-            "part of the devices": r"ValueError: Mesh: with several processes a mesh holds every device, but 4 of 8",
+            "part of the devices": r"MeshError: Mesh: with several processes a mesh holds every device, but 4 of 8",
             "again": r"RuntimeError: initialize: this process has joined others already, with num_processes=2",
         }.items():
             assert re.search(message, first[name]), first[name]
