@@ -2,6 +2,7 @@
 
 from typing import Any, ClassVar
 
+from ..core.dynamo.constants import constant_of_graphs
 from ..core.sharding.spec import UNCONSTRAINED
 
 Axis = str | int
@@ -56,3 +57,5 @@ class PartitionSpec(tuple[SpecEntry, ...]):
 
 
 P = PartitionSpec
+
+constant_of_graphs(PartitionSpec, "without")

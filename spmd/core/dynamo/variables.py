@@ -1,0 +1,319 @@
+"""This library's functions as variables of Dynamo: a call of one becomes one node of the graph.
+
+Imported with Dynamo. The functions given to such a call (a scan's body) are traced into graphs of their own, by what
+torch's higher-order ops use, so that guards see them.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._dynamo import graph_break_hints, trace_rules, variables
+from torch._dynamo.exc import unimplemented
+from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts, install_guard
+from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.variables.base import VariableTracker
+from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
+from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
+from torch.utils._pytree import tree_unflatten
+
+from ..ir.meta import meta_of
+from ..lazy import body as recording
+from . import functions as table
+from .calls import Body, Call, Place
+from .functions import Taken
+from .stand_in_calls import Like, OnStandIns, Untraced, results
+
+_around: list[tuple[OnStandIns, Body]] = []  # the calls whose bodies are under trace, the innermost last
+
+
+def _name(function: Any) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _break(function: Any, why: str) -> Any:
+    name = getattr(function, "__name__", repr(function))
+    unimplemented(
+        gb_type="function of spmd",
+        context=f"{getattr(function, '__module__', '')}.{name}",
+        explanation=f"{name} cannot be part of a graph: {why}.",
+        hints=["Call it outside the compiled function.", *graph_break_hints.SUPPORTABLE],
+    )
+
+
+class BreakVariable(VariableTracker):
+    """A function that stands between two graphs."""
+
+    def __init__(self, value: Any, **how: Any):
+        super().__init__(**how)
+        self.value = value
+
+    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return _break(self.value, table.BREAKS[_name(self.value)])
+
+
+class FunctionVariable(VariableTracker):
+    """A function that a graph calls."""
+
+    def __init__(self, value: Any, **how: Any):
+        super().__init__(**how)
+        self.value = value
+
+    @classmethod
+    def create_with_source(cls, value: Any, source: Any) -> "FunctionVariable":
+        install_guard(source.make_guard(GuardBuilder.ID_MATCH))
+        return cls(value, source=source)
+
+    def as_python_constant(self) -> Any:
+        return self.value
+
+    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        """Puts a call into the graph, and returns its results."""
+        taken = _TAKEN[_name(self.value)]
+        if recording.names():
+            _break(self.value, f"the compiled function is called inside the body of {recording.names()[-1]}")
+        arguments = _Arguments(tx, self.value, taken)
+        given = arguments.of(args, kwargs)
+        if not any(one.device.type == "xla" for one in map(_fake, arguments.tensors)) and not _around:
+            _break(self.value, "it has no tensor on xla among its arguments")
+        call = Call(self.value, *given, len(arguments.tensors), arguments.bodies)
+        if taken.result == "run":
+            return _run(tx, call, arguments)
+        tensor = arguments.tensors[0]
+        call.outputs = [0]
+        (made,) = _node(tx, call, arguments, [_fake_like(tx, _like_fake(_fake(tensor), symbolic=True))])
+        return tensor if taken.result == "same" else made
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+_BOTH = inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+class _Arguments:
+    """The arguments of one call as data, with the tensors and the user's functions among them."""
+
+    def __init__(self, tx: Any, function: Any, taken: Taken):
+        self.tx, self.function, self.taken = tx, function, taken
+        self.tensors: list[Any] = []
+        self.bodies: list[Body] = []
+        self.functions: dict[Body, Any] = {}  # of the user's, as Dynamo has them
+        self.operands: dict[Body, list[Any]] = {}  # of the graph's call: a body's graph and what that captures
+
+    def of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Returns arguments with a `Place` for each tensor, a `Body` for each function that is traced."""
+        try:
+            bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            _break(self.function, str(error))
+        parameters = inspect.signature(self.function).parameters
+        names = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_ONLY, _BOTH)]
+        given = [self._argument(name, value) for name, value in zip_longest(names[: len(args)], args, fillvalue="")]
+        if "mesh" in parameters and ("mesh" not in bound or _is_none(bound["mesh"])):
+            _guard_default_mesh()
+        return given, {name: self._argument(name, value) for name, value in kwargs.items()}
+
+    def _argument(self, name: str, value: Any) -> Any:
+        value = value.realize()
+        if name not in self.taken.bodies or _is_none(value):
+            return self._data(value)
+        made = Body(f"{self.function.__name__}: {name}")
+        self.bodies.append(made)
+        self.functions[made] = value
+        return made
+
+    def _data(self, value: Any) -> Any:
+        value = value.realize()
+        if isinstance(value, variables.TensorVariable):
+            self.tensors.append(value)
+            return Place(len(self.tensors) - 1)
+        if isinstance(value, variables.SymNodeVariable):
+            return value.evaluate_expr(self.tx.output)
+        if type(value) in (variables.ListVariable, variables.TupleVariable):
+            return value.python_type()(map(self._data, value.items))
+        if type(value) is variables.ConstDictVariable:
+            return {key.vt.as_python_constant(): self._data(one) for key, one in value.items.items()}
+        return self._constant(value)
+
+    def _constant(self, value: Any) -> Any:
+        if isinstance(value, variables.UserFunctionVariable | variables.SkipFunctionVariable) or not (
+            value.is_python_constant()
+        ):
+            found = _object(value)
+            is_data = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+            if value.source is None or not (callable(found) or is_data):
+                kind = getattr(value.python_type(), "__name__", "value")
+                _break(self.function, f"an argument is a {kind} that no guard can be on")
+            install_guard(value.source.make_guard(GuardBuilder.ID_MATCH))
+            return found
+        return value.as_python_constant()
+
+
+def _object(value: Any) -> Any:
+    return getattr(value, "fn", None) or getattr(value, "value", None)
+
+
+def _is_none(value: Any) -> bool:
+    value = value.realize()
+    return value.is_python_constant() and value.as_python_constant() is None
+
+
+def _guard_default_mesh() -> None:
+    """Guards a graph by the mesh of `with mesh:`, or of `set_global_mesh`."""
+    install_guard(GlobalStateSource().make_guard(_default_mesh_match))
+
+
+def _default_mesh_match(builder: Any, guard: Any) -> None:
+    read = trace_rules.load_object(table.DEFAULT_MESH)
+    mesh = read()
+    parts = get_verbose_code_parts(f"default mesh == {mesh!r}", guard)
+    builder.guard_manager.root.add_lambda_guard(lambda _: read() == mesh, parts, guard.user_stack)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+def _run(tx: Any, call: Call, arguments: "_Arguments") -> Any:
+    """Puts a call into the graph, after its functions are traced; returns its results."""
+    on_stand_ins = OnStandIns(call, [_like_fake(_fake(tensor)) for tensor in arguments.tensors])
+    while True:
+        try:
+            flat, tree = results(on_stand_ins, _around)
+            break
+        except Untraced as untraced:
+            _trace(tx, on_stand_ins, arguments, untraced)
+        except Exception as error:
+            _break(call.function, f"it raises {type(error).__name__}: {error}")
+    new = {id(one): one for one in flat if type(one) is Like}
+    call.outputs = [next(place for place, one in enumerate(flat) if id(one) == key) for key in new]
+    made = dict(zip(new, _node(tx, call, arguments, [_fake_like(tx, one) for one in new.values()]), strict=True))
+
+    def variable(one: Any) -> Any:
+        if type(one) is Like:
+            return made[id(one)]
+        return arguments.tensors[one[0]] if type(one) is list else SourcelessBuilder.create(tx, one)
+
+    return SourcelessBuilder.create(tx, tree_unflatten([variable(one) for one in flat], tree))
+
+
+def _node(tx: Any, call: Call, arguments: "_Arguments", fakes: Sequence[Any]) -> list[Any]:
+    operands = [tensor.as_proxy() for tensor in arguments.tensors]
+    for body in call.bodies:
+        operands += arguments.operands.get(body, ())
+    proxy = tx.output.create_proxy("call_function", call, args=tuple(operands), kwargs={})
+    return list(wrap_fx_proxy(tx, proxy, example_value=list(fakes)).items) if fakes else []
+
+
+def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untraced) -> None:
+    """Traces one function, for the arguments with which it is called."""
+    body, (flat, body.arguments) = untraced.body, untraced.arguments
+    with discard_graph_changes(tx):
+        given = [_argument(tx, one) for one in flat]
+    args, kwargs = tree_unflatten(given, body.arguments)
+    function = arguments.functions[body]
+    if kwargs:
+        named = {name: SourcelessBuilder.create(tx, value) for name, value in kwargs.items()}
+        function = variables.functions.FunctoolsPartialVariable(function, [], named)
+    with _inside(call, body):
+        (_, spec), graph, captured = speculate_subgraph(
+            tx,
+            function,
+            [SourcelessBuilder.create(tx, one) for one in args],
+            {},
+            f"spmd.{body.name}",
+            set_subgraph_inputs="flatten_manual",
+            should_flatten_outputs=True,
+        )
+    body.results = spec.treespec.as_python_constant()
+    body.constants = [
+        [constant] if is_constant else None
+        for is_constant, constant in zip(spec.masks_to_filter_const_values, spec.const_values, strict=True)
+    ]
+    body.num_captured = len(captured)
+    module = torch.fx.GraphModule(tx.output.nn_modules, graph)
+    arguments.operands[body] = [make_attr(tx, tx.output.install_subgraph("spmd_body", module)), *captured]
+    call.traced[body] = module, [_like_proxy(one) for one in captured]
+
+
+@contextlib.contextmanager
+def _inside(call: OnStandIns, body: Body) -> Iterator[None]:
+    _around.append((call, body))
+    try:
+        yield
+    finally:
+        _around.pop()
+
+
+def _argument(tx: Any, one: Any) -> Any:
+    if type(one) is not Like:
+        return SourcelessBuilder.create(tx, one)
+    proxy = tx.output.create_proxy("call_function", torch.empty, args=(0,), kwargs={})
+    return wrap_fx_proxy(tx, proxy, example_value=_fake_like(tx, one))
+
+
+# --- fake tensors -----------------------------------------------------------------------------------------------------
+
+
+def _fake(tensor: Any) -> Any:
+    return tensor.as_proxy().node.meta["example_value"]
+
+
+def _like_proxy(proxy: Any) -> Any:
+    value = proxy.node.meta["example_value"]
+    return _like_fake(value) if isinstance(value, torch.Tensor) else int(value)
+
+
+def _like_fake(fake: Any, *, symbolic: bool = False) -> Any:
+    """Returns what a fake tensor is like; its lengths are guarded, unless `symbolic`."""
+    size, stride = (fake.shape, fake.stride()) if symbolic else ([*map(int, fake.shape)], [*map(int, fake.stride())])
+    if symbolic:
+        return fake
+    return Like(meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
+
+
+def _fake_like(tx: Any, one: Any) -> Any:
+    """Returns a fake tensor; with a gradient it is no leaf tensor."""
+    with tx.fake_mode, torch.set_grad_enabled(one.requires_grad):
+        if type(one) is not Like:
+            made = torch.empty_like(one)
+        else:
+            meta = one.meta
+            made = torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="xla")
+        return made.requires_grad_().clone() if one.requires_grad else made
+
+
+# --- torch's tables ---------------------------------------------------------------------------------------------------
+
+_TAKEN = {taken.name: taken for taken in table.TAKEN}
+
+
+def register() -> None:
+    """Puts the table into torch's own; both are looked up at the first trace."""
+    trace_rules.torch_name_rule_map.append(
+        dict.fromkeys(_TAKEN, FunctionVariable)
+        | dict.fromkeys(table.BREAKS, BreakVariable)
+        | dict.fromkeys(table.TRACED, variables.UserFunctionVariable)
+    )
+    trace_rules.get_torch_obj_rule_map.cache_clear()
+    inlined = trace_rules.get_legacy_mod_inlinelist
+    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
+    call_method = variables.TensorVariable.call_method
+
+    def with_ours(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        if name in table.METHODS and _fake(self).device.type == "xla":
+            function = trace_rules.load_object(table.METHODS[name])
+            return FunctionVariable(function).call_function(tx, [self, *args], kwargs)
+        return call_method(self, tx, name, args, kwargs)
+
+    variables.TensorVariable.call_method = with_ours
+
+
+def _path(name: str) -> str:
+    return str(Path(__file__).parents[2] / name)
