@@ -1,7 +1,9 @@
 """A call of one of this library's functions in a graph of Dynamo: its arguments as data, run on the graph's tensors."""
 
+import contextlib
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,7 +61,8 @@ class Call:
     """One call: what a graph calls. It takes the tensors among the arguments, then for each body its graph and what
     that captures; it returns those tensors of the function's results that are no arguments.
 
-    outputs: the places of the results to return, among all leaves of the results.
+    mesh: the default mesh there (of `with mesh:` inside the graph). outputs: the places of the results to return, among
+    all leaves of the results.
     """
 
     function: Callable[..., Any]
@@ -67,6 +70,7 @@ class Call:
     kwargs: dict[str, Any]
     num_tensors: int
     bodies: list[Body]
+    mesh: Any = None
     outputs: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:  # a graph as text calls it by these
@@ -96,8 +100,47 @@ class Call:
             return functions[self.bodies.index(value)] if isinstance(value, Body) else value
 
         args, kwargs = tree_map(filled, (list(self.args), self.kwargs))
-        return self.function(*args, **kwargs)
+        with self.mesh or contextlib.nullcontext():
+            return self.function(*args, **kwargs)
 
 
 def _never(*args: Any, **kwargs: Any) -> None:
     raise NotImplementedError("a function is called that was not called when it was traced")
+
+
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+
+
+_thread = _Thread()
+
+
+class Enter(Call):
+    """A call of a context manager's class, whose object is entered and returned."""
+
+    def __call__(self, *operands: Any) -> Any:
+        context = self.run(operands, [])
+        context.__enter__()
+        _thread.entered.append(context)
+        return context
+
+
+def leave(context: Any) -> None:
+    """Leaves what `Enter` has entered."""
+    _thread.entered.remove(context)
+    context.__exit__(None, None, None)
+
+
+@contextlib.contextmanager
+def left_on_error() -> Iterator[None]:
+    """Context in which a graph runs: where it raises, the contexts that it has entered are left."""
+    count = len(_thread.entered)
+    try:
+        yield
+    finally:
+        for context in reversed(_thread.entered[count:]):
+            leave(context)

@@ -49,6 +49,18 @@ TAKEN = (
     Taken("spmd.core.dispatch.fused.linear_cross_entropy"),
 )  # fmt: skip
 
+# Functions of constants: their result is a constant of the graph.
+PURE = tuple(
+    f"spmd.core.base.checkpoint_policies.{name}"
+    for name in (
+        "as_policy", "save_and_offload_only_these_names", "save_any_names_but_these", "save_from_both_policies",
+        "save_only_these_names",
+    )
+)  # fmt: skip
+
+# Classes of context managers: a graph makes, enters and leaves them. A `Mesh` is one, too.
+CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_sharding")
+
 # Functions and files of Python that only calls such functions: Dynamo traces it.
 TRACED = (
     "spmd.core.backend.recompute.remat", f"{_MANUAL}.shard_map.shard_map", "spmd.torch_xla.xla_loops.scan",

@@ -15,6 +15,7 @@ from ..control.recorded_call import RecordedCall, settings, signature
 from ..ir.graph import is_unpadded
 from ..lazy import body
 from ..lazy.tensor import XlaTensor
+from .calls import left_on_error
 from .lines import WithLines, place_of
 
 # A graph that is met with more layouts than these (lengths of a dynamic dim) runs op by op with the others.
@@ -39,28 +40,33 @@ class GraphCall:
         """Records the graph's results for these inputs."""
         tensors = [value for value in inputs if type(value) is XlaTensor]
         if self._why_not or body.names() or any(map(_is_padded, tensors)):
-            return self.graph_module(*inputs)
+            return self._op_by_op(inputs)
         key = settings(), *map(_key, inputs)
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) == _MOST:
-                return self.graph_module(*inputs)
+                return self._op_by_op(inputs)
             others = [None if type(value) is XlaTensor else value for value in inputs]
             try:
                 call = RecordedCall("spmd.call", self._function(others), tensors)
             except (NotImplementedError, body.BodyError) as error:
                 self._why_not = str(error)
                 self._tell(self._why_not)
-                return self.graph_module(*inputs)
+                return self._op_by_op(inputs)
             self._calls[key] = call
         return call(tensors)
+
+    def _op_by_op(self, inputs: Sequence[Any]) -> Any:
+        with left_on_error():
+            return self.graph_module(*inputs)
 
     def _function(self, others: Sequence[Any]) -> Callable[..., Any]:
         """Returns the graph as a function of its tensors alone."""
 
         def function(*tensors: Any) -> Any:
             queue = iter(tensors)
-            return WithLines(self.graph_module).run(*[next(queue) if one is None else one for one in others])
+            with left_on_error():
+                return WithLines(self.graph_module).run(*[next(queue) if one is None else one for one in others])
 
         return function
 

@@ -18,15 +18,18 @@ from torch._dynamo import graph_break_hints, trace_rules, variables
 from torch._dynamo.exc import unimplemented
 from torch._dynamo.guards import GuardBuilder, get_verbose_code_parts, install_guard
 from torch._dynamo.source import GlobalStateSource
+from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 from torch._dynamo.variables.base import VariableTracker
 from torch._dynamo.variables.builder import SourcelessBuilder, wrap_fx_proxy
 from torch._dynamo.variables.higher_order_ops import discard_graph_changes, make_attr, speculate_subgraph
-from torch.utils._pytree import tree_unflatten
+from torch._dynamo.variables.script_object import TorchScriptObjectVariable
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from ..ir.meta import meta_of
 from ..lazy import body as recording
+from ..lazy.tensor import XlaTensor
 from . import functions as table
-from .calls import Body, Call, Place
+from .calls import Body, Call, Enter, Place, leave
 from .functions import Taken
 from .stand_in_calls import Like, OnStandIns, Untraced, results
 
@@ -54,19 +57,8 @@ class BreakVariable(VariableTracker):
         super().__init__(**how)
         self.value = value
 
-    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        return _break(self.value, table.BREAKS[_name(self.value)])
-
-
-class FunctionVariable(VariableTracker):
-    """A function that a graph calls."""
-
-    def __init__(self, value: Any, **how: Any):
-        super().__init__(**how)
-        self.value = value
-
     @classmethod
-    def create_with_source(cls, value: Any, source: Any) -> "FunctionVariable":
+    def create_with_source(cls, value: Any, source: Any) -> "BreakVariable":
         install_guard(source.make_guard(GuardBuilder.ID_MATCH))
         return cls(value, source=source)
 
@@ -74,15 +66,37 @@ class FunctionVariable(VariableTracker):
         return self.value
 
     def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return _break(self.value, table.BREAKS[_name(self.value)])
+
+
+class PureVariable(BreakVariable):
+    """A function of constants, called at the trace."""
+
+    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        try:
+            given = [one.as_python_constant() for one in args]
+            named = {name: one.as_python_constant() for name, one in kwargs.items()}
+        except NotImplementedError:
+            _break(self.value, "an argument is no constant")
+        return SourcelessBuilder.create(tx, self.value(*given, **named))
+
+
+class ReplacedVariable(BreakVariable):
+    """A function in whose place another one is traced."""
+
+    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        other = trace_rules.load_object(table.REPLACED[_name(self.value)])
+        return variables.UserFunctionVariable(other).call_function(tx, args, kwargs)
+
+
+class FunctionVariable(BreakVariable):
+    """A function that a graph calls."""
+
+    def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Puts a call into the graph, and returns its results."""
         taken = _TAKEN[_name(self.value)]
-        if recording.names():
-            _break(self.value, f"the compiled function is called inside the body of {recording.names()[-1]}")
         arguments = _Arguments(tx, self.value, taken)
-        given = arguments.of(args, kwargs)
-        if not any(one.device.type == "xla" for one in map(_fake, arguments.tensors)) and not _around:
-            _break(self.value, "it has no tensor on xla among its arguments")
-        call = Call(self.value, *given, len(arguments.tensors), arguments.bodies)
+        call = arguments.call(Call, args, kwargs)
         if taken.result == "run":
             return _run(tx, call, arguments)
         tensor = arguments.tensors[0]
@@ -107,8 +121,10 @@ class _Arguments:
         self.functions: dict[Body, Any] = {}  # of the user's, as Dynamo has them
         self.operands: dict[Body, list[Any]] = {}  # of the graph's call: a body's graph and what that captures
 
-    def of(self, args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Returns arguments with a `Place` for each tensor, a `Body` for each function that is traced."""
+    def call(self, kind: type[Call], args: Sequence[Any], kwargs: dict[str, Any]) -> Call:
+        """Returns the call, which has a `Place` for each tensor, a `Body` for each function that is traced."""
+        if recording.names():
+            _break(self.function, f"the compiled function is called inside the body of {recording.names()[-1]}")
         try:
             bound = inspect.signature(self.function).bind(*args, **kwargs).arguments
         except TypeError as error:
@@ -116,9 +132,14 @@ class _Arguments:
         parameters = inspect.signature(self.function).parameters
         names = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_ONLY, _BOTH)]
         given = [self._argument(name, value) for name, value in zip_longest(names[: len(args)], args, fillvalue="")]
-        if "mesh" in parameters and ("mesh" not in bound or _is_none(bound["mesh"])):
+        named = {name: self._argument(name, value) for name, value in kwargs.items()}
+        if not (_around or any(_fake(one).device.type == "xla" for one in self.tensors)):
+            if kind is Call or not _is_on_device(self.tx):
+                _break(self.function, "it has no tensor on xla among its arguments")
+        meshes = _meshes(self.tx)
+        if not meshes and "mesh" in parameters and _is_default(bound.get("mesh")):
             _guard_default_mesh()
-        return given, {name: self._argument(name, value) for name, value in kwargs.items()}
+        return kind(self.function, given, named, len(self.tensors), self.bodies, meshes[-1] if meshes else None)
 
     def _argument(self, name: str, value: Any) -> Any:
         value = value.realize()
@@ -163,6 +184,25 @@ def _object(value: Any) -> Any:
 def _is_none(value: Any) -> bool:
     value = value.realize()
     return value.is_python_constant() and value.as_python_constant() is None
+
+
+def _is_on_device(tx: Any) -> bool:
+    """True if an argument of the compiled function is a tensor on xla, or a module with one."""
+    flat = tree_leaves(dict(tx.output.root_tx.f_locals))
+    held = [next(one.parameters(), None) if isinstance(one, torch.nn.Module) else one for one in flat]
+    return any(type(one) is XlaTensor for one in held)
+
+
+def _is_default(mesh: Any) -> bool:
+    """True if an argument is no mesh, perhaps a spec in its place."""
+    return mesh is None or isinstance(mesh.realize(), variables.ConstantVariable | variables.TupleVariable) or (
+        isinstance(_object(mesh.realize()), tuple)
+    )
+
+
+def _meshes(tx: Any) -> list[Any]:
+    """The meshes of `with mesh:` that the trace is in, the innermost last."""
+    return tx.output.__dict__.setdefault("spmd_meshes", [])  # type: ignore[no-any-return]
 
 
 def _guard_default_mesh() -> None:
@@ -266,8 +306,13 @@ def _fake(tensor: Any) -> Any:
 
 
 def _like_proxy(proxy: Any) -> Any:
+    """Returns what a captured value is like; a number that the guards leave open is one of this type."""
     value = proxy.node.meta["example_value"]
-    return _like_fake(value) if isinstance(value, torch.Tensor) else int(value)
+    if isinstance(value, torch.SymFloat):
+        return 1.0
+    if not isinstance(value, torch.Tensor):
+        return int(value)
+    return _like_fake(value) if value.device.type == "xla" else torch.ones([*map(int, value.shape)], dtype=value.dtype)
 
 
 def _like_fake(fake: Any, *, symbolic: bool = False) -> Any:
@@ -289,30 +334,109 @@ def _fake_like(tx: Any, one: Any) -> Any:
         return made.requires_grad_().clone() if one.requires_grad else made
 
 
+# --- contexts ---------------------------------------------------------------------------------------------------------
+
+
+class _Context(variables.ContextWrappingVariable):
+    def supports_graph_breaks(self) -> bool:
+        return False
+
+
+class ContextVariable(_Context):
+    """An object of a context manager's class that the graph makes."""
+
+    def __init__(self, enter: Enter, operands: Sequence[Any], **how: Any):
+        super().__init__(None, **how)
+        self.entering, self.operands, self.entered = enter, operands, None
+
+    def enter(self, tx: Any) -> Any:
+        self.entered = tx.output.create_proxy("call_function", self.entering, tuple(self.operands), {})
+        return variables.ConstantVariable.create(None)
+
+    def exit(self, tx: Any, *args: Any) -> Any:
+        tx.output.create_proxy("call_function", leave, (self.entered,), {})
+        return variables.ConstantVariable.create(None)
+
+
+class MeshVariable(_Context):
+    """A mesh in `with mesh:`: the default mesh of the calls inside."""
+
+    def __init__(self, mesh: Any, **how: Any):
+        super().__init__(None, **how)
+        self.mesh = mesh
+
+    def enter(self, tx: Any) -> Any:
+        _meshes(tx).append(self.mesh.as_python_constant())
+        return self.mesh
+
+    def exit(self, tx: Any, *args: Any) -> Any:
+        _meshes(tx).pop()
+        return variables.ConstantVariable.create(None)
+
+
+def _context(tx: Any, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> ContextVariable:
+    arguments = _Arguments(tx, cls, Taken(""))
+    call = arguments.call(Enter, args, kwargs)
+    return ContextVariable(call, [tensor.as_proxy() for tensor in arguments.tensors])
+
+
 # --- torch's tables ---------------------------------------------------------------------------------------------------
 
 _TAKEN = {taken.name: taken for taken in table.TAKEN}
+_KINDS = {
+    FunctionVariable: _TAKEN,
+    BreakVariable: table.BREAKS,
+    PureVariable: table.PURE,
+    ReplacedVariable: table.REPLACED,
+    variables.UserFunctionVariable: (*table.TRACED, *table.REPLACED.values()),
+}
+
+
+@functools.cache
+def _rules() -> dict[int, Any]:
+    """The kind of variable of each function, by its id; the functions are looked up at the first trace."""
+    found = {trace_rules.load_object(name): kind for kind, names in _KINDS.items() for name in names}
+    return {id(function): kind for function, kind in found.items()}
 
 
 def register() -> None:
-    """Puts the table into torch's own; both are looked up at the first trace."""
-    trace_rules.torch_name_rule_map.append(
-        dict.fromkeys(_TAKEN, FunctionVariable)
-        | dict.fromkeys(table.BREAKS, BreakVariable)
-        | dict.fromkeys(table.TRACED, variables.UserFunctionVariable)
-    )
-    trace_rules.get_torch_obj_rule_map.cache_clear()
-    inlined = trace_rules.get_legacy_mod_inlinelist
-    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
-    call_method = variables.TensorVariable.call_method
+    """Has Dynamo find the table's functions, methods and contexts."""
+    lookup, inlined = trace_rules._lookup_inner, trace_rules.get_legacy_mod_inlinelist
+    call_method, call_class = variables.TensorVariable.call_method, variables.UserDefinedClassVariable.call_function
+    before_with = InstructionTranslatorBase.setup_or_before_with
 
-    def with_ours(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+    def lookup_ours(
+        obj: Any, name: Any = None, filename: Any = None, is_direct_call: bool = True, reasons: Any = None
+    ) -> Any:
+        found = _rules().get(id(obj))
+        if found is None:
+            return lookup(obj, name, filename, is_direct_call, reasons)
+        if reasons is not None:
+            reasons.add("a function of spmd")
+        return found
+
+    def call_our_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
         if name in table.METHODS and _fake(self).device.type == "xla":
             function = trace_rules.load_object(table.METHODS[name])
             return FunctionVariable(function).call_function(tx, [self, *args], kwargs)
         return call_method(self, tx, name, args, kwargs)
 
-    variables.TensorVariable.call_method = with_ours
+    def call_our_class(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+        if _name(self.value) in table.CONTEXTS:
+            return _context(tx, self.value, args, kwargs)
+        return call_class(self, tx, args, kwargs)
+
+    def before_our_with(self: Any, inst: Any) -> None:
+        top = self.stack[-1].realize()
+        if isinstance(top, TorchScriptObjectVariable) and hasattr(top.value, "axis_names"):
+            self.stack[-1] = MeshVariable(top)
+        before_with(self, inst)
+
+    trace_rules._lookup_inner = lookup_ours
+    trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
+    variables.TensorVariable.call_method = call_our_method
+    variables.UserDefinedClassVariable.call_function = call_our_class
+    InstructionTranslatorBase.setup_or_before_with = before_our_with
 
 
 def _path(name: str) -> str:
