@@ -2,7 +2,6 @@
 
 from typing import Any, ClassVar
 
-from ..core.dynamo.constants import constant_of_graphs
 from ..core.sharding.spec import UNCONSTRAINED
 
 Axis = str | int
@@ -57,5 +56,3 @@ class PartitionSpec(tuple[SpecEntry, ...]):
 
 
 P = PartitionSpec
-
-constant_of_graphs(PartitionSpec, "without")

@@ -28,6 +28,7 @@ from torch.utils._pytree import tree_leaves, tree_unflatten
 from ..ir.meta import meta_of
 from ..lazy import body as recording
 from ..lazy.tensor import XlaTensor
+from ..sharding.spec import UNCONSTRAINED
 from . import functions as table
 from .calls import Body, Call, Enter, Place, leave
 from .functions import Taken
@@ -161,6 +162,8 @@ class _Arguments:
             return value.python_type()(map(self._data, value.items))
         if type(value) is variables.ConstDictVariable:
             return {key.vt.as_python_constant(): self._data(one) for key, one in value.items.items()}
+        if isinstance(value, variables.UserDefinedTupleVariable) and _name(value.python_type()) in table.TUPLES:
+            return value.python_type()(*(self._data(one) for one in value.unpack_var_sequence(self.tx)))
         return self._constant(value)
 
     def _constant(self, value: Any) -> Any:
@@ -169,7 +172,7 @@ class _Arguments:
         ):
             found = _object(value)
             is_data = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
-            if value.source is None or not (callable(found) or is_data):
+            if value.source is None or not (callable(found) or is_data or found is UNCONSTRAINED):
                 kind = getattr(value.python_type(), "__name__", "value")
                 _break(self.function, f"an argument is a {kind} that no guard can be on")
             install_guard(value.source.make_guard(GuardBuilder.ID_MATCH))
@@ -195,9 +198,8 @@ def _is_on_device(tx: Any) -> bool:
 
 def _is_default(mesh: Any) -> bool:
     """True if an argument is no mesh, perhaps a spec in its place."""
-    return mesh is None or isinstance(mesh.realize(), variables.ConstantVariable | variables.TupleVariable) or (
-        isinstance(_object(mesh.realize()), tuple)
-    )
+    kinds = variables.ConstantVariable | variables.TupleVariable | variables.UserDefinedTupleVariable
+    return mesh is None or isinstance(mesh.realize(), kinds)
 
 
 def _meshes(tx: Any) -> list[Any]:
