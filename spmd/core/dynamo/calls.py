@@ -51,6 +51,7 @@ class Body:
             first, others = iter(activations), iter(parameters)
             read = [next(others) if is_one else next(first) for is_one in of_parameters]
             made = iter(WithLines(graph).run(*flat, *read))
+            assert self.results is not None, "only a traced function is called"
             return tree_unflatten([next(made) if one is None else one[0] for one in self.constants], self.results)
 
         return function

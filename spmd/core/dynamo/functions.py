@@ -1,4 +1,4 @@
-"""This library's functions that torch.compile takes into a graph, in one table; and those that stand between two graphs.
+"""The table of this library's functions in torch.compile: those that a graph takes, and those between two graphs.
 
 The table has names, as torch's own tables of such rules have: the functions are those of folders above, too, and they
 are looked up when Dynamo is imported.

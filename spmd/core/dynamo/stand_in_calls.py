@@ -1,7 +1,7 @@
 """Calls on stand-ins: the shapes of a call's results, and the arguments with which it calls the functions given to it.
 
-A call inside a function that is under trace (a collective inside `shard_map`) runs inside the calls around it: these run
-on stand-ins again, up to where they call that function.
+A call inside a function that is under trace (a collective inside `shard_map`) runs inside the calls around it: these
+run on stand-ins again, up to where they call that function.
 """
 
 from collections.abc import Callable, Sequence

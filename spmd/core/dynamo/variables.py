@@ -8,7 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class ReplacedVariable(BreakVariable):
 
     def call_function(self, tx: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         other = trace_rules.load_object(table.REPLACED[_name(self.value)])
-        return variables.UserFunctionVariable(other).call_function(tx, args, kwargs)
+        return variables.UserFunctionVariable(other).call_function(tx, list(args), kwargs)
 
 
 class FunctionVariable(BreakVariable):
@@ -134,9 +134,9 @@ class _Arguments:
         names = [name for name, each in parameters.items() if each.kind in (each.POSITIONAL_ONLY, _BOTH)]
         given = [self._argument(name, value) for name, value in zip_longest(names[: len(args)], args, fillvalue="")]
         named = {name: self._argument(name, value) for name, value in kwargs.items()}
-        if not (_around or any(_fake(one).device.type == "xla" for one in self.tensors)):
-            if kind is Call or not _is_on_device(self.tx):
-                _break(self.function, "it has no tensor on xla among its arguments")
+        is_ours = bool(_around) or any(_fake(one).device.type == "xla" for one in self.tensors)
+        if not is_ours and (kind is Call or not _is_on_device(self.tx)):
+            _break(self.function, "it has no tensor on xla among its arguments")
         meshes = _meshes(self.tx)
         if not meshes and "mesh" in parameters and _is_default(bound.get("mesh")):
             _guard_default_mesh()
@@ -171,7 +171,7 @@ class _Arguments:
             value.is_python_constant()
         ):
             found = _object(value)
-            is_data = dataclasses.is_dataclass(found) and found.__dataclass_params__.frozen  # type: ignore[attr-defined]
+            is_data = dataclasses.is_dataclass(found) and vars(type(found))["__dataclass_params__"].frozen
             if value.source is None or not (callable(found) or is_data or found is UNCONSTRAINED):
                 kind = getattr(value.python_type(), "__name__", "value")
                 _break(self.function, f"an argument is a {kind} that no guard can be on")
@@ -204,7 +204,7 @@ def _is_default(mesh: Any) -> bool:
 
 def _meshes(tx: Any) -> list[Any]:
     """The meshes of `with mesh:` that the trace is in, the innermost last."""
-    return tx.output.__dict__.setdefault("spmd_meshes", [])  # type: ignore[no-any-return]
+    return tx.output.__dict__.setdefault("spmd_meshes", [])
 
 
 def _guard_default_mesh() -> None:
@@ -250,7 +250,8 @@ def _node(tx: Any, call: Call, arguments: "_Arguments", fakes: Sequence[Any]) ->
     for body in call.bodies:
         operands += arguments.operands.get(body, ())
     proxy = tx.output.create_proxy("call_function", call, args=tuple(operands), kwargs={})
-    return list(wrap_fx_proxy(tx, proxy, example_value=list(fakes)).items) if fakes else []
+    made: Any = wrap_fx_proxy(tx, proxy, example_value=list(fakes)) if fakes else None
+    return [] if made is None else list(made.items)
 
 
 def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untraced) -> None:
@@ -264,7 +265,7 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
         named = {name: SourcelessBuilder.create(tx, value) for name, value in kwargs.items()}
         function = variables.functions.FunctoolsPartialVariable(function, [], named)
     with _inside(call, body):
-        (_, spec), graph, captured = speculate_subgraph(
+        made: Any = speculate_subgraph(
             tx,
             function,
             [SourcelessBuilder.create(tx, one) for one in args],
@@ -273,6 +274,7 @@ def _trace(tx: Any, call: OnStandIns, arguments: "_Arguments", untraced: Untrace
             set_subgraph_inputs="flatten_manual",
             should_flatten_outputs=True,
         )
+    (_, spec), graph, captured = made
     body.results = spec.treespec.as_python_constant()
     body.constants = [
         [constant] if is_constant else None
@@ -378,14 +380,14 @@ class MeshVariable(_Context):
 
 def _context(tx: Any, cls: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> ContextVariable:
     arguments = _Arguments(tx, cls, Taken(""))
-    call = arguments.call(Enter, args, kwargs)
-    return ContextVariable(call, [tensor.as_proxy() for tensor in arguments.tensors])
+    enter: Any = arguments.call(Enter, args, kwargs)
+    return ContextVariable(enter, [tensor.as_proxy() for tensor in arguments.tensors])
 
 
 # --- torch's tables ---------------------------------------------------------------------------------------------------
 
 _TAKEN = {taken.name: taken for taken in table.TAKEN}
-_KINDS = {
+_KINDS: dict[type[VariableTracker], Iterable[str]] = {
     FunctionVariable: _TAKEN,
     BreakVariable: table.BREAKS,
     PureVariable: table.PURE,
@@ -436,9 +438,9 @@ def register() -> None:
 
     trace_rules._lookup_inner = lookup_ours
     trace_rules.get_legacy_mod_inlinelist = functools.cache(lambda: {*inlined(), *map(_path, table.TRACED_FILES)})
-    variables.TensorVariable.call_method = call_our_method
-    variables.UserDefinedClassVariable.call_function = call_our_class
-    InstructionTranslatorBase.setup_or_before_with = before_our_with
+    variables.TensorVariable.call_method = call_our_method  # type: ignore[method-assign]
+    variables.UserDefinedClassVariable.call_function = call_our_class  # type: ignore[method-assign]
+    InstructionTranslatorBase.setup_or_before_with = before_our_with  # type: ignore[method-assign]
 
 
 def _path(name: str) -> str:

@@ -1,4 +1,4 @@
-"""This library's functions inside a graph of `torch.compile`: one op, the values, gradients and program of a plain call."""
+"""This library's functions inside a graph of `torch.compile`: one op, and the values and gradients of a plain call."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -159,7 +159,7 @@ CASES = (
 )  # fmt: skip
 
 
-CALLS = ("spmd.call ", "spmd.call.backward ")
+CALLS = ("spmd.call", "spmd.call.backward")
 
 
 def ops(values: list[Tensor]) -> Counter[str]:
@@ -172,8 +172,10 @@ def ops(values: list[Tensor]) -> Counter[str]:
             continue
         seen.add(node)
         stack += map(origin, node.operands)
-        found.update(f"{each.op.name} {each.op.sharding or ''}" for each in walk([node]))
-    return Counter({name: count for name, count in found.items() if name not in CALLS and name[:5] != "aten."})
+        for each in walk([node]):
+            if each.op.name not in CALLS and not each.op.name.startswith("aten."):
+                found[f"{each.op.name} {each.op.sharding or ''}"] += 1
+    return found
 
 
 class TestInside:
@@ -245,7 +247,9 @@ class TestInside:
 
     def test_op_by_op(self) -> None:
         def function(x: Tensor) -> tuple[Tensor, Tensor]:
-            ys = spmd.scan(lambda carry, row: (carry + row, carry), x[0], spmd.mark_sharding(x * 2, MESH, P("data", None)))[1]
+            ys = spmd.scan(
+                lambda carry, row: (carry + row, carry), x[0], spmd.mark_sharding(x * 2, MESH, P("data", None))
+            )[1]
             return ys, torch.rand(2).to("xla")
 
         x = torch.randn(8, 4)
@@ -380,14 +384,16 @@ class TestBreaks:
             return spmd.shard_map(lambda x: x, MESH, P("dta"), P("dta"))(x * 2)
 
         x = torch.ones(8, device="xla")
-        with pytest.raises(torch._dynamo.exc.Unsupported, match="ValueError: .*'dta'"):
+        with pytest.raises(torch._dynamo.exc.Unsupported, match=r"ValueError: .*'dta'"):
             compiled(function)(x)
         with pytest.raises(ValueError, match="'dta'"):
             compiled(function, fullgraph=False)(x)
 
     def test_other_devices(self) -> None:
         with pytest.raises(torch._dynamo.exc.Unsupported, match="no tensor on xla among its arguments"):
-            torch.compile(lambda x: spmd.mark_sharding(x, MESH, P("data")), backend="eager", fullgraph=True)(torch.ones(8))
+            torch.compile(lambda x: spmd.mark_sharding(x, MESH, P("data")), backend="eager", fullgraph=True)(
+                torch.ones(8)
+            )
 
 
 class TestTable:
@@ -400,4 +406,7 @@ class TestTable:
             functions.DEFAULT_MESH,
         }  # fmt: skip
         found = {name: torch._dynamo.trace_rules.load_object(name) for name in names}
-        assert all(callable(one) and f"{one.__module__}.{one.__qualname__}" == name.replace("#", ".") for name, one in found.items())
+        assert all(
+            callable(one) and f"{one.__module__}.{one.__qualname__}" == name.replace("#", ".")
+            for name, one in found.items()
+        )
