@@ -1,4 +1,4 @@
-"""Functions around a user's function: `torch.compile` traces the calls of this file and finds the user's behind them."""
+"""Functions around a user's function: `torch.compile` traces the calls here and finds the user's behind them."""
 
 import functools
 from collections.abc import Callable
