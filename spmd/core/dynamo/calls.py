@@ -38,9 +38,9 @@ class Body:
     def function(self, graph: Any, captured: Sequence[Any]) -> Callable[..., Any]:
         """Returns the traced function, with the values that it captures."""
         # In two cells of the closure: a recomputation holds back the first ones (`backend.recompute`).
-        of_parameters = [isinstance(one, XlaTensor) and one._storage.is_parameter for one in captured]
-        activations = tuple(one for one, is_one in zip(captured, of_parameters, strict=True) if not is_one)
-        parameters = tuple(one for one, is_one in zip(captured, of_parameters, strict=True) if is_one)
+        are_held = [type(one) is XlaTensor and not one._storage.is_parameter for one in captured]
+        activations = tuple(one for one, is_held in zip(captured, are_held, strict=True) if is_held)
+        others = tuple(one for one, is_held in zip(captured, are_held, strict=True) if not is_held)
 
         def function(*args: Any, **kwargs: Any) -> Any:
             flat, tree = tree_flatten((args, kwargs))
@@ -48,8 +48,8 @@ class Body:
                 raise NotImplementedError(
                     f"{self.name}: its function is called with {tree}, and was traced for {self.arguments}"
                 )
-            first, others = iter(activations), iter(parameters)
-            read = [next(others) if is_one else next(first) for is_one in of_parameters]
+            held, rest = iter(activations), iter(others)
+            read = [next(held if is_held else rest) for is_held in are_held]
             made = iter(WithLines(graph).run(*flat, *read))
             assert self.results is not None, "only a traced function is called"
             return tree_unflatten([next(made) if one is None else one[0] for one in self.constants], self.results)

@@ -65,10 +65,9 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_shardi
 TRACED = (
     "spmd.core.backend.recompute.remat", f"{_MANUAL}.shard_map.shard_map", "spmd.torch_xla.xla_loops.scan",
     "spmd.torch_xla.xla_loops.while_loop", "spmd.torch_xla.xla_loops.checkpoint",
-    "spmd.torch_xla.custom_kernel.flash_attention", "spmd.mesh.partition_spec.PartitionSpec#__new__",
-    "spmd.mesh.partition_spec.PartitionSpec#without",
+    "spmd.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
-TRACED_FILES = ("core/base/wrapped.py",)
+TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py")
 
 # Functions in whose place Dynamo traces another one.
 REPLACED = {f"{_CONTROL}.layers.scan_layers": f"{_CONTROL}.layers.layer_by_layer"}

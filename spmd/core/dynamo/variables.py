@@ -100,9 +100,11 @@ class FunctionVariable(BreakVariable):
         call = arguments.call(Call, args, kwargs)
         if taken.result == "run":
             return _run(tx, call, arguments)
-        tensor = arguments.tensors[0]
-        call.outputs = [0]
-        (made,) = _node(tx, call, arguments, [_fake_like(tx, _like_fake(_fake(tensor), symbolic=True))])
+        tensor, call.outputs = arguments.tensors[0], [0]
+        with tx.fake_mode, torch.no_grad():
+            like = torch.empty_like(_fake(tensor))
+        requires_grad = torch.is_grad_enabled() and _fake(tensor).requires_grad
+        (made,) = _node(tx, call, arguments, [_with_history(tx, like, requires_grad)])
         return tensor if taken.result == "same" else made
 
 
@@ -319,23 +321,24 @@ def _like_proxy(proxy: Any) -> Any:
     return _like_fake(value) if value.device.type == "xla" else torch.ones([*map(int, value.shape)], dtype=value.dtype)
 
 
-def _like_fake(fake: Any, *, symbolic: bool = False) -> Any:
-    """Returns what a fake tensor is like; its lengths are guarded, unless `symbolic`."""
-    size, stride = (fake.shape, fake.stride()) if symbolic else ([*map(int, fake.shape)], [*map(int, fake.stride())])
-    if symbolic:
-        return fake
+def _like_fake(fake: Any) -> Like:
+    """Returns what a fake tensor is like; its lengths are guarded."""
+    size, stride = [*map(int, fake.shape)], [*map(int, fake.stride())]
     return Like(meta_of(torch.empty_strided(size, stride, dtype=fake.dtype, device="meta")), fake.requires_grad)
 
 
-def _fake_like(tx: Any, one: Any) -> Any:
+def _fake_like(tx: Any, one: Like) -> Any:
+    """Returns a fake tensor."""
+    meta = one.meta
+    with tx.fake_mode:
+        made = torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="xla")
+    return _with_history(tx, made, one.requires_grad)
+
+
+def _with_history(tx: Any, made: Any, requires_grad: bool) -> Any:
     """Returns a fake tensor; with a gradient it is no leaf tensor."""
-    with tx.fake_mode, torch.set_grad_enabled(one.requires_grad):
-        if type(one) is not Like:
-            made = torch.empty_like(one)
-        else:
-            meta = one.meta
-            made = torch.empty_strided(meta.shape, meta.strides, dtype=meta.dtype, device="xla")
-        return made.requires_grad_().clone() if one.requires_grad else made
+    with tx.fake_mode, torch.set_grad_enabled(requires_grad):
+        return made.requires_grad_().clone() if requires_grad else made
 
 
 # --- contexts ---------------------------------------------------------------------------------------------------------
@@ -399,8 +402,9 @@ _KINDS: dict[type[VariableTracker], Iterable[str]] = {
 @functools.cache
 def _rules() -> dict[int, Any]:
     """The kind of variable of each function, by its id; the functions are looked up at the first trace."""
-    found = {trace_rules.load_object(name): kind for kind, names in _KINDS.items() for name in names}
-    return {id(function): kind for function, kind in found.items()}
+    found = [(trace_rules.load_object(name), kind) for kind, names in _KINDS.items() for name in names]
+    # None: a function of a folder that cannot be imported, without torch.distributed
+    return {id(function): kind for function, kind in found if function is not None}
 
 
 def register() -> None:

@@ -245,6 +245,27 @@ class TestInside:
         made = compiled(lambda x: total(x) + wave(x))(x)
         check(made, torch.arange(8.0).sum() + torch.arange(8.0).sin())
 
+    def test_mesh_and_spec_as_values(self) -> None:
+        def function(x: Tensor) -> Tensor:
+            mesh = spmd.Mesh(range(8), (8,), ("data",))
+            spec = P(P.UNCONSTRAINED, *P("data", None).without("data")[1:])
+            x = spmd.mark_sharding(x * mesh.shape()["data"] * len(spec), mesh, spec)
+            return spmd.mark_sharding(x, MESH, P("data")[0:1] + (None,)) if mesh != MESH else x
+
+        made = compiled(function)(torch.ones(8, 8, device="xla"))
+        assert spmd.get_sharding(made).partition_spec(2) == ("data", None)
+        check(made, torch.full((8, 8), 16.0))
+
+    def test_without_gradient(self) -> None:
+        def function(x: Tensor) -> tuple[Tensor, Tensor]:
+            with torch.no_grad():
+                kept = spmd.reshard(x, P("data", None), MESH)
+            return (kept + 1 if kept.requires_grad else kept), spmd.reshard(x, P("data", None), MESH)
+
+        kept, made = compiled(function)(torch.ones(8, 8, device="xla").requires_grad_())
+        assert (kept.requires_grad, made.requires_grad) == (False, True)
+        check(kept, torch.ones(8, 8))
+
     def test_op_by_op(self) -> None:
         def function(x: Tensor) -> tuple[Tensor, Tensor]:
             ys = spmd.scan(
@@ -388,6 +409,17 @@ class TestBreaks:
             compiled(function)(x)
         with pytest.raises(ValueError, match="'dta'"):
             compiled(function, fullgraph=False)(x)
+
+    def test_break_in_a_body(self) -> None:
+        def function(x: Tensor) -> Tensor:
+            def row(carry: Tensor, x: Tensor) -> tuple[Tensor, None]:
+                torch._dynamo.graph_break()
+                return carry + x, None
+
+            return spmd.scan(row, x[0] * 2, x * 3)[0]
+
+        x = torch.ones(2, 3, device="xla")
+        check(compiled(function, fullgraph=False)(x), torch.full((3,), 8.0))
 
     def test_other_devices(self) -> None:
         with pytest.raises(torch._dynamo.exc.Unsupported, match="no tensor on xla among its arguments"):
