@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from ..core.base.hints import did_you_mean
-from ..core.dynamo.constants import constant_of_graphs
+from ..core.dynamo.graph_constants import constant_of_graphs
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec

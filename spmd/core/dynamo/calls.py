@@ -37,7 +37,7 @@ class Body:
 
     def function(self, graph: Any, captured: Sequence[Any]) -> Callable[..., Any]:
         """Returns the traced function, with the values that it captures."""
-        # In two cells of the closure: a recomputation holds back the first ones (`backend.recompute`).
+        # Two tuples in the closure: a recomputation holds back the first one (`backend.recompute`).
         are_held = [type(one) is XlaTensor and not one._storage.is_parameter for one in captured]
         activations = tuple(one for one, is_held in zip(captured, are_held, strict=True) if is_held)
         others = tuple(one for one, is_held in zip(captured, are_held, strict=True) if not is_held)

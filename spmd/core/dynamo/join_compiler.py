@@ -3,7 +3,7 @@
 from ..backend.install import Patch
 from ..base.checkpoint_policies import Policy
 from .backends import join_backends
-from .constants import constant_of_graphs
+from .graph_constants import constant_of_graphs
 from .tensors import join_tracing
 
 PATCHES = (
