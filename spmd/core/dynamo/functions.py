@@ -31,6 +31,7 @@ TAKEN = (
     *(Taken(f"{_ANNOTATE}.{name}", result="like") for name in ("mark_sharding_with_gradients", "reshard")),
     Taken(f"{_ANNOTATE}.shard_as"),
     Taken("spmd.torch_xla.sharded_tensor._redistribute", result="like"),
+    Taken("spmd.dtensor.distribute.distribute_tensor", result="same"),
     *(Taken(f"{_MEMORY}.{name}", result="like") for name in ("place_to_host", "place_to_device", "checkpoint_name")),
     *(
         Taken(f"{_MANUAL}.collectives.{name}")
@@ -63,14 +64,16 @@ CONTEXTS = ("torch.autograd.graph.save_on_cpu", "spmd.tensors.reading.use_shardi
 
 # Functions and files of Python that only calls such functions: Dynamo traces it.
 TRACED = (
-    "spmd.core.backend.recompute.remat", f"{_MANUAL}.shard_map.shard_map", "spmd.torch_xla.xla_loops.scan",
-    "spmd.torch_xla.xla_loops.while_loop", "spmd.torch_xla.xla_loops.checkpoint",
+    "spmd.core.backend.recompute.remat", f"{_MANUAL}.shard_map.shard_map",
     "spmd.torch_xla.custom_kernel.flash_attention",
 )  # fmt: skip
-TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py")
+TRACED_FILES = ("core/base/wrapped.py", "mesh/partition_spec.py", "torch_xla/xla_loops.py")
 
 # Functions in whose place Dynamo traces another one.
-REPLACED = {f"{_CONTROL}.layers.scan_layers": f"{_CONTROL}.layers.layer_by_layer"}
+REPLACED = {
+    f"{_CONTROL}.layers.scan_layers": f"{_CONTROL}.layers.layer_by_layer",
+    f"{_CONTROL}.pure.call_recorded": f"{_CONTROL}.pure.call_plainly",
+}
 
 # Classes of tuples, which the functions get as they are.
 TUPLES = ("spmd.mesh.partition_spec.PartitionSpec",)

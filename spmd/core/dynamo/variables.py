@@ -140,8 +140,9 @@ class _Arguments:
         if not is_ours and (kind is Call or not _is_on_device(self.tx)):
             _break(self.function, "it has no tensor on xla among its arguments")
         meshes = _meshes(self.tx)
-        if not meshes and "mesh" in parameters and _is_default(bound.get("mesh")):
-            _guard_default_mesh()
+        for name in parameters.keys() & {"mesh", "device_mesh"}:
+            if not meshes and _is_default(bound.get(name)):
+                _guard_default_mesh()
         return kind(self.function, given, named, len(self.tensors), self.bodies, meshes[-1] if meshes else None)
 
     def _argument(self, name: str, value: Any) -> Any:

@@ -17,7 +17,7 @@ from spmd import P
 from spmd.core.base import counters, pace
 from spmd.core.dynamo import functions
 from spmd.core.ir.graph import origin, walk
-from spmd.dtensor import Replicate, Shard, init_device_mesh
+from spmd.dtensor import Replicate, Shard, distribute_tensor, init_device_mesh
 
 pytestmark = [
     # torch's own lines, at the import of inductor and in its trace of a tensor with a history
@@ -226,6 +226,16 @@ class TestInside:
         plain = spmd.scan_layers(layers, x, policy="nothing")
         made = compiled(lambda x: spmd.scan_layers(layers, x, policy="nothing"))(x)
         check(made, plain.cpu())
+
+    def test_names_of_others(self) -> None:
+        pure = spmd.assume_pure(lambda x: x * 2)
+
+        def function(x: Tensor) -> Tensor:
+            x = distribute_tensor(pure(x), DEVICE_MESH, [Shard(0), Replicate()])
+            return spmd.torch_xla.xla_loops.scan(lambda total, row: (total + row, total), x[0], x)[1]
+
+        x = torch.randn(8, 8)
+        check(compiled(function)(x.to("xla")), torch.cat([x[:1] * 2, x[:1] * 2 + (x[:-1] * 2).cumsum(0)]))
 
     def test_module_that_recomputes(self) -> None:
         block = spmd.remat(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), policy="dots").to("xla")
