@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import SUPPORTED_NODES, keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
+from ..core.base.wrapped import wrapped
 from ..core.lazy.manual_shards import Cut
 from ..core.lazy.tensor import XlaTensor
 from ..core.lower.manual_lowering import Boundary
@@ -65,17 +66,13 @@ def shard_map(
     [[4.0, 4.0, 4.0], [4.0, 4.0, 4.0]]
     """
     if fn is None:
-        return lambda function: shard_map(
-            function, mesh, in_specs, out_specs, axis_names=axis_names, check_vma=check_vma
+        return functools.partial(
+            shard_map, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=axis_names, check_vma=check_vma
         )
     if not callable(fn):
         raise TypeError(f"spmd.shard_map: expected a function, got {fn!r}")
 
-    @functools.wraps(fn, updated=())
-    def mapped(*args: Any, **kwargs: Any) -> Any:
-        return _call(fn, mesh, in_specs, out_specs, axis_names, check_vma, args, kwargs)
-
-    return mapped
+    return wrapped(call_on_shards, fn, mesh, in_specs, out_specs, axis_names, check_vma)
 
 
 def enable_manual_sharding(tensor: Any, partition_spec: Any, *, mesh: Mesh | None = None) -> Any:
@@ -139,16 +136,18 @@ def disable_manual_sharding(
     return disable(tensor, mesh.sharding((), 0), cut)
 
 
-def _call(
-    fn: Callable[..., Any],
+def call_on_shards(
     mesh: Mesh | None,
     in_specs: Any,
     out_specs: Any,
     axis_names: Any,
     check_vma: bool,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    fn: Callable[..., Any],
+    /,
+    *args: Any,
+    **kwargs: Any,
 ) -> Any:
+    """Calls the function that `shard_map` returns."""
     functional_collectives.install()
     values, tree = tree_flatten(args)
     paths = [keystr(path) for path, _ in tree_flatten_with_path(args)[0]]

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.distributed import device_mesh as theirs
 
+from ..core.dynamo.graph_constants import constant_of_graphs
 from ..core.sharding.spec import OPEN, UNSHARDED, Dim
 from ..core.sharding.value import Sharding
 from .mesh import Mesh
@@ -231,3 +232,6 @@ def init_device_mesh(
     """
     ids = np.arange(math.prod(mesh_shape)).reshape(tuple(mesh_shape))
     return DeviceMesh(device_type, ids, mesh_dim_names=mesh_dim_names, target=target)
+
+
+constant_of_graphs(DeviceMesh, "device_type", "mesh_dim_names", "ndim", "shape", "size")

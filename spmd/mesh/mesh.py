@@ -11,6 +11,7 @@ import jax
 import numpy as np
 
 from ..core.base.hints import did_you_mean
+from ..core.dynamo.graph_constants import constant_of_graphs
 from ..core.pjrt import processes
 from ..core.pjrt.devices import devices
 from ..core.sharding.spec import OPEN, UNCONSTRAINED, UNSHARDED, Dim, Spec
@@ -285,6 +286,9 @@ class Mesh:
         names = self.axis_names if self.named else None
         own = getattr(self, "__dict__", None)  # of a subclass
         return _remade, (type(self), tuple(self.device_ids), self.mesh_shape, names, self.target), own or None
+
+
+constant_of_graphs(Mesh, "device_ids", "mesh_shape", "axis_names", "size", "shape", "sharding")
 
 
 def _remade(kind: type[Mesh], ids: Any, shape: Any, names: Any, target: str | None) -> Mesh:

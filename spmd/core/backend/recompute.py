@@ -24,6 +24,7 @@ from torch.utils._pytree import TreeSpec, tree_flatten, tree_map_only, tree_unfl
 from ..base import seed
 from ..base.checkpoint_policies import Policy, as_policy, nothing_saveable
 from ..base.tables import Interned
+from ..base.wrapped import wrapped
 from ..ir.graph import Value, results
 from ..ir.meta import Meta, meta_of
 from ..ir.op import Arrays, Identity, Layouts, OpSpec
@@ -112,20 +113,24 @@ def _is_cached(wrapper: Any) -> bool:
     return is_wrapper and wrapper.val._version == wrapper.version
 
 
-def _captured(function: Callable[..., Any]) -> dict[int, XlaTensor]:
+def _captured(function: Callable[..., Any]) -> dict[int, Any]:
     """The tensors in the closure of a plain function, by place."""
     closure = function.__closure__ or () if type(function) is types.FunctionType else ()
     return {place: each.cell_contents for place, each in enumerate(closure) if _holds_tensor(each)}
 
 
 def _holds_tensor(captured: types.CellType) -> bool:
+    """True for a tensor that is no parameter, or a tuple of such."""
     try:
-        return type(captured.cell_contents) is XlaTensor and not captured.cell_contents._is_param
+        value = captured.cell_contents
     except ValueError:  # not assigned yet
         return False
+    if type(value) is tuple:
+        return bool(value) and all(type(one) is XlaTensor and not one._is_param for one in value)
+    return type(value) is XlaTensor and not value._is_param
 
 
-def _with_captured(function: Any, captured: dict[int, XlaTensor]) -> types.FunctionType:
+def _with_captured(function: Any, captured: dict[int, Any]) -> types.FunctionType:
     """Returns the function with other tensors in its closure."""
     closure = list(function.__closure__ or ())
     for place, tensor in captured.items():
@@ -250,18 +255,15 @@ def remat(function: _F, *, policy: Policy | str | None = None) -> _F:
     """
     chosen = as_policy(policy, "remat")
     if isinstance(function, nn.Module):
-        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(_recomputed, chosen)))
+        return cast(_F, checkpoint_wrapper(function, checkpoint_fn=functools.partial(recomputed, chosen)))
     if not callable(function):
         raise TypeError(f"remat: expected a function or a module, got {type(function).__name__}")
 
-    @functools.wraps(function)
-    def recomputed(*args: Any, **kwargs: Any) -> Any:
-        return _recomputed(chosen, function, *args, **kwargs)
-
-    return cast(_F, recomputed)
+    return cast(_F, wrapped(recomputed, function, chosen))
 
 
-def _recomputed(policy: Policy, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+def recomputed(policy: Policy, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls the function that `remat` returns."""
     if policy.keeps_all:
         return function(*args, **kwargs)
     # torch keeps positional tensors so that a checkpoint around this one need not keep them.

@@ -1,12 +1,16 @@
 """`spmd.scan_layers`: isomorphic layers in sequence as one loop whose iterations read each layer's own weights."""
 
 import contextlib
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
+from ..backend.recompute import recomputed
+from ..base import checkpoint_policies
 from ..lazy.storage import LOCK
 from ..lazy.tensor import XlaTensor
 from ..lazy.views import read, write
@@ -81,6 +85,20 @@ def scan_layers(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy 
         for layer, tensor in zip(chosen, stack.detach(), strict=True):
             _owner(layer, each)._buffers[each.name] = tensor.clone()
     return refilled(x, last)
+
+
+def layer_by_layer(layers: Iterable[nn.Module], x: Any, *args: Any, policy: Policy = None, **kwargs: Any) -> Any:
+    """Applies layers as `scan_layers` does, but one by one: in a graph of torch.compile, in which the passes find them
+    again."""
+    for layer in layers:
+        if policy is None:
+            x = layer(x, *args, **kwargs)
+        elif isinstance(policy, (str, checkpoint_policies.Policy)):
+            x = recomputed(checkpoint_policies.as_policy(policy, "scan_layers"), layer, x, *args, **kwargs)
+        else:
+            contexts = functools.partial(create_selective_checkpoint_contexts, policy)
+            x = checkpoint(layer, x, *args, use_reentrant=False, context_fn=contexts, **kwargs)
+    return x
 
 
 def _owner(layer: nn.Module, each: Own) -> nn.Module:

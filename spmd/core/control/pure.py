@@ -10,6 +10,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from ..base import seed
 from ..base.tables import Bounded
+from ..base.wrapped import wrapped
 from ..lazy import body
 from ..lazy.tensor import XlaTensor
 from .recorded_call import RecordedCall, settings, signature
@@ -52,36 +53,42 @@ def assume_pure(fn: _Function, *, add_rng_seed_argument: bool = False) -> _Funct
     if not callable(fn):
         raise TypeError(f"spmd.assume_pure: expected a function, got {fn!r}")
     calls: Bounded[Any, RecordedCall] = Bounded(64)
-
-    def call(args: Any, kwargs: Any) -> Any:
-        flat, tree = tree_flatten((args, kwargs))
-        tensors = [value for value in flat if type(value) is XlaTensor]
-        if not tensors or body.names():
-            return fn(*args, **kwargs)
-        key = (tree, settings(), *map(_key, flat))
-        found = calls.get(key)
-        if found is None:
-            static = [_TENSOR if type(value) is XlaTensor else value for value in flat]
-
-            def function(*given: Any) -> Any:
-                queue = iter(given)
-                args, kwargs = tree_unflatten([next(queue) if value is _TENSOR else value for value in static], tree)
-                return fn(*args, **kwargs)
-
-            found = calls.keep(key, RecordedCall("spmd.assume_pure", function, tensors))
-        return found(tensors)
-
     if not add_rng_seed_argument:
-        return functools.wraps(fn)(lambda *args, **kwargs: call(args, kwargs))  # type: ignore[return-value]
+        return wrapped(call_recorded, fn, calls)  # type: ignore[return-value]
 
     def seeded(*args: Any, rng_seed: int, **kwargs: Any) -> Any:
         if type(rng_seed) is not int:
             raise TypeError(f"spmd.assume_pure: expected rng_seed to be an int, got {rng_seed!r}")
         with seed.fork():
             seed.manual_seed(rng_seed)
-            return call(args, kwargs)
+            return call_recorded(calls, fn, *args, **kwargs)
 
     return functools.wraps(fn)(seeded)  # type: ignore[return-value]
+
+
+def call_recorded(calls: Bounded[Any, RecordedCall], fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function, recorded before in `calls` or now."""
+    flat, tree = tree_flatten((args, kwargs))
+    tensors = [value for value in flat if type(value) is XlaTensor]
+    if not tensors or body.names():
+        return fn(*args, **kwargs)
+    key = (tree, settings(), *map(_key, flat))
+    found = calls.get(key)
+    if found is None:
+        static = [_TENSOR if type(value) is XlaTensor else value for value in flat]
+
+        def function(*given: Any) -> Any:
+            queue = iter(given)
+            args, kwargs = tree_unflatten([next(queue) if value is _TENSOR else value for value in static], tree)
+            return fn(*args, **kwargs)
+
+        found = calls.keep(key, RecordedCall("spmd.assume_pure", function, tensors))
+    return found(tensors)
+
+
+def call_plainly(calls: Any, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Calls a function: in a graph of torch.compile, which records it as a part of itself."""
+    return fn(*args, **kwargs)
 
 
 def _key(value: Any) -> Any:

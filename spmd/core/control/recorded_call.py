@@ -15,6 +15,8 @@ from ..debug.check import recorded
 from ..dispatch.precision import matmul_precision
 from ..ir.graph import Region, Value, next_serial, value_name
 from ..ir.op import OpSpec
+from ..lazy import grad_shardings
+from ..lazy.annotations import annotate, clear_annotation
 from ..lazy.reads import next_generation, operand, shard_gradient
 from ..lazy.storage import LOCK, SYNC_LOCK, Storage
 from ..lazy.tensor import XlaTensor, wrap
@@ -95,6 +97,7 @@ class RecordedCall:
             one._storage.is_state, one._storage.is_parameter = tensor._storage.is_state, tensor._storage.is_parameter
         made = capture.run(function, *own)
         self._sort_results(made, own)
+        self._note_annotations(own, tensors)
         if capture.written():
             raise NotOneOpError("it writes in place into a tensor that is not among its arguments")
         self.written = [
@@ -113,10 +116,21 @@ class RecordedCall:
         constants = capture.outside(roots, given)
         self.constants = capture.tensors(constants)
         self.num_results = len(self._outputs)
-        self.results = [(tensor._meta.layout, _sharding(tensor)) for tensor in self._outputs]
+        self.results = [
+            (tensor._meta.layout, _sharding(tensor) if tensor._view is None else tensor._view.sharding)
+            for tensor in self._outputs
+        ]
         self.forward = _part(self.name, Region.of(roots, [*constants, *given]))
         self._make_backward(capture, given)
         del self._outputs, self._saved, self._gradients, self._arriving, self._arriving_of
+
+    def _note_annotations(self, own: Tensors, tensors: Sequence[XlaTensor]) -> None:
+        """Notes of each argument the annotation that the function gives to it, and whether its gradient follows."""
+        self.annotated: list[tuple[int, Sharding | None, bool | None]] = []
+        for place, (one, tensor) in enumerate(zip(own, tensors, strict=True)):
+            after, follows = one._storage.sharding, one.__dict__.get("_pins_grad")
+            if after is not _sharding(tensor):
+                self.annotated.append((place, after, None if follows is None else bool(follows)))
 
     def _sort_results(self, made: Any, own: Tensors) -> None:
         """Notes of each result whether it is an argument, a new tensor, or anything else; the new ones are outputs."""
@@ -191,6 +205,7 @@ class RecordedCall:
     def __call__(self, tensors: Sequence[Any]) -> Any:
         """Records one call, for tensors like those of the first one."""
         enter_thread()
+        self._annotate(tensors)
         draws = self._draw()
         inputs = [tensors[need] if isinstance(need, int) else need for need in self.needs]
 
@@ -221,6 +236,15 @@ class RecordedCall:
             for kind, value in self.sources
         ]
         return tree_unflatten(flat, self.tree)
+
+    def _annotate(self, tensors: Sequence[XlaTensor]) -> None:
+        for place, sharding, follows in self.annotated:
+            if sharding is None:
+                clear_annotation(tensors[place])
+                continue
+            annotate(tensors[place], sharding)
+            if follows is not None:
+                (grad_shardings.follow if follows else grad_shardings.leave)(tensors[place])
 
     def _draw(self) -> dict[seed.Draw, seed.Draw]:
         """Returns this call's draws by those of the recording, which are the first call's."""

@@ -4,22 +4,20 @@ The graph is recorded once for each layout of its inputs, under the user's lines
 graph.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from types import CodeType
 from typing import Any
 
 import torch
-from torch.fx import GraphModule, Interpreter
+from torch.fx import GraphModule
 
 from ..base import counters
 from ..control.recorded_call import RecordedCall, settings, signature
 from ..ir.graph import is_unpadded
-from ..ir.source import is_library
 from ..lazy import body
 from ..lazy.tensor import XlaTensor
+from .calls import left_on_error
+from .lines import WithLines, place_of
 
-_FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)')
 # A graph that is met with more layouts than these (lengths of a dynamic dim) runs op by op with the others.
 _MOST = 16
 
@@ -42,33 +40,38 @@ class GraphCall:
         """Records the graph's results for these inputs."""
         tensors = [value for value in inputs if type(value) is XlaTensor]
         if self._why_not or body.names() or any(map(_is_padded, tensors)):
-            return self.graph_module(*inputs)
+            return self._op_by_op(inputs)
         key = settings(), *map(_key, inputs)
         call = self._calls.get(key)
         if call is None:
             if len(self._calls) == _MOST:
-                return self.graph_module(*inputs)
+                return self._op_by_op(inputs)
             others = [None if type(value) is XlaTensor else value for value in inputs]
             try:
                 call = RecordedCall("spmd.call", self._function(others), tensors)
             except (NotImplementedError, body.BodyError) as error:
                 self._why_not = str(error)
                 self._tell(self._why_not)
-                return self.graph_module(*inputs)
+                return self._op_by_op(inputs)
             self._calls[key] = call
         return call(tensors)
+
+    def _op_by_op(self, inputs: Sequence[Any]) -> Any:
+        with left_on_error():
+            return self.graph_module(*inputs)
 
     def _function(self, others: Sequence[Any]) -> Callable[..., Any]:
         """Returns the graph as a function of its tensors alone."""
 
         def function(*tensors: Any) -> Any:
             queue = iter(tensors)
-            return _WithLines(self.graph_module).run(*[next(queue) if one is None else one for one in others])
+            with left_on_error():
+                return WithLines(self.graph_module).run(*[next(queue) if one is None else one for one in others])
 
         return function
 
     def _tell(self, reason: str) -> None:
-        place = _place(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))
+        place = place_of(next((node for node in self.graph_module.graph.nodes if node.stack_trace), None))
         counters.add_note(f"torch.compile: a graph from {place[0]}:{place[1]} is recorded op by op: {reason}")
 
 
@@ -91,40 +94,3 @@ def _why_not(graph_module: GraphModule) -> str:
         if isinstance(value, (torch.SymFloat, float)) and node.op == "placeholder":
             return f"it has a number among its inputs ({node.name})"
     return ""
-
-
-def _place(node: Any) -> tuple[str, int, str]:
-    """Returns the file, line and function of the user's innermost line behind a node of a graph."""
-    found = ("unknown file", 0, "unknown")
-    for file, line, name in _FRAME.findall(node.stack_trace or "") if node is not None else ():
-        if not is_library(_code(file, int(line), name)):
-            found = file, int(line), name
-    return found
-
-
-_codes: dict[tuple[str, int, str], CodeType] = {}
-
-
-def _code(file: str, line: int, name: str) -> CodeType:
-    """Returns code that calls `run()` as if at a user's line."""
-    found = _codes.get((file, line, name))
-    if found is None:
-        made = compile("\n" * (line - 1) + "run()", file, "exec").replace(co_name=name)
-        found = _codes[file, line, name] = made
-    return found
-
-
-class _WithLines(Interpreter):
-    """Runs a graph with each op at the user's line that it comes from."""
-
-    def __init__(self, graph_module: GraphModule):
-        super().__init__(graph_module)
-        self.extra_traceback = False
-
-    def run_node(self, n: Any) -> Any:
-        place = _place(n)
-        if not place[1]:
-            return super().run_node(n)
-        made: list[Any] = []
-        exec(_code(*place), {"run": lambda: made.append(Interpreter.run_node(self, n))})  # a frame with this line
-        return made[0]

@@ -1,7 +1,9 @@
 """The patches of torch.compile, applied at import of the library."""
 
 from ..backend.install import Patch
+from ..base.checkpoint_policies import Policy
 from .backends import join_backends
+from .graph_constants import constant_of_graphs
 from .tensors import join_tracing
 
 PATCHES = (
@@ -11,3 +13,5 @@ PATCHES = (
 
 for _patch in PATCHES:
     _patch.put()
+
+constant_of_graphs(Policy)

@@ -5,6 +5,7 @@ with true sizes, strides, device and flags, so a plain fake tensor of the device
 guards are those of a plain tensor.
 """
 
+import importlib
 from types import ModuleType
 from typing import Any
 
@@ -43,8 +44,13 @@ def _skip_ours(trace_rules: ModuleType) -> None:
         trace_rules.add(name)
 
 
+def _take_functions(trace_rules: ModuleType) -> None:
+    importlib.import_module("spmd.core.dynamo.variables").register()
+
+
 def join_tracing() -> None:
     """Patches torch's modules, now or when they are imported."""
     patch_when_imported("torch._dynamo.variables.builder", _wrap_ours)
     patch_when_imported("torch._dynamo.trace_rules", _skip_ours)
+    patch_when_imported("torch._dynamo.convert_frame", _take_functions)
     patch_when_imported("torch._subclasses.fake_tensor", _fake_ours)

@@ -119,7 +119,16 @@ def forward_ring(number: int, place: Line | None) -> Ring:
 
 def is_library(code: CodeType) -> bool:
     """True if code belongs to torch or to this library; cached."""
-    return _is_library.keep(code, code.co_filename.startswith(_LIBRARY_ROOTS))
+    return _is_library.keep(_hashable(code), code.co_filename.startswith(_LIBRARY_ROOTS))
+
+
+def _hashable(code: CodeType) -> CodeType:
+    """Returns code as a key: that which Dynamo has made may hold dicts among its constants."""
+    try:
+        hash(code)
+    except TypeError:
+        return code.replace(co_consts=())
+    return code
 
 
 def user_frame(depth: int = 1) -> tuple[CodeType | None, int]:
@@ -132,7 +141,11 @@ def place_of(frame: FrameType | None) -> tuple[CodeType | None, int]:
     known = _is_library.rows
     while frame is not None:
         code = frame.f_code
-        inside = known.get(code)
+        try:
+            inside = known.get(code)
+        except TypeError:
+            code = _hashable(code)
+            inside = known.get(code)
         if inside is None:
             inside = is_library(code)
         if not inside:
