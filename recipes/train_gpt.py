@@ -4,6 +4,7 @@
     python recipes/train_gpt.py --mesh data=2,fsdp=4           # two replicas of a four-way FSDP
     python recipes/train_gpt.py --devices 1                    # the same program on one device
     python recipes/train_gpt.py --partitioner shardy           # by XLA's newer partitioner
+    python recipes/train_gpt.py --compile                      # the step recorded once and replayed, by spmd.compile
     python recipes/train_gpt.py --device cpu                   # the same file in plain PyTorch, for comparison
     python recipes/train_gpt.py --target v5e:2x4               # plan the step for a TPU slice; nothing is trained
 
@@ -62,6 +63,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--batch {args.batch} must be a multiple of the {prod(args.mesh.values())} devices that share it")
     if args.target and args.device != "xla":
         parser.error("--target plans for devices of xla; leave --device out")
+    if args.compile and args.device != "xla":
+        parser.error("--compile is of steps on xla; leave --device out")
     if args.steps < 1:
         parser.error(f"--steps must be at least 1, got {args.steps}")
     return args
@@ -239,9 +242,15 @@ def train(
     batches = text.batches(corpus.train, batch=args.batch, sequence=args.sequence, seed=args.seed)
     history, reporter = History(), Reporter(console, args.steps, place.compiles)
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+    def update(tokens: Tensor, targets: Tensor) -> Tensor:
         loss = train_step(model, optimizer, tokens, targets, clip=args.clip)
         schedule.step()
+        return loss
+
+    update = training.compiled(update, args)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = update(tokens, targets)
         place.sync()
         return loss
 
@@ -254,6 +263,7 @@ def train(
 
     evaluate = partial(training.evaluate, model, loss_of, heldout)
     Loop(args, reporter, bigram, step, evaluate, after).run(place.load(batches), history)
+    training.say_compiled(update, args, console)
     return history
 
 

@@ -3,6 +3,7 @@
     python recipes/train_llama.py                                   # fsdp=4, tensor=2; bfloat16 over float32 masters
     python recipes/train_llama.py --mesh data=2,fsdp=2,tensor=2     # two replicas of it
     python recipes/train_llama.py --mesh fsdp=8 --accumulate 1      # FSDP alone, the whole batch at once
+    python recipes/train_llama.py --compile                         # the step recorded once and replayed
     python recipes/train_llama.py --save-every 100                  # OUT/checkpoints/100, .../200, ...
     python recipes/train_llama.py --resume out/checkpoints/100      # continues from there, bit for bit
     python recipes/train_llama.py --target v5e:2x4                  # plan the step for a TPU slice; nothing is trained
@@ -126,14 +127,19 @@ class Run:
         self.optimizer = training.make_optimizer(self.model, args)
         self.schedule = training.make_schedule(self.optimizer, args)
         self.history, self.done = History(), 0
+        self.update = training.compiled(self.train_step, args)
 
     def micro_batches(self, tokens: Tensor, targets: Tensor) -> list[tuple[Tensor, Tensor]]:
         parts = zip(tokens.chunk(self.args.accumulate), targets.chunk(self.args.accumulate), strict=True)
         return [(put(inputs, self.mesh), put(labels, self.mesh)) for inputs, labels in parts]
 
-    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = train_step(self.model, self.optimizer, self.micro_batches(tokens, targets), clip=self.args.clip)
+    def train_step(self, batches: list[tuple[Tensor, Tensor]]) -> Tensor:
+        loss = train_step(self.model, self.optimizer, batches, clip=self.args.clip)
         self.schedule.step()
+        return loss
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = self.update(self.micro_batches(tokens, targets))
         spmd.sync()
         return loss
 
@@ -187,6 +193,7 @@ def train(run: Run, corpus: text.Text, args: argparse.Namespace, console: Consol
     if run.done == 0:
         loop.look(0, run.history)
     loop.run(batches, run.history, done=run.done)
+    training.say_compiled(run.update, args, console)
 
 
 def main(arguments: list[str] | None = None) -> None:

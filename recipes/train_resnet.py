@@ -5,6 +5,7 @@
     python recipes/train_resnet.py --layout spatial            # each image's rows split; the compiler exchanges halos
     python recipes/train_resnet.py --fake_data --batch_size 16 --num_epochs 1      # ResNet-18 at ImageNet's shapes
     python recipes/train_resnet.py --chart 4 16 64             # chart the bytes of each layout, too: six plans more
+    python recipes/train_resnet.py --compile                   # the step recorded once and replayed, by spmd.compile
     python recipes/train_resnet.py --device cpu                # the same file in plain PyTorch, for comparison
     python recipes/train_resnet.py --target v5e:2x4            # plan the step for a TPU slice; nothing is trained
 
@@ -35,7 +36,15 @@ import fsdp
 import spmd
 from recipes import images
 from recipes.resnet import ResNet, ResNetConfig
-from recipes.training import Reporter, learning_rate_factor, make_console, plan_step
+from recipes.training import (
+    Reporter,
+    add_compile_flag,
+    compiled,
+    learning_rate_factor,
+    make_console,
+    plan_step,
+    say_compiled,
+)  # fmt: skip
 
 AXES = {"data": "data", "fsdp": "fsdp", "spatial": "height"}  # the mesh axis of each layout
 UNIT = 20_000  # the least number of parameters of a unit
@@ -61,6 +70,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     training.add_argument("--width", type=int, metavar="N", help="channels of the first stage (default 16, fake 64)")
     training.add_argument("--lr", type=float, default=5e-3, help="peak learning rate (default %(default)s)")
     training.add_argument("--seed", type=int, default=0, help="of weights and batches (default 0)")
+    add_compile_flag(training)
     report = parser.add_argument_group("report")
     report.add_argument(
         "--chart",
@@ -80,6 +90,8 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--batch_size {args.batch_size} must be a multiple of the {args.devices} devices that share it")
     if args.target and args.device != "xla":
         parser.error("--target plans for devices of xla; leave --device out")
+    if args.compile and args.device != "xla":
+        parser.error("--compile is of steps on xla; leave --device out")
     if args.num_epochs < 1 or (args.fake_data and args.fake_images < args.batch_size):
         parser.error("there must be at least one epoch of at least one batch")
     return args
@@ -202,13 +214,19 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
     factor = partial(learning_rate_factor, warmup=max(1, total // 10), steps=total)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
     history, reporter = History(), Reporter(console, total, spmd.metrics.num_compiles)
+
+    def update(pictures: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        readings = train_step(model, optimizer, pictures, labels)
+        scheduler.step()
+        return readings
+
+    update = compiled(update, args)
     with reporter.progress:
         for epoch in range(args.num_epochs):
             started, found = time.perf_counter(), []
             batches = images.batches(*data.train, batch=args.batch_size, seed=args.seed + epoch)
             for number, batch in enumerate(batches, start=epoch * steps + 1):
-                found.append((number, *train_step(model, optimizer, *place.put(*batch))))
-                scheduler.step()
+                found.append((number, *update(*place.put(*batch))))
                 place.sync()
                 reporter.progress.update(reporter.task, completed=number, description=f"epoch {epoch + 1}")
             history.loss += [(number, loss.item()) for number, loss, _ in found]
@@ -220,6 +238,7 @@ def train(place: Placement, args: argparse.Namespace, data: images.Images, conso
                 history.heldout.append((number, evaluate(model, place, data, args.devices)))
                 line += f"   held-out {history.heldout[-1][1]:.1%}"
             reporter.say(line)
+    say_compiled(update, args, console)
     return history
 
 

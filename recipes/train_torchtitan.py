@@ -41,6 +41,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--tensor", type=int, default=1, help="size of the mesh axis tensor; the rest is fsdp")
     parser.add_argument("--steps", type=int, help="default: the configuration's")
     parser.add_argument("--sequence", type=int, default=128, help="bytes of a row (default 128)")
+    training.add_compile_flag(parser)
     parser.add_argument("--target", help="plan the step for a TPU slice, v5p:2x4x4; nothing is trained")
     args = parser.parse_args(arguments)
     if args.devices % args.tensor:
@@ -129,13 +130,20 @@ def main(arguments: list[str] | None = None) -> list[float]:
         step = model, optimizer, put(given), put(given), config.training.max_norm
         console.print(training.plan_step(train_step, *step, target=args.target))
         return []
-    corpus, losses = text.load(), []
+
+    def update(tokens: Tensor, labels: Tensor) -> Tensor:
+        loss = train_step(model, optimizer, tokens, labels, config.training.max_norm)
+        schedule.step()
+        return loss
+
+    corpus, losses = text.load(), list[float]()
+    update = training.compiled(update, args)
     rows = text.batches(corpus.train, batch=batch, sequence=args.sequence, seed=0)
     for number, (tokens, labels) in zip(range(1, steps + 1), rows, strict=False):
-        losses.append(train_step(model, optimizer, put(tokens), put(labels), config.training.max_norm).item())
-        schedule.step()
+        losses.append(update(put(tokens), put(labels)).item())
         console.print(f"step {number:4}  loss {losses[-1]:.4f}  lr {schedule.get_last_lr()[0]:.2e}", highlight=False)
     console.print(f"{spmd.metrics.num_compiles()} compiles", highlight=False)
+    training.say_compiled(update, args, console)
     return losses
 
 

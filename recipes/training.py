@@ -56,6 +56,11 @@ def add_place_flags(parser: argparse._ArgumentGroup) -> None:
     )
 
 
+def add_compile_flag(parser: argparse._ActionsContainer) -> None:
+    """Adds the flag of `compiled`."""
+    parser.add_argument("--compile", action="store_true", help="run the step by spmd.compile: recorded once, replayed")
+
+
 def add_model_flags(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Adds the sizes that every transformer has; returns their group, for the sizes of one model."""
     model = parser.add_argument_group("the model")
@@ -79,6 +84,7 @@ def add_training_flags(parser: argparse.ArgumentParser, *, steps: int, eval_ever
     )
     training.add_argument("--clip", type=float, default=1.0, metavar="NORM", help="largest gradient norm (default 1)")
     training.add_argument("--seed", type=int, default=0, help="seed of weights, batches and sample (default 0)")
+    add_compile_flag(training)
     report = parser.add_argument_group("report")
     report.add_argument(
         "--eval-every", type=int, default=eval_every, metavar="N", help="steps between two (default %(default)s)"
@@ -109,6 +115,17 @@ def plan_step(step: Callable[..., Any], *args: Any, target: str | None, **kwargs
 
 
 # -- Training.
+
+
+def compiled(step: Callable[..., Any], args: argparse.Namespace) -> Callable[..., Any]:
+    """Returns a step as it is, or with --compile by `spmd.compile`."""
+    return spmd.compile(step) if args.compile else step
+
+
+def say_compiled(step: Callable[..., Any], args: argparse.Namespace, console: Console) -> None:
+    """Prints the number of calls of such a step that were recorded and replayed."""
+    if args.compile:
+        console.print(str(step), markup=False, highlight=False)
 
 
 def make_optimizer(model: nn.Module, args: argparse.Namespace) -> torch.optim.AdamW:

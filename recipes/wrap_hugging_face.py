@@ -3,6 +3,7 @@
     python recipes/wrap_hugging_face.py                       # a small LlamaForCausalLM, fsdp=8
     python recipes/wrap_hugging_face.py --model gpt2          # GPT2LMHeadModel: tied embeddings, dropout
     python recipes/wrap_hugging_face.py --mesh data=2,fsdp=4  # two replicas of a four-way FSDP
+    python recipes/wrap_hugging_face.py --compile             # the step recorded once and replayed, by spmd.compile
     python recipes/wrap_hugging_face.py --target v5e:2x4      # plan the step for a TPU slice; nothing is trained
 
 The model is made from a configuration; nothing is downloaded. It is trained on real English text with the loss that it
@@ -102,14 +103,21 @@ def train(model: nn.Module, corpus: text.Text, args: argparse.Namespace, console
     batches = text.batches(corpus.train, batch=args.batch, sequence=args.sequence, seed=args.seed)
     history, reporter = History(), Reporter(console, args.steps, spmd.metrics.num_compiles)
 
-    def step(tokens: Tensor, targets: Tensor) -> Tensor:
-        loss = train_step(model, optimizer, tokens.to("xla"), clip=args.clip)
+    def update(tokens: Tensor) -> Tensor:
+        loss = train_step(model, optimizer, tokens, clip=args.clip)
         schedule.step()
+        return loss
+
+    update = training.compiled(update, args)
+
+    def step(tokens: Tensor, targets: Tensor) -> Tensor:
+        loss = update(tokens.to("xla"))
         spmd.sync()
         return loss
 
     evaluate = partial(heldout_loss, model, corpus, args, device="xla")
     Loop(args, reporter, bigram, step, evaluate, lambda step: None).run(batches, history)
+    training.say_compiled(update, args, console)
     return history
 
 
