@@ -7,11 +7,15 @@ and values are split before they are cut into heads (2%), the state is donated a
 gathered once, and every block's output is constrained to the batch's sharding. Measured alternately with it, and no
 faster: weights stored (in, out), `jax.nn.dot_product_attention`, batch and heads merged, one-hot products instead of
 gathers, Shardy.
+
+The layouts "data" and "tensor" are the same program with other shardings: parameters replicated, or heads, hidden units
+and vocabulary sharded as in Megatron (arXiv:1909.08053) and activations between them replicated. Heads are sharded only
+where queries, keys and values are three parameters.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -70,9 +74,12 @@ def layer_norm(x: jax.Array, parameters: Parameters, name: str, eps: float = 1e-
 def attention(x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads: int) -> jax.Array:
     """Returns causal self-attention of x (batch * sequence, width)."""
     tokens, width = x.shape
+    if f"{name}.qkv.weight" in parameters:
+        parts = jnp.split(linear(x, parameters, f"{name}.qkv"), 3, axis=-1)
+    else:
+        parts = [linear(x, parameters, f"{name}.{part}") for part in ("query", "key", "value")]
     query, key, value = (
-        part.reshape(batch, tokens // batch, heads, width // heads).transpose(0, 2, 1, 3)
-        for part in jnp.split(linear(x, parameters, f"{name}.qkv"), 3, axis=-1)
+        part.reshape(batch, tokens // batch, heads, width // heads).transpose(0, 2, 1, 3) for part in parts
     )
     scores = jnp.einsum("bhqd,bhkd->bhqk", query * (width // heads) ** -0.5, key)
     causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
@@ -89,14 +96,22 @@ def block(x: jax.Array, parameters: Parameters, name: str, *, batch: int, heads:
 
 
 def loss(
-    parameters: Parameters, tokens: jax.Array, targets: jax.Array, *, heads: int, batched: NamedSharding
+    parameters: Parameters,
+    tokens: jax.Array,
+    targets: jax.Array,
+    *,
+    heads: int,
+    batched: NamedSharding,
+    used: Mapping[str, NamedSharding],
 ) -> jax.Array:
-    """Returns the mean cross entropy of tokens and targets, both (batch, sequence)."""
+    """Returns the mean cross entropy of tokens and targets, both (batch, sequence).
+
+    used: the sharding in which the step computes with each parameter.
+    """
     batch, sequence = tokens.shape
     # With this constraint each weight is gathered once (otherwise LayerNorm's twice) and the gradients, which get the
     # same constraint in backward, share one variadic all-reduce instead of 150; time and memory stay the same.
-    replicated = NamedSharding(batched.mesh, PartitionSpec())
-    parameters = {name: jax.lax.with_sharding_constraint(value, replicated) for name, value in parameters.items()}
+    parameters = {name: jax.lax.with_sharding_constraint(value, used[name]) for name, value in parameters.items()}
     x = parameters["tokens.weight"][tokens] + parameters["positions.weight"][jnp.arange(sequence)]
     x = jax.lax.with_sharding_constraint(x.reshape(batch * sequence, -1), batched)
     for i in range(num_layers(parameters)):
@@ -128,6 +143,23 @@ def spec(shape: tuple[int, ...], axis: str, size: int) -> PartitionSpec:
     dims = [dim for dim in range(len(shape)) if shape[dim] % size == 0]
     cut = max(dims, key=lambda dim: shape[dim], default=None)
     return PartitionSpec() if cut is None else PartitionSpec(*[None] * cut, axis)
+
+
+def tensor_spec(name: str, axis: str) -> PartitionSpec:
+    """Returns the spec of a parameter in the layout "tensor": heads, hidden units and vocabulary are sharded."""
+    if re.search(r"(query|key|value|up)\.(weight|bias)$|^(tokens|head)\.weight$", name):
+        return PartitionSpec(axis)
+    return PartitionSpec(None, axis) if re.search(r"(out|down)\.weight$", name) else PartitionSpec()
+
+
+def stored(shapes: Mapping[str, tuple[int, ...]], layout: str, mesh: Mesh) -> dict[str, NamedSharding]:
+    """Returns the sharding of each parameter between steps in a layout, which is the name of the mesh's axis."""
+    specs = {
+        "fsdp": lambda name: spec(shapes[name], layout, mesh.size),
+        "data": lambda name: PartitionSpec(),
+        "tensor": lambda name: tensor_spec(name, layout),
+    }
+    return {name: NamedSharding(mesh, specs[layout](name)) for name in shapes}
 
 
 @dataclass(frozen=True)
@@ -162,21 +194,27 @@ def build(
     batch: int,
     sequence: int,
     heads: int,
-    devices: int,
+    devices: int | Sequence[Any],
+    layout: str = "fsdp",
     optimizer: AdamW = AdamW(),
     partitioner: str = "gspmd",
     compiler_options: Mapping[str, str] | None = None,
 ) -> Program:
-    """Compiles the training step, FSDP over `devices`: state and batch sharded over one mesh axis."""
-    mesh = Mesh(np.array(jax.devices()[:devices]), ("fsdp",))
-    batched = NamedSharding(mesh, PartitionSpec("fsdp", None))
+    """Compiles the training step over one mesh axis.
+
+    devices: their number, or those of a topology, for which it is only compiled. layout: "fsdp" shards state and batch,
+    "data" the batch, "tensor" heads, hidden units and vocabulary.
+    """
+    mesh = Mesh(np.array(jax.devices()[:devices] if isinstance(devices, int) else devices), (layout,))
+    batched = NamedSharding(mesh, PartitionSpec(None if layout == "tensor" else layout, None))
     replicated = NamedSharding(mesh, PartitionSpec())
-    cut = {name: NamedSharding(mesh, spec(shape, "fsdp", devices)) for name, shape in shapes.items()}
+    cut = stored(shapes, layout, mesh)
+    used = cut if layout == "tensor" else dict.fromkeys(shapes, replicated)
     shardings = (cut, cut, cut, replicated)
 
     @partial(jax.jit, donate_argnums=0, out_shardings=(shardings, replicated))
     def step(state: State, tokens: jax.Array, targets: jax.Array, learning_rate: jax.Array) -> tuple[State, jax.Array]:
-        value, gradients = jax.value_and_grad(loss)(state[0], tokens, targets, heads=heads, batched=batched)
+        value, gradients = jax.value_and_grad(loss)(state[0], tokens, targets, heads=heads, batched=batched, used=used)
         return optimizer.update(state, gradients, learning_rate), value
 
     def initialise(values: Mapping[str, np.ndarray]) -> State:

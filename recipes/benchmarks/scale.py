@@ -230,7 +230,7 @@ def by_hand(row: Row, layers: int | None) -> dict[str, Any]:
             compiled = lowered.compile()
         except jax.errors.JaxRuntimeError as error:
             return {"verdict": str(error).partition("\n")[0], "compile": time.perf_counter() - started}
-    return {"compile": time.perf_counter() - started, "verdict": "", **_read(compiled, row)}
+    return {"compile": time.perf_counter() - started, "verdict": "", **read(compiled, _mesh(row))}
 
 
 def _devices(row: Row) -> Any:
@@ -245,8 +245,8 @@ def _devices(row: Row) -> Any:
     return topologies.get_topology_desc(topology_name=row.target, platform="tpu").devices
 
 
-def _read(compiled: Any, row: Row) -> dict[str, Any]:
-    """The figures of a program of JAX's, read in the same way as those of `spmd.plan`."""
+def read(compiled: Any, mesh: Any) -> dict[str, Any]:
+    """Returns the figures of a program of JAX's, read in the same way as those of `spmd.plan`. mesh: of ours."""
     from types import SimpleNamespace
 
     from spmd.core.hlo.costs import cycles, repeated_flops
@@ -254,7 +254,7 @@ def _read(compiled: Any, row: Row) -> dict[str, Any]:
     from spmd.core.hlo.hlo_collectives import collectives
 
     memory, module = compiled.memory_analysis(), Module(compiled.as_text())
-    program = SimpleNamespace(meshes=lambda: [_mesh(row).sharding((), 0)], nodes=())
+    program = SimpleNamespace(meshes=lambda: [mesh.sharding((), 0)], nodes=())
     exchanged = [row for row, _ in collectives(module, program)]  # type: ignore[arg-type]  # it reads only these
     all_iterations, once = cycles(module)
     used = memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes

@@ -34,10 +34,9 @@ import spmd  # before jax: it sets environment variables that XLA reads when jax
 import jax
 
 # isort: on
-import fsdp
 from recipes import text
-from recipes.benchmarks import jax_gpt
-from recipes.gpt import GPT, Block, GPTConfig, cross_entropy
+from recipes.benchmarks import jax_gpt, layouts
+from recipes.gpt import GPT, GPTConfig, cross_entropy
 
 LEARNING_RATE = 3e-4
 HORIZON = 1000  # steps of the cosine schedule
@@ -89,15 +88,19 @@ class TorchStep:
 
     def __call__(self, tokens: Tensor, targets: Tensor) -> None:
         start = perf_counter()
-        tokens, targets = (self.shard(values.to(self.device)) for values in (tokens, targets))
-        self.loss = cross_entropy(self.model(tokens), targets)
-        self.loss.backward()
+        self.loss = self.update(*(self.shard(values.to(self.device)) for values in (tokens, targets)))
+        self.traced.append(perf_counter() - start)
+        self.end()
+
+    def update(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Runs the step on a batch that is on the device; returns its loss."""
+        loss = cross_entropy(self.model(tokens), targets)
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.scheduler.step()
-        self.traced.append(perf_counter() - start)
-        self.end()
+        return loss
 
 
 class JaxStep:
@@ -114,40 +117,35 @@ class JaxStep:
         jax.block_until_ready(self.state)
 
 
-def torch_side(weights: Mapping[str, Tensor], config: GPTConfig) -> tuple[Side, TorchStep]:
-    model = GPT(config)
-    model.load_state_dict(weights)
+def torch_side(weights: Mapping[str, Tensor], config: GPTConfig, layout: str = "fsdp") -> tuple[Side, TorchStep]:
+    model = layouts.plain(weights, config, layout)
     step = TorchStep(model, device="cpu", end=lambda: None, shard=lambda values: values)
     return Side("torch, eager, CPU", step, lambda: step.loss.item()), step
 
 
 def our_side(
-    weights: Mapping[str, Tensor], config: GPTConfig, devices: int, *, keep: bool = False
+    weights: Mapping[str, Tensor], config: GPTConfig, devices: int, *, layout: str = "fsdp", keep: bool = False
 ) -> tuple[Side, TorchStep]:
-    mesh = spmd.Mesh(range(devices), (devices,), ("fsdp",))
-    model = GPT(config)
-    model.load_state_dict(weights)
-    policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-    model = fsdp.FullyShardedDataParallel(
-        model.to("xla"), mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep
-    )
+    mesh = spmd.Mesh(range(devices), (devices,), (layout,))
+    model = layouts.sharded(layouts.plain(weights, config, layout).to("xla"), layout, mesh, keep=keep)
     step = TorchStep(
         model,
         device="xla",
         end=partial(spmd.sync, wait=True),
-        shard=lambda values: spmd.mark_sharding(values, mesh, spmd.P("fsdp", None)),
+        shard=lambda values: spmd.mark_sharding(values, mesh, layouts.batch_spec(layout)),
     )
     return Side("torch-spmd", step, lambda: step.loss.item()), step
 
 
-def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace) -> tuple[Side, JaxStep]:
-    arrays = {name: value.numpy() for name, value in weights.items()}
+def jax_side(weights: Mapping[str, Tensor], args: argparse.Namespace, layout: str = "fsdp") -> tuple[Side, JaxStep]:
+    arrays = {name: value.numpy() for name, value in layouts.weights_of(weights, layout).items()}
     program = jax_gpt.build(
         {name: value.shape for name, value in arrays.items()},
         batch=args.batch,
         sequence=args.sequence,
         heads=args.heads,
         devices=args.devices,
+        layout=layout,
         partitioner=args.partitioner,
         compiler_options=dict(option.split("=", 1) for option in (args.compiler_options or "").split()),
     )
