@@ -64,16 +64,14 @@ def sharded(model: GPT, layout: str, mesh: spmd.Mesh, *, keep: bool = False) -> 
     """Returns a model on xla, sharded. keep: FSDP's reshard_after_forward=False."""
     if layout == "fsdp":
         policy = partial(fsdp.transformer_auto_wrap_policy, transformer_layer_cls={Block})
-        return fsdp.FullyShardedDataParallel(
-            model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep
-        )
+        return fsdp.FullyShardedDataParallel(model, mesh=mesh, auto_wrap_policy=policy, reshard_after_forward=not keep)
     for name, parameter in model.named_parameters():
         spec = jax_gpt.tensor_spec(name, layout) if layout == "tensor" else ()
         spmd.mark_sharding(parameter, mesh, (*spec, *[None] * (parameter.dim() - len(spec))))
     if layout == "tensor":
-        for block in model.blocks:
-            for linear in (block.attention.out, block.mlp.down):
-                linear.register_forward_hook(partial(_replicated, mesh))
+        linears = [linear for block in model.blocks for linear in (block.attention.out, block.mlp.down)]
+        for module in (model.dropout, *linears):
+            module.register_forward_hook(partial(_replicated, mesh))
     return model
 
 

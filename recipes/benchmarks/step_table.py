@@ -55,7 +55,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--layouts", nargs="+", choices=LAYOUTS, default=LAYOUTS, help="(default all)")
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=SIDES, metavar="SIDE", help=", ".join(SIDES))
     parser.add_argument("--partitioner", choices=("gspmd", "shardy"), default="gspmd")
-    parser.add_argument("--compiler-options", help="for ours and JAX, as in config.compiler_options (default: ours auto)")
+    parser.add_argument(
+        "--compiler-options", help="for ours and JAX, as in config.compiler_options (default: ours auto)"
+    )
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for the picture (default out)")
     args = parser.parse_args(arguments)
     if JAX not in args.sides:
@@ -97,7 +99,9 @@ def run_row(layout: str, names: Sequence[str], args: argparse.Namespace, console
     """Runs the programs of a row in turns; returns them with their times and losses."""
     torch._dynamo.reset()  # the graphs of one layout are not those of another
     torch.manual_seed(0)
-    weights = GPT(GPTConfig(layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence)).state_dict()
+    weights = GPT(
+        GPTConfig(layers=args.layers, width=args.width, heads=args.heads, sequence=args.sequence)
+    ).state_dict()
     sides = [make_side(name, layout, weights, args) for name in names]
     batches = list(
         islice(text.batches(text.load().train, batch=args.batch, sequence=args.sequence, seed=0), UNTIMED + args.pairs)

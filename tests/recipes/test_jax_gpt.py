@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from recipes.benchmarks import jax_gpt
+from recipes.benchmarks import jax_gpt, layouts
 from recipes.gpt import GPT, GPTConfig, cross_entropy
 
 CONFIG = GPTConfig(layers=2, width=32, heads=4, sequence=16)
@@ -40,13 +40,14 @@ def torch_losses(model: GPT) -> list[float]:
     return losses
 
 
-def jax_losses(model: GPT, **options: object) -> list[float]:
-    weights = {name: value.numpy().copy() for name, value in model.state_dict().items()}
+def jax_losses(model: GPT, *, layout: str = "fsdp", **options: object) -> list[float]:
+    weights = {name: value.numpy().copy() for name, value in layouts.weights_of(model.state_dict(), layout).items()}
     program = jax_gpt.build(
         {name: value.shape for name, value in weights.items()},
         batch=BATCH,
         sequence=CONFIG.sequence,
         heads=CONFIG.heads,
+        layout=layout,
         **options,
     )
     state = program.initialise(weights)
@@ -65,6 +66,30 @@ def test_same_weights_give_torchs_losses(devices: int, partitioner: str) -> None
     model = GPT(CONFIG)
     got = jax_losses(model, devices=devices, partitioner=partitioner)
     np.testing.assert_allclose(got, torch_losses(model), rtol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["data", "tensor"])
+def test_other_layouts(layout: str) -> None:
+    torch.manual_seed(0)
+    model = GPT(CONFIG)
+    got = jax_losses(model, devices=4, layout=layout)
+    np.testing.assert_allclose(got, torch_losses(model), rtol=1e-5)
+
+
+def test_weights_by_heads() -> None:
+    """The layout "tensor" shards what Megatron shards, and its model is the recipes' one."""
+    model, tokens = GPT(CONFIG), torch.randint(CONFIG.vocabulary, (2, CONFIG.sequence))
+    split = layouts.plain(model.state_dict(), CONFIG, "tensor")
+    torch.testing.assert_close(split(tokens), model(tokens))
+    specs = {name: tuple(jax_gpt.tensor_spec(name, "x")) for name in split.state_dict()}
+    assert {name for name, spec in specs.items() if spec == (None, "x")} == {
+        f"blocks.{i}.{part}.weight" for i in range(2) for part in ("attention.out", "mlp.down")
+    }
+    rows = ("attention.query", "attention.key", "attention.value", "mlp.up")
+    assert {name for name, spec in specs.items() if spec == ("x",)} == {
+        "tokens.weight", "head.weight",
+        *(f"blocks.{i}.{part}.{kind}" for i in range(2) for part in rows for kind in ("weight", "bias")),
+    }  # fmt: skip
 
 
 def test_state_is_cut_in_eight() -> None:

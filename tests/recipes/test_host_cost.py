@@ -1,0 +1,42 @@
+"""The benchmark of the host's part, tiny: it measures known programs, and its figures are complete."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import spmd
+from recipes.benchmarks import host_cost
+from recipes.benchmarks.host_cost import DISPATCH, KEY, TRACE
+
+
+def test_ops_and_syncs(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_cost, "REPEAT", 3)
+    found = host_cost.main(["--parts", "ops", "syncs", "--nodes", "20", "60", "--rounds", "1", "--out", str(tmp_path)])
+    assert list(found["ops"]) == list(host_cost.cases("cpu")) and list(found["syncs"]) == [20, 60]
+    assert all(costs[name] > 0 for costs in found["syncs"].values() for name in (TRACE, KEY, DISPATCH))
+    assert "A sync of a known program" in capsys.readouterr().out
+    assert (tmp_path / "host_cost.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_chain_is_one_known_program() -> None:
+    """It records as many ops as it says, and compiles once."""
+    x, plain = (torch.linspace(-1, 1, 4, device=device) for device in ("xla", "cpu"))
+    spmd.sync()
+    before = spmd.metrics.counter("recorded_ops")
+    made = host_cost.chain(x, 60)
+    assert spmd.metrics.counter("recorded_ops") - before == 60
+    spmd.sync()
+    compiles = spmd.metrics.num_compiles()
+    again = host_cost.chain(x, 60)
+    spmd.sync()
+    assert spmd.metrics.num_compiles() == compiles
+    torch.testing.assert_close(again.cpu(), host_cost.chain(plain, 60))
+    torch.testing.assert_close(again.cpu(), made.cpu(), rtol=0, atol=0)
+
+
+@pytest.mark.long
+def test_devices(tmp_path: Path) -> None:
+    flags = ["--devices", "1", "8", "--layers", "1", "--rounds", "1", "--out", str(tmp_path)]
+    found = host_cost.main(["--parts", "devices", *flags])
+    assert list(found["devices"]) == [1, 8] and all(costs[TRACE] > 0 for costs in found["devices"].values())

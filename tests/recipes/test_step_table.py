@@ -1,0 +1,82 @@
+"""The tables of one training step, tiny: by the clock and by the compiler, ours next to JAX by hand and torch."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import spmd
+from recipes.benchmarks import step_plans, step_table
+from recipes.benchmarks.step_table import COMPILED, EAGER, JAX, LAZY, SIDES
+
+SIZES = ["--layers=1", "--width=16", "--heads=8", "--sequence=8", "--batch=8"]
+
+
+@pytest.fixture(autouse=True)
+def flags(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Restores the flags that the benchmarks set."""
+    for name in ("partitioner", "compiler_options", "program_cache"):
+        monkeypatch.setattr(spmd.config, name, getattr(spmd.config, name))
+    yield
+
+
+def is_picture(path: Path) -> bool:
+    return path.read_bytes().startswith(b"\x89PNG")
+
+
+class TestByTheClock:
+    """Every column of a row ends with the same loss, lazy and compiled bit for bit."""
+
+    def run(self, tmp_path: Path, *more: str) -> dict[str, dict[str, float]]:
+        return step_table.main([*SIZES, "--pairs=1", "--out", str(tmp_path), *more])
+
+    def test_one_row(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        sides = (LAZY, COMPILED, JAX, EAGER)
+        losses = self.run(tmp_path, "--layouts", "data", "--sides", *sides)["data"]
+        assert set(losses) == set(sides) and losses[LAZY] == losses[COMPILED]
+        assert losses[LAZY] == pytest.approx(losses[EAGER], rel=1e-5) == losses[JAX]
+        assert "data parallel" in capsys.readouterr().out and is_picture(tmp_path / "step_table.png")
+
+    @pytest.mark.long
+    def test_all(self, tmp_path: Path) -> None:
+        found = self.run(tmp_path)
+        expected = set(SIDES) if step_table.without_inductor() is None else set(SIDES[:-1])
+        assert list(found) == ["fsdp", "data", "tensor"] and all(set(row) == expected for row in found.values())
+
+    def test_another_loss_is_an_error(self) -> None:
+        with pytest.raises(SystemExit, match="must be equal bit for bit"):
+            step_table.compare_losses({LAZY: 1.0, COMPILED: 1.0 + 1e-9, JAX: 1.0})
+        with pytest.raises(SystemExit, match="expected equal losses"):
+            step_table.compare_losses({LAZY: 1.0, JAX: 1.01})
+
+    def test_sides_without_jax_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            step_table.parse(["--sides", LAZY])
+        assert "must hold 'JAX by hand'" in capsys.readouterr().err
+
+
+class TestByTheCompiler:
+    """Figures of both programs, read in one way; here for simulated devices, which need no libtpu."""
+
+    def run(self, tmp_path: Path, *names: str) -> dict[tuple[str, str], tuple[step_plans.Figures, step_plans.Figures]]:
+        found = step_plans.main([*SIZES, "--targets", "cpu:8", "--out", str(tmp_path), "--layouts", *names])
+        assert list(found) == [("cpu:8", name) for name in names] and is_picture(tmp_path / "step_plans.png")
+        return found
+
+    def test_data_parallel(self, tmp_path: Path) -> None:
+        ((ours, theirs),) = self.run(tmp_path, "data").values()
+        # Each gradient is summed over the devices once; torch counts the targets that are not ignored, too.
+        assert 0 < theirs["moved"] <= ours["moved"] <= 1.002 * theirs["moved"]
+
+    @pytest.mark.long
+    def test_others(self, tmp_path: Path) -> None:
+        pairs = self.run(tmp_path, "fsdp", "tensor")
+        ours, theirs = pairs["cpu:8", "tensor"]
+        assert 0 < ours["moved"] <= 1.05 * theirs["moved"] and ours["exchanges"] <= theirs["exchanges"]
+        ours, theirs = pairs["cpu:8", "fsdp"]
+        assert 0 < ours["temporaries"] and 0 < ours["moved"] <= 1.5 * theirs["moved"]  # gathered again in backward
+
+    def test_long_sequences_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit):
+            step_plans.parse(["--sequence=512"])
+        assert "must be below 512" in capsys.readouterr().err
