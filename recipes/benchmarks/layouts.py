@@ -7,13 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 import fsdp
 import spmd
-from recipes import gpt
 from recipes.benchmarks import jax_gpt
 from recipes.gpt import GPT, Block, GPTConfig
 

@@ -1,14 +1,15 @@
 """Compile one GPT training step in three layouts by the compilers of real TPUs: ours next to JAX by hand.
 
     TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py                       # v5e:2x4 and v5p:2x2x2
-    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep     # as JAX's, see below
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep         # FSDP without the second gather
     python recipes/benchmarks/step_plans.py --targets cpu:8 --layers 2 --width 64      # without cycles
 
 No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. The step is that of
 `step_table.py`: FSDP, data parallel and tensor parallel (`layouts.py`), float32, clipping and AdamW, against the JAX
-program of the same shardings (`jax_gpt.py`), which keeps what FSDP gathers until backward. Figures are of one chip; cycles and moved bytes are counted once per
-iteration of a loop. Sequences are short enough for the scores to be one array on both sides: of Pallas kernels the
-compiler estimates no cycles. It prints a table and leaves OUT/step_plans.png.
+program of the same shardings (`jax_gpt.py`), which keeps what FSDP gathers until backward. Figures are of one chip;
+cycles and moved bytes are counted once per iteration of a loop. Sequences are short enough for the scores to be one
+array on both sides: of Pallas kernels the compiler estimates no cycles. It prints a table and leaves
+OUT/step_plans.png.
 """
 
 import argparse

@@ -74,7 +74,7 @@ class TestByTheCompiler:
         ours, theirs = pairs["cpu:8", "tensor"]
         assert 0 < ours["moved"] <= 1.05 * theirs["moved"] and ours["exchanges"] <= theirs["exchanges"]
         ours, theirs = pairs["cpu:8", "fsdp"]
-        assert 0 < ours["temporaries"] and 0 < ours["moved"] <= 1.5 * theirs["moved"]  # gathered again in backward
+        assert ours["temporaries"] > 0 and 0 < ours["moved"] <= 1.5 * theirs["moved"]  # gathered again in backward
 
     def test_long_sequences_are_refused(self, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
