@@ -1,7 +1,7 @@
 """Compile one GPT training step in three layouts by the compilers of real TPUs: ours next to JAX by hand.
 
     TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py                       # v5e:2x4 and v5p:2x2x2
-    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep         # FSDP without the second gather
+    TPU_SKIP_MDS_QUERY=1 python recipes/benchmarks/step_plans.py --layouts fsdp --keep # gathered once
     python recipes/benchmarks/step_plans.py --targets cpu:8 --layers 2 --width 64      # without cycles
 
 No TPU is needed, but the package libtpu is (`pip install "jax[tpu]"`). Nothing is allocated. The step is that of
@@ -143,20 +143,18 @@ def table_of(found: dict[tuple[str, str], tuple[Figures, Figures]]) -> Table:
 def draw(found: dict[tuple[str, str], tuple[Figures, Figures]], *, title: str, path: Path) -> None:
     """Writes the picture: a panel for each target, a group of bars for each layout."""
     targets = list(dict.fromkeys(target for target, _ in found))
+    drawn = [name for name in DRAWN if all(theirs[name] for _, theirs in found.values())]
     figure, panels = pyplot.subplots(
-        1, len(targets), sharey=True, squeeze=False, figsize=(9, 4.5), layout="constrained"
+        1, len(targets), sharey=True, squeeze=False, figsize=(10, 4.5), layout="constrained"
     )
     for axes, target in zip(panels[0], targets, strict=True):
         rows = {layout: pair for (of, layout), pair in found.items() if of == target}
-        width = 0.8 / len(DRAWN)
-        for place, name in enumerate(DRAWN):
-            at = [number + (place - (len(DRAWN) - 1) / 2) * width for number in range(len(rows))]
+        width = 0.8 / len(drawn)
+        for place, name in enumerate(drawn):
+            at = [number + (place - (len(drawn) - 1) / 2) * width for number in range(len(rows))]
             heights = [ratio_of(pair, name) for pair in rows.values()]
-            axes.bar(at, heights, 0.9 * width, label=name if target == targets[0] else None)
-            for x, height in zip(at, heights, strict=True):
-                axes.annotate(
-                    f"{height:.2f}", (x, 0), xytext=(0, 4), textcoords="offset points", ha="center", size=8, rotation=90
-                )
+            bars = axes.bar(at, heights, 0.9 * width, label=name if target == targets[0] else None)
+            axes.bar_label(bars, fmt="{:.2f}", padding=2, size=7)
         label = "JAX by hand" if target == targets[0] else None
         axes.axhline(1.0, color="black", linewidth=1, linestyle="--", label=label)
         axes.set_xticks(range(len(rows)), [TITLES[layout].replace(" ", "\n") for layout in rows])
@@ -164,7 +162,7 @@ def draw(found: dict[tuple[str, str], tuple[Figures, Figures]], *, title: str, p
         axes.grid(axis="y", alpha=0.3)
     panels[0][0].set(ylabel="ours / JAX by hand")
     figure.suptitle(title)
-    figure.legend(loc="outside lower center", ncols=len(DRAWN) + 1)
+    figure.legend(loc="outside lower center", ncols=len(drawn) + 1)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
 
@@ -187,7 +185,7 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, str], tuple[Figu
     console.print(table_of(found))
     path = args.out / "step_plans.png"
     size = f"{args.layers} layers, width {args.width}, {args.batch} x {args.sequence} tokens"
-    draw(found, title=f"A GPT's training step by the TPU compiler: {size}", path=path)
+    draw(found, title=f"A GPT's training step by its devices' compiler: {size}", path=path)
     console.print(path, highlight=False)
     return found
 
